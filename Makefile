@@ -11,7 +11,7 @@ export V CARGO_TEST_ARGS
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
 
-setup: ## virtual environment, Python packages, Rust core (done by the others on their own)
+setup: ## virtual environment, Python packages, Rust core (run by the other targets as needed)
 	@scripts/setup.sh
 
 setup-lint:
@@ -20,13 +20,13 @@ setup-lint:
 setup-test:
 	@scripts/setup.sh --real
 
-demo: setup ## three VMs on one preconditioned SSD, mixed and isolated: table and HTML report (DEMO_ARGS=)
+demo: setup ## three VMs on one preconditioned SSD, shared and isolated: table and HTML report (DEMO_ARGS=)
 	@. build/env.sh && .venv/bin/slo-ctl demo $(DEMO_ARGS)
 
-test: setup-test ## cargo test and pytest, with all they need installed if this is root (PYTEST_ARGS=, CARGO_TEST_ARGS=)
+test: setup-test ## cargo test and pytest, installs what they need if run as root (PYTEST_ARGS=, CARGO_TEST_ARGS=)
 	@scripts/test.sh $(PYTEST_ARGS)
 
-test-quick: setup ## without the tests that boot a guest; installs nothing, and skips what lacks a program
+test-quick: setup ## tests without a guest; installs nothing, and skips tests that lack a program
 	@scripts/test.sh --quick $(PYTEST_ARGS)
 
 test-versions: setup ## quick tests with the lowest and the newest versions of the Python packages (VERSIONS=lowest)
@@ -44,10 +44,10 @@ fmt: setup-lint ## format Python and Rust, apply ruff's safe fixes
 	@. build/env.sh && .venv/bin/ruff format .
 	@. build/env.sh && cargo fmt --all
 
-stubs: setup ## the types of the Rust extension in ftl_emul/_core.pyi, from its source
+stubs: setup ## generate ftl_emul/_core.pyi, the types of the Rust extension
 	@scripts/stubs.sh
 
-sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of what is installed
+sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
 	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
 
 reproducible: setup ## build the wheel of the last commit twice, in different directories, and compare their bytes
@@ -59,14 +59,14 @@ bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 validate: setup ## the emulated SSD against theory, see docs/validation.md (VALIDATE_ARGS=--full)
 	@. build/env.sh && .venv/bin/python bench/validate.py $(VALIDATE_ARGS)
 
-claims: setup-test ## the quick claims of README and docs, each by its command; writes docs/claims.md (CLAIMS_ARGS=--all)
+claims: setup-test ## verify the quick claims of README and docs; writes docs/claims.md (CLAIMS_ARGS=--all)
 	@. build/env.sh && .venv/bin/python bench/claims.py $(CLAIMS_ARGS)
 
-campaign: setup-test ## faults from a seed until MINUTES=5 are over: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
+campaign: setup-test ## random faults for MINUTES=5: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
 	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m campaigns $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
-fuzz: setup ## parsers with inputs that reach new code, MINUTES=1 each: NAME=config, or all of them; see tests/fuzz (SEED=1)
+fuzz: setup ## fuzz parsers guided by coverage, MINUTES=1 each: NAME=config, or all; see tests/fuzz (SEED=1)
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED))

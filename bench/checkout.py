@@ -1,8 +1,8 @@
-"""Imported first by every benchmark: what it measures is the checkout that it lies in.
+"""Imported first by every benchmark, so that it measures the checkout that it is in.
 
-Python puts the folder of a script on its path, not the one above it, so that `slo_ctl` and the other packages
-would be those that are installed, perhaps from another checkout. Processes that a benchmark starts inherit
-the path. Helpers of tests/real are found too.
+Python puts the directory of a script on its path, not the one above it, so that `slo_ctl` and the other
+packages would be the installed ones, perhaps of another checkout. Child processes inherit the path. Helpers
+of tests/real are found too.
 """
 
 from __future__ import annotations

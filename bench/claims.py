@@ -33,7 +33,7 @@ _MOST_S = 3600.0
 _HEAD = """\
 # Claims
 
-Claims of README and docs, their commands and what they last said. `make claims` runs the quick ones and
+Claims of README and docs, with their commands and last results. `make claims` runs the quick ones and
 writes this page, `make claims CLAIMS_ARGS=--all` runs all. Drives are emulated unless a claim says otherwise.
 
 | claim | where | command | last result |
@@ -53,11 +53,11 @@ class Claim:
     expects: str = ""
     """A regular expression that the output contains."""
     needs: tuple[str, ...] = ()
-    """Environment variables with what only some machines have; without them it is not run."""
+    """Environment variables that point to software that few machines have; without them it is not run."""
 
     @property
     def is_test(self) -> bool:
-        """One that every `make test` runs, so that the page needs no result."""
+        """Run by every `make test`, so that the page needs no result."""
         return self.command.startswith(_TEST)
 
 
@@ -74,7 +74,7 @@ CLAIMS = (
         "docs/validation.md",
         f"{_TEST} tests/validation/test_theory.py",
     ),
-    Claim("WAF against theory, all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
+    Claim("WAF and shares within the bars at all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
     Claim(
         "proportional-strict: shares within 3 %, after events 5 %, minimums and maximums 3 %",
         "docs/policies.md",
@@ -101,11 +101,15 @@ CLAIMS = (
         f"{_PYTHON} bench/harm.py",
     ),
     Claim(
-        "entitlements, OPS moves, verdicts in random scenarios (100 of 100 pass)",
+        "entitlements, OPS moves and verdicts are correct in random scenarios (100 of 100 pass)",
         "docs/validation.md",
         f"{_PYTHON} bench/simulate.py --random 100",
     ),
-    Claim("500 VMs: below 100 ms of CPU an interval, 150 MB", "docs/daemon.md", f"{_PYTHON} bench/daemon.py"),
+    Claim(
+        "500 VMs: less than 100 ms of CPU per interval and 150 MB",
+        "docs/daemon.md",
+        f"{_PYTHON} bench/daemon.py",
+    ),
     Claim(
         "throttles of cgroups v1 within 3 %, bfq within 15 %",
         "docs/hosts.md",
@@ -117,36 +121,40 @@ CLAIMS = (
         f"{_TEST} tests/real/guest/test_shares.py tests/real/guest/test_drive_pool.py",
     ),
     Claim(
-        "guest, three mapped namespaces: 1:3:6 within 10 % and half a step of limits; OPS, u, WAF exact",
+        "guest, three mapped namespaces: 1:3:6 within 10 % plus half a step of limits; OPS, u, WAF exact",
         "docs/validation.md",
         f"{_TEST} tests/real/guest/test_drive_ops.py",
     ),
     Claim(
-        "NVMe/TCP with the kernel's driver",
+        "NVMe/TCP works with the kernel's driver",
         "docs/specification.md",
         f"{_TEST} tests/real/test_nvme_tcp.py tests/real/guest/test_nvme_tcp.py",
     ),
     Claim(
-        "vhost-user with QEMU 10 and Linux 6.12, also kill -9 under load",
+        "vhost-user works with QEMU 10 and Linux 6.12, also after kill -9 under load",
         "docs/specification.md",
         f"{_TEST} tests/real/test_vhost_user.py tests/real/guest/test_vhost_user.py",
     ),
     Claim(
-        "namespaces for VMs, on emulated drives and a mock drive",
+        "`vm map` creates namespaces for VMs on emulated drives and a mock drive",
         "docs/nvme.md",
         f"{_TEST} tests/nvme tests/real/guest/test_vm_map.py",
     ),
     Claim(
-        "hybrid FTLs and hard disks are served",
+        "hybrid FTLs and hard disks can be served",
         "docs/device.md",
         f"{_TEST} tests/real/test_nbd_mappings.py tests/real/test_nbd_disk.py",
     ),
     Claim(
-        "profiles within 5 % in 1/168 of the time",
+        "profiles are within 5 % of complete ones, in 1/168 of the time",
         "docs/profiling.md",
         f"{_PYTHON} bench/serra.py",
     ),
-    Claim("8.7 times as fast with 16 workers", "docs/profiling.md", f"{_PYTHON} bench/serra_parallel.py"),
+    Claim(
+        "profiling with 16 workers is 8.7 times as fast",
+        "docs/profiling.md",
+        f"{_PYTHON} bench/serra_parallel.py",
+    ),
     Claim(
         "the scheduler that `device policy` chooses is within 5 % of the best",
         "docs/profiling.md",
@@ -163,30 +171,34 @@ CLAIMS = (
         f"{_PYTHON} bench/allocation.py --seeds 3",
     ),
     Claim(
-        "counting at 64 GiB: 0.6 of memory; timed: 2 M page writes per CPU-second",
+        "core at 64 GiB: 0.6 of the memory limit without timing, 2 M page writes per CPU-second with it",
         "bench/README.md",
         f"{_PYTHON} bench/run.py",
     ),
     Claim(
-        "the default policy beside the best static split",
+        "the default policy is as good as the best static split of OPS",
         "docs/policies.md",
         f"{_PYTHON} bench/optimum.py",
     ),
-    Claim("what each lever contributes", "docs/policies.md", f"{_PYTHON} bench/ablation.py"),
-    Claim("unlike neighbours", "docs/policies.md", f"{_PYTHON} bench/scenarios_table.py"),
+    Claim("contribution of each lever", "docs/policies.md", f"{_PYTHON} bench/ablation.py"),
     Claim(
-        "minimums on block devices",
+        "VMs with unlike neighbours get their entitlements",
+        "docs/policies.md",
+        f"{_PYTHON} bench/scenarios_table.py",
+    ),
+    Claim(
+        "minimums are enforced on block devices",
         "docs/policies.md",
         f"{_PYTHON} bench/min_iops.py --seconds 15",
     ),
     Claim(
-        "the NBD server beside nbdkit's memory plugin",
+        "the NBD server is at least as fast as nbdkit's memory plugin",
         "docs/device.md",
         f"{_PYTHON} bench/serve.py --rounds 5 --seconds 2",
     ),
-    Claim("observing costs little", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
+    Claim("observing 500 VMs takes 23 ms of CPU", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
     Claim(
-        "WAF of MQSim and DiskSim, uniform and hot/cold: within 3 % of ours with what they keep",
+        "WAF of MQSim and DiskSim within 3 % of slo-ctl's with the same reserve (uniform, hot/cold)",
         "docs/validation.md",
         f"{_PYTHON} bench/peers.py --only uniform,hot/cold",
         needs=("SLO_CTL_MQSIM", "SLO_CTL_DISKSIM"),
@@ -197,12 +209,12 @@ CLAIMS = (
         f"{_PYTHON} bench/sweep.py --replays 60 --rounds 1",
     ),
     Claim(
-        "what recording costs clients",
+        "clients keep 0.77 of their IOPS while they are recorded",
         "docs/replay.md",
         f"{_PYTHON} bench/recording.py --rounds 4 --seconds 1",
     ),
     Claim(
-        "recordings have each request, and replay at once",
+        "recordings contain every request and can be replayed",
         "docs/replay.md",
         f"{_TEST} tests/real/test_trace_record.py",
     ),

@@ -1,4 +1,4 @@
-"""What the daemon costs with many VMs: CPU per epoch and memory. Needs root, cgroups and a loop device.
+"""Overhead of the daemon with many VMs: CPU time per epoch and memory. Needs root, cgroups and a loop device.
 
     .venv/bin/python bench/daemon.py [--vms 500] [--epochs 30]
 

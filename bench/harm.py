@@ -1,4 +1,4 @@
-"""What the daemon costs the VMs of an EMULATED SSD, in real time: the same load without it and with it.
+"""Overhead of the daemon for VMs on an EMULATED SSD, in real time: the same load without and with it.
 
     .venv/bin/python bench/harm.py [--case 1,3] [--size 8GiB] [--seconds-scale 1] [--timeline] [--json FILE]
 

@@ -188,7 +188,7 @@ def waf(first: Iterable[Space], last: Iterable[Space]) -> float | None:
 
 
 def space_of(namespace: Mapping[str, object]) -> Space:
-    """From what the server's control socket tells of a namespace."""
+    """From the statistics of a namespace on the control socket."""
     space, flash = namespace["space"], namespace["flash"]
     if not isinstance(space, dict) or not isinstance(flash, dict):
         raise TypeError("not an SSD's namespace")

@@ -143,7 +143,7 @@ class Comparison:
     real: bool
     proportional: Figures
     best: Figures
-    """Harms nobody."""
+    """Harms no VM."""
     best_of_all: Figures
     """May take from VMs that are limited by their own queue depth or pace."""
     static: Figures
@@ -166,7 +166,7 @@ class Comparison:
 
     @property
     def ratio_of_all(self) -> float:
-        """Of the totals, whoever pays."""
+        """Of the totals, whichever VM pays."""
         return self.proportional.total / self.best_of_all.total if self.best_of_all.total else 1.0
 
     @property

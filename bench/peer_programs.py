@@ -73,14 +73,14 @@ def program_of(checkout_folder: Path, place: str, name: str) -> Path:
     """The program that was built in a checkout."""
     program = checkout_folder / place
     if not checkout_folder.is_dir():
-        raise PeerError(f"{checkout_folder}: no such folder; --{name.lower()} takes a checkout of {name}")
+        raise PeerError(f"{checkout_folder}: no such directory; --{name.lower()} takes a checkout of {name}")
     if not os.access(program, os.X_OK):
         raise PeerError(f"{program} is missing: build {name} in its checkout first, as its README says")
     return program.resolve()
 
 
 def cpu_s_of(command: Sequence[str | Path], folder: Path) -> float:
-    """Runs a program to its end in a folder; its CPU time in seconds."""
+    """Runs a program to its end in a directory; its CPU time in seconds."""
     said = folder / "said"
     with said.open("w") as out:
         process = subprocess.Popen(

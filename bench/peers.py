@@ -1,4 +1,4 @@
-"""MQSim, DiskSim with its SSD extension, and ours: the same requests on the same modelled drive.
+"""MQSim, DiskSim with its SSD extension, and slo-ctl: the same requests on the same modelled drive.
 
     .venv/bin/python bench/peers.py --mqsim DIR --disksim DIR [--requests N] [--only NAMES] [--json]
 
@@ -56,7 +56,7 @@ STALLED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """The WAF of ours with what a peer keeps for itself."""
+    """The WAF of slo-ctl with the reserve of a peer."""
 
     simulator: str
     work: str
@@ -93,7 +93,7 @@ def outcome_of(peer: Peer, work: Work, drive: Drive) -> Outcome:
 
 
 def config_like(simulator: str, drive: Drive) -> Config:
-    """Ours with what a peer keeps: free blocks, frontiers, a page of each block."""
+    """slo-ctl with the reserve of a peer: free blocks, frontiers, a page of each block."""
     if simulator.startswith("MQSim"):
         # Its frontier for the map stays empty, as the map is in memory.
         return our_config(drive, free_floor=MQSIM_GC_BLOCKS, separate_gc_frontier=True)
@@ -102,7 +102,7 @@ def config_like(simulator: str, drive: Drive) -> Config:
 
 
 def deviation(outcome: Outcome, reproduced: Sequence[Reproduced], requests: int) -> float | None:
-    """WAF of a peer over that of ours kept alike, less 1; None where there is none, or the peer stalled."""
+    """WAF of a peer over that of slo-ctl with the same reserve, less 1; None if unknown or stalled."""
     if outcome.never_completed > STALLED * requests:
         return None
     wafs = [r.waf for r in reproduced if (r.simulator, r.work) == (outcome.simulator, outcome.work)]

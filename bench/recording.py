@@ -1,4 +1,4 @@
-"""What `slo-ctl trace record` costs clients of a served device: 4 KiB random, with and without it by turns.
+"""Overhead of `slo-ctl trace record` for clients of a served device: 4 KiB random, alternately with and
 
     .venv/bin/python bench/recording.py [--rounds 5] [--seconds 2] [--size 256M]
 

@@ -104,7 +104,7 @@ class CountedDrive:
         return sum(c.host_page_writes for c in counters), sum(c.gc_page_writes for c in counters)
 
     def waf_of_last_half(self, overwrites: float, write_shares: Sequence[float] = (1.0,)) -> float:
-        """Overwrites the whole drive so many times; WAF of the second half."""
+        """Overwrites the whole drive this many times; WAF of the second half."""
         writes = round(overwrites * sum(self.pages))
         self.overwrite(writes // 2, write_shares)
         before = self.written()

@@ -31,7 +31,7 @@ COSTS_NOBODY = 0.01
 LONG_RUN_S = 300
 LONG_RUN_WITHIN = 0.02
 INSUFFICIENT_FROM = 0.05
-"""A VM that misses less of what it is due has it."""
+"""Tolerance: a VM that misses less of its entitlement passes."""
 OK_UP_TO = 0.15
 """A VM that misses more has not: the verdict's tolerance, and what two ways of counting may differ."""
 _FALSE_FOR_EPOCHS = 3
@@ -75,7 +75,7 @@ class Runs:
     without: Ledger | None = None
     """The same without the daemon."""
     honest: Ledger | None = None
-    """The same with nobody hostile; None where nobody is."""
+    """The same run without hostile VMs; None if there are none."""
 
 
 def work_is_conserved(runs: Runs) -> Iterator[Violation]:
@@ -219,7 +219,7 @@ def _false_verdicts(
 ) -> Iterator[Violation]:
     """Verdicts that do not agree with the counters for some epochs on end.
 
-    The daemon's window begins anew where the server did not answer, which status reports as `no-mechanism`.
+    The daemon's window restarts if the server did not answer, which status reports as `no-mechanism`.
     """
     changes, window_s = ledger.changes(), round(ledger.run.scenario.window_s)
     since: dict[str, tuple[int, float, str]] = {}
@@ -289,7 +289,7 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
 
 
 def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
-    """Nobody has more by a hostile pattern, at the cost of others, and nobody else has less.
+    """No VM gains by a hostile pattern at the cost of others, and no other VM loses.
 
     Where pages of the hostile VM cost more and shares are of pages, all have less in the same proportion, the
     hostile one included: a loss is one of requests and of the share.
@@ -334,7 +334,7 @@ def _below_due(ledger: Ledger, vm: str) -> bool:
 
 
 def epochs_go_well(runs: Runs) -> Iterator[Violation]:
-    """No epoch fails, the device has no problem and every setting takes while nobody disturbs them."""
+    """No epoch fails, the device has no problem and every undisturbed setting is applied."""
     ledger = runs.daemon
     for at_s, what in ledger.run.failures:
         yield Violation("epochs", at_s, "", what)

@@ -25,7 +25,9 @@ _OPERATIONS = {
     "flushes": "flushes",
 }
 """By the name in replies, the core's."""
-_NOT_TOLD = frozenset({"victim_histogram", "wear_page_writes", "min_erases", "max_erases", "moved_pages_of"})
+_NOT_REPORTED = frozenset(
+    {"victim_histogram", "wear_page_writes", "min_erases", "max_erases", "moved_pages_of"}
+)
 """What the core counts and the server does not report."""
 _PERCENTILES = ("p50", "p99", "p999")
 
@@ -229,7 +231,7 @@ _BYTES = {"reads": "read_bytes", "writes": "write_bytes"}
 
 def _plain(record: object) -> dict[str, Any]:
     """All counters of the core that the server reports."""
-    return {name: getattr(record, name) for name in counters_of(record) if name not in _NOT_TOLD}
+    return {name: getattr(record, name) for name in counters_of(record) if name not in _NOT_REPORTED}
 
 
 def _latencies(recent: LatencyUs | None) -> dict[Literal["read", "write"], dict[str, float | None]]:

@@ -208,7 +208,7 @@ class SimulatedDrive:
         )
 
     def vacate(self, name: str) -> None:
-        """Nobody works on it any more."""
+        """Stop all clients."""
         namespace = self.namespaces[name]
         self.device.pause(namespace.tenant, True)
         namespace.stream, namespace.recent = None, None

@@ -1,4 +1,4 @@
-"""What every VM was due, and what it got: from the drive's own counters, not from what the daemon says.
+"""Entitlement and service of every VM, from the drive's own counters, not from the daemon's reports.
 
 A VM that wants more is due its share by weight of the pages that those who want more got together: minimums
 first, maximums clipped. Device time or requests can be compared instead.
@@ -45,7 +45,7 @@ class Due:
     """Over some seconds, by VM that wants more."""
 
     shares: dict[str, float]
-    """What it is due of `of`."""
+    """Its entitlement to `of`."""
     got: dict[str, float]
     """The same as it was."""
     iops: dict[str, float]
@@ -139,7 +139,7 @@ class Ledger:
     def wants_more(self, vm: str, start_s: int, end_s: int) -> bool | None:
         """Whether it would have taken more; None where that cannot be determined.
 
-        With fewer requests at a time than there are dies a VM may be waiting for nobody but itself.
+        With fewer requests outstanding than dies a VM may wait only for itself.
         """
         wanting = self.wanting(vm, start_s, end_s)
         if wanting >= WANTS_FROM:

@@ -147,7 +147,7 @@ class SimulatedObserver:
         return {}
 
     def take_tuned(self) -> set[str]:
-        """Nobody tunes them in libvirt."""
+        """No external tuning in libvirt."""
         return set()
 
     def announce(self, xml: str) -> str:

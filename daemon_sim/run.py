@@ -26,7 +26,7 @@ from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.drives.record import RECORD_FILE, to_toml
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, check_fields
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _SINCE_1970_S = 1_767_225_600.0
 """2026, when every simulation begins."""
 _SINCE_BOOT_S = 1000.0
@@ -154,7 +154,7 @@ class _Simulation:
             self._start_daemon()
 
     def _rest(self, vm: str, awake_s: float, asleep_s: float) -> Callable[[], None]:
-        """Going to sleep and waking again, for ever."""
+        """Becoming idle and active again, endlessly."""
 
         def fall_asleep() -> None:
             self._host.rest(vm, resting=True)

@@ -31,7 +31,7 @@ class Drive:
     namespaces: int
     """All of one size."""
     slowdown: float = 1.0
-    """Reads, programs, erases and transfers take so many times as long as the daemon assumes."""
+    """Factor by which reads, programs, erases and transfers take longer than the daemon assumes."""
 
     def record(self) -> SsdRecord:
         """The record that the daemon reads."""
@@ -60,7 +60,7 @@ class Load:
     rate_iops: float | None = None
     """Open loop: requests arrive at random at this mean rate, whatever becomes of those before."""
     trim_share: float = 0.0
-    """Of the writes, so many are TRIMs of the same pages instead."""
+    """Share of the writes that are TRIMs of the same pages instead."""
     awake_s: float = math.inf
     """It works for so long, then sleeps for `asleep_s`, and so on."""
     asleep_s: float = 0.0
@@ -114,7 +114,7 @@ class What(StrEnum):
     LEAVE = "leave"
     """The VM is shut down."""
     MIGRATE = "migrate"
-    """The VM continues with another namespace, which nobody else has."""
+    """The VM continues with another namespace that no other VM uses."""
     STOP_DAEMON = "stop daemon"
     """It gives everything back; started again after `lasts_s`."""
     KILL_DAEMON = "kill daemon"
@@ -194,7 +194,7 @@ class Scenario:
         return frozenset(vm.name for vm in self.vms if vm.honest is not None)
 
     def honest(self) -> Scenario:
-        """The same with nobody hostile."""
+        """The same without hostile VMs."""
         vms = tuple(replace(vm, load=vm.honest, honest=None) if vm.honest else vm for vm in self.vms)
         return replace(self, vms=vms)
 

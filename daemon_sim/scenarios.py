@@ -185,7 +185,7 @@ def _hostile(drive: Drive, name: str, load: Load) -> Scenario:
 
 
 def _hostile_naps(drive: Drive) -> Scenario:
-    """A VM pauses just as long as makes it look asleep."""
+    """A VM pauses just long enough to count as idle."""
     return _hostile(drive, "hostile-naps", replace(_WRITER, queue_depth=64, awake_s=11.0, asleep_s=10.5))
 
 

@@ -48,7 +48,7 @@ def save_plot(title: str, drives: Mapping[str, Mapping[str, Mapping[float, float
 
 
 def render_allocation(result: AllocationResult) -> str:
-    """The HTML of `result`; every text in it is escaped, whoever chose it."""
+    """The HTML of `result`; every text in it is escaped."""
     return render_page(
         "allocation.html.j2",
         result=result,

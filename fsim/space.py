@@ -49,7 +49,7 @@ class SpaceMap:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that nobody has."""
+        """Free blocks."""
         return self._free
 
     @property
@@ -58,7 +58,7 @@ class SpaceMap:
         return 1.0 - self._free / len(self._used)
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody has the block."""
+        """Whether the block is free."""
         return not self._used[block]
 
     def free_run(self, start: int, end: int, most: int) -> Extent | None:

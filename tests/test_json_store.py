@@ -1,4 +1,4 @@
-"""JSON files of typed content: what is written is read again; what is not ours is named and left alone."""
+"""JSON files of typed content: written content is read back; other files are named and not changed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def store(path: Path) -> JsonStore[Content]:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
-def test_content_written_is_read_again(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[float]
-) -> None:
+def test_written_content_is_read_back(tmp_path_factory: pytest.TempPathFactory, numbers: list[float]) -> None:
     path = tmp_path_factory.mktemp("store") / "new" / "file.json"
     assert store(path).read() is None
     store(path).write(Content(1, tuple(numbers)))

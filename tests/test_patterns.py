@@ -14,7 +14,7 @@ names = st.text("abx[", max_size=6)
 
 
 @given(patterns, names)
-def test_star_and_question_mark(pattern: str, name: str) -> None:
+def test_star_and_question_mark_match(pattern: str, name: str) -> None:
     expected = re.fullmatch(pattern.replace("*", ".*").replace("?", "."), name) is not None
     assert matches(pattern, name) is expected
     if not is_pattern(pattern):
@@ -22,14 +22,14 @@ def test_star_and_question_mark(pattern: str, name: str) -> None:
         assert specificity(pattern) == len(pattern)
 
 
-def test_everything_else_stands_for_itself() -> None:
+def test_other_characters_are_literal() -> None:
     assert matches("v[1].*", "v[1].\n")
     assert not matches("v[1]", "v1")
     assert not is_pattern("v[1]")
 
 
 @given(patterns, patterns, names)
-def test_a_common_name_is_found_where_there_is_one(first: str, second: str, name: str) -> None:
+def test_common_match_of_two_patterns_is_found(first: str, second: str, name: str) -> None:
     common = common_name(first, second)
     if common is None:
         assert not (matches(first, name) and matches(second, name))

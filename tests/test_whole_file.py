@@ -18,7 +18,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_the_next_write_removes_what_killed_writers_left(tmp_path: Path) -> None:
+def test_next_write_removes_files_of_killed_writers(tmp_path: Path) -> None:
     (tmp_path / f".state.json.{dead_pid()}.partial").write_bytes(b"half")
     partial_of(tmp_path / "state.json").write_bytes(b"ours, of an earlier process with this number")
     kept = [f".other.json.{dead_pid()}.partial", f".state.json.{os.getppid()}.partial", ".state.json.partial"]
@@ -43,7 +43,7 @@ files.replace_file(pathlib.Path({str(tmp_path / "state.json")!r}), b"half")
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_folders_and_links_are_leftovers_too(tmp_path: Path) -> None:
+def test_directories_and_links_are_removed_too(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
@@ -59,7 +59,7 @@ def test_folders_and_links_are_leftovers_too(tmp_path: Path) -> None:
     assert (elsewhere / "kept").exists()
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state.json").write_bytes(b"old")
 
     def fail(_descriptor: int) -> None:

@@ -16,7 +16,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)(i?b)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: what it is called, what it may be, what it is when nobody says."""
+    """One parameter: name, allowed values, default."""
 
     name: str
     kind: Kind

@@ -108,7 +108,7 @@ class OnlyOps:
 
 
 def loop(trace: Iterable[Batch], times: int | None = None, period_ns: int = 0) -> Iterator[Batch]:
-    """The trace `times` times, None for ever, in continuing time.
+    """The trace `times` times, None for endlessly, in continuing time.
 
     `trace` is iterated each time (a TraceReader can be; a generator cannot). Between two rounds lies the
     trace's mean time between records; with `period_ns` a round takes so long where its records do not take

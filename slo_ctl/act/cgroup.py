@@ -189,7 +189,7 @@ class CgroupActuator:
         reason = f"{folder} has no {name}"
         if self._tree.version == 2 and (parent := self._parent_without_io(folder)) is not None:
             return NoControllerError(
-                f"{reason}: {parent} gives its groups no io controller",
+                f"{reason}: {parent} does not enable the io controller for its groups",
                 f"echo +io > {parent / 'cgroup.subtree_control'} (with systemd: Delegate=io)",
             )
         if "bfq" in name:

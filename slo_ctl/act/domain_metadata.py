@@ -53,7 +53,7 @@ class WritableDomain:
 
 @contextmanager
 def writable_domain(uri: str, name: str) -> Iterator[WritableDomain]:
-    """A VM by name, over a connection of its own. Raises UserError when there is no such VM or libvirt."""
+    """A VM by name, over a connection of its own. Raises UserError if the VM or libvirt does not exist."""
     with writable_libvirt(uri) as (connection, module):
         yield find_domain(connection, module, name)
 
@@ -86,7 +86,7 @@ def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
         if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:
             raise UserError(f"VM {name}: {error}", "see the log of libvirtd") from None
         names = [str(domain.name()) for domain in connection.listAllDomains()]
-        hint = did_you_mean(name, names) if names else "libvirt has no VM at all"
+        hint = did_you_mean(name, names) if names else "libvirt has no VMs"
         raise UserError(f"libvirt has no VM {name}", hint) from None
 
 

@@ -22,7 +22,7 @@ MAX_WORDS = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER, Lever.NVME_OPS})
-"""Levers whose values outlive a boot: an emulated SSD keeps them in its folder, a drive in itself."""
+"""Levers whose values outlive a boot: an emulated SSD keeps them in its directory, a drive in itself."""
 
 
 class JournalError(Exception):
@@ -111,7 +111,7 @@ class Journal:
             hint = "restore it, or move it away" if error.errno == errno.EINVAL else "run as its owner"
             raise UserError(f"{self._path}: {error.strerror}", hint) from None
         except UnicodeDecodeError:
-            raise self._damaged("it is not text of ours") from None
+            raise self._damaged("it is not UTF-8 text") from None
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -122,7 +122,7 @@ class Journal:
         if version not in range(1, FORMAT_VERSION + 1):
             raise UserError(
                 f"{self._path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
-                "undo with the version of slo-ctl that wrote it, or move it away to leave all as it is",
+                "undo with the version of slo-ctl that wrote it, or move it away to keep current settings",
             )
         originals = {}
         for number, entry in enumerate(content["entries"], 1):
@@ -138,9 +138,9 @@ class Journal:
 
     def _damaged(self, why: str) -> UserError:
         return UserError(
-            f"{self._path} is damaged, so what slo-ctl changed on this host is not known: {why}",
+            f"{self._path} is damaged, so the changes of slo-ctl on this host are unknown: {why}",
             f"restore the settings it names manually, then move it away, such as with `mv {self._path} "
-            f"{self._path}.damaged`; `slo-ctl` then takes what is in force as the original",
+            f"{self._path}.damaged`; `slo-ctl` then treats the current values as the original ones",
         )
 
 

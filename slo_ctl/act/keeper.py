@@ -265,7 +265,7 @@ class SettingKeeper:
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            # Exactly what it was: a value that counts as in force may be a rounding of ours away from it.
+            # Exactly the original: a value that counts as in force may differ from it by our rounding.
             if before != setting.value:
                 actuator.write(knob, setting.value)
                 after = actuator.read(knob)
@@ -299,7 +299,7 @@ def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Out
         if first is setting:
             continue
         if not in_force(first.value, setting.value):
-            reason = f"VM {first.vm} wants {value_text(first.value)} of the same knob"
+            reason = f"VM {first.vm} sets the same knob to {value_text(first.value)}"
             refused.append(Outcome(setting, OutcomeState.UNAPPLIED, None, None, reason))
     return wanted, refused
 

@@ -89,14 +89,14 @@ class LibvirtConnection:
                     self._disconnect(connection)
                     if attempt == 0:
                         continue
-                    raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
+                    raise ActError(f"{self._uri} was lost: {error}", "check that libvirtd runs") from None
                 raise self._explained(error) from None
         raise AssertionError("every attempt returns or raises")
 
     def _explained(self, error: Any) -> ActError:
         code = error.get_error_code()
         if code == self.module.VIR_ERR_NO_DOMAIN:
-            return ActError("the VM does not exist any more", gone=True)
+            return ActError("the VM no longer exists", gone=True)
         if code == self.module.VIR_ERR_OPERATION_DENIED:
             return ActError(str(error), "run as root, or as a member of the group libvirt")
         return ActError(f"libvirt refuses: {error}")
@@ -278,7 +278,7 @@ class LibvirtActuator:
             raise ActError(
                 f"disk {target} has {_text_of(before, limit.siblings)} already, and a limit of the "
                 "total cannot be combined with those of reads and writes",
-                "remove the one or the other with `virsh blkdeviotune`",
+                "remove one of them with `virsh blkdeviotune`",
             )
         burst = before.get(f"{limit.tune}_max", 0)
         if value is not None and burst:
@@ -309,8 +309,8 @@ class LibvirtActuator:
             return ActError(f"the VM has no disk {target} any more", gone=True)
         if disks[target].kind == "vhostuser":
             return ActError(
-                f"disk {target} is a vhost-user disk, whose I/O is not QEMU's to limit",
-                "limit it where it is served",
+                f"disk {target} is a vhost-user disk: QEMU cannot limit its I/O",
+                "limit it on the server of the disk",
             )
         return ActError(f"disk {target}: {error}")
 
@@ -347,7 +347,7 @@ def _blkio_name(knob: Knob) -> str:
     if not name:
         raise ActError(
             f"a cgroup has no limit {knob.name}",
-            "name a disk instead of a device, whose total can be limited",
+            "name a disk instead of a device: its total can be limited",
         )
     return name
 

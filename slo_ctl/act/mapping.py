@@ -111,7 +111,7 @@ class Namespaces:
             detail = (
                 f"namespaces {', '.join(map(str, sorted(new)))} are new"
                 if new
-                else "there is no new namespace"
+                else "no new namespace appeared"
             )
             raise UserError(
                 f"{self._name} accepted the new namespace, but {detail}",
@@ -123,10 +123,10 @@ class Namespaces:
         if not error.unsupported:
             return error
         free = [each.nsid for each in self._device.namespaces if not each.attached]
-        adopt = f"adopt one that is there, such as --adopt {free[0]}" if free else "adopt one that is there"
+        adopt = f"adopt an existing one, such as --adopt {free[0]}" if free else "adopt an existing one"
         who = "QEMU's emulated drive" if self._device.controller.emulated else self._name
         return UserError(
-            f"{who} claims namespace management (oacs bit 3), and lacks the command that makes namespaces: "
+            f"{who} claims namespace management (oacs bit 3), but lacks the command that creates namespaces: "
             f"{error.message}",
             f"{adopt}: --adopt NSID; `slo-ctl device show {self._admin}` has them all",
         )
@@ -293,7 +293,7 @@ def take_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool) -
             if time.monotonic() > deadline:
                 raise UserError(
                     f"VM {domain.name}: the guest has not released {target} yet",
-                    "it was asked to; try again once it has, at the latest when it is stopped",
+                    "it was asked to; try again later, at the latest after the VM has stopped",
                 )
             time.sleep(_DISK_POLL_S)
 
@@ -325,7 +325,7 @@ class MappingStore:
         self._store = JsonStore(
             path,
             _File,
-            repair="put back a copy; without it, `slo-ctl vm map --adopt` takes the namespaces up again",
+            repair="restore a copy; without one, adopt the namespaces with `slo-ctl vm map --adopt`",
             mode=0o600,
         )
 
@@ -372,7 +372,7 @@ class MappingRun:
         dev: Path = Path("/dev"),
         user_of: Callable[[int], str] = lambda _nsid: "",
     ) -> None:
-        """`user_of` finds who uses a namespace besides its VM's definition; asked before it is taken away."""
+        """`user_of` finds users of a namespace apart from its VM's definition, before it is detached."""
         self._store = store
         self._device = device
         self._namespaces = namespaces

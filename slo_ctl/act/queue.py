@@ -110,7 +110,7 @@ class BlockQueueActuator:
                 _write(folder / "queue" / "iosched" / name, number)
 
     def _device(self, knob: Knob) -> Path:
-        """The folder of the device that the knob is of, as it was when the knob was made."""
+        """The directory of the device that the knob is of, as it was when the knob was made."""
         if not _NUMBER.fullmatch(knob.device):
             raise ActError(f"{knob.device!r} is not a device number such as 8:0")
         folder = self._sys / "dev" / "block" / knob.device
@@ -125,11 +125,11 @@ class BlockQueueActuator:
         if knob.name not in COST_FILES:
             raise ActError(f"io.cost has no {knob.name}")
         if self._cgroup is None:
-            raise ActError("there is no io.cost without the io controller of cgroup v2", "use bfq")
+            raise ActError("io.cost needs the io controller of cgroup v2", "use bfq")
         path = self._cgroup / COST_FILES[knob.name]
         if not path.exists():
             raise ActError(
-                f"{path} is not there: the kernel has no io.cost", "boot one with CONFIG_BLK_CGROUP_IOCOST"
+                f"{path} does not exist: the kernel has no io.cost", "boot one with CONFIG_BLK_CGROUP_IOCOST"
             )
         return path
 
@@ -144,11 +144,11 @@ def why_not(folder: Path) -> ActError | None:
         return None
     below = sorted(path.name for path in (folder / "slaves").glob("*"))
     on = (
-        f"name what is below it: {', '.join(below)}"
+        f"name the devices below it: {', '.join(below)}"
         if below
-        else "name the devices that it passes them on to"
+        else "name the devices that it passes requests on to"
     )
-    return ActError(f"{name} has no scheduler of its own: it passes requests on", on)
+    return ActError(f"{name} has no scheduler of its own: it only passes requests on", on)
 
 
 def why_not_named(given: str, number: str, sys: Path) -> ActError | None:

@@ -41,7 +41,7 @@ _ANSWER_S = 20.0
 _LAST_TIMEOUT_S = 10.0
 """When no epoch waits any more: settings are restored before the daemon ends."""
 _FOLLOWS = 0.5
-"""Of the time that a call is waited for: so that a change that did not take is reported as such."""
+"""Of the time that a call is waited for: so that a change that could not be applied is reported as such."""
 _POLL_S = 0.01
 WEIGHT = "IOWeight"
 LIMITS = {
@@ -152,7 +152,7 @@ class SystemdActuator:
                 raise _would_be_lost(unit, knob, foreign)
             path = self._path(knob, entries[name])
             self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
-        # systemd answers before it has written to the cgroup; whoever reads next must not be too early.
+        # systemd answers before it has written to the cgroup: the next read must not be too early.
         deadline = time.monotonic() + self._follows_s
         while self._in_force(knob) != value and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -171,7 +171,7 @@ class SystemdActuator:
         return f"/dev/{folder.resolve().name.replace('!', '/')}"
 
     def _foreign(self, knob: Knob, entries: Mapping[str, Entries]) -> dict[str, float]:
-        """Limits beside this one that systemd knows nothing of: it writes all four of a device at once."""
+        """Other limits of the device that systemd does not know: it writes all four at once."""
         found = {}
         for name in LIMITS if knob.name in LIMITS else ():
             beside = replace(knob, name=name)
@@ -215,7 +215,7 @@ def _is_weight(knob: Knob) -> bool:
 def _unit(knob: Knob) -> str:
     unit = unit_of(knob.place)
     if unit is None:
-        raise ActError(f"{knob.place} is not a group of a unit of systemd")
+        raise ActError(f"{knob.place} is not the cgroup of a systemd unit")
     return unit
 
 

@@ -41,7 +41,7 @@ class Controller(Protocol):
         """Status of the last epoch; None before the first."""
 
     def health(self) -> Health:
-        """Whether it gets on."""
+        """Daemon health."""
 
     def slo(self, vm: str) -> VmSlo:
         """The SLO in force."""
@@ -101,7 +101,7 @@ class SloBody(BaseModel):
         description="Any of weight, min_iops, max_iops, max_bandwidth, p99 and class; null unsets one. "
         'Such as {"p99": "5ms"}.'
     )
-    force: bool = Field(False, description="Even for a VM that is not here, or above what a device can do.")
+    force: bool = Field(False, description="Accept unknown VMs, and minimums above the capacity of a device.")
     dry_run: bool = Field(False, description="Check only: nothing is changed.")
 
 
@@ -215,7 +215,7 @@ class SlosReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmReply(VmSlo):
-    """The SLO of a VM, and how it goes on each device."""
+    """The SLO of a VM, and its status on each device."""
 
     devices: tuple[VmStatus, ...]
 
@@ -295,7 +295,7 @@ class Api:
             log.exception("%s %s", request.method, printable(request.target))
             message = f"unexpected {type(error).__name__}: {error}"
             return refusal(
-                HTTPStatus.INTERNAL_SERVER_ERROR, message, "the daemon's log says where; please report it"
+                HTTPStatus.INTERNAL_SERVER_ERROR, message, "see the daemon's log; please report it"
             )
 
     def _route(self, request: Request) -> tuple[Route, str]:

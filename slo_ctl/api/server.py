@@ -74,7 +74,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 _disconnect(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, whoever ended it."""
+        """Close a connection, whichever side ended it."""
         self._began_s.pop(request, None)
         super().shutdown_request(request)
 

@@ -96,7 +96,7 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk when this returns. Raises OSError."""
+    """Have the names in a directory on disk when this returns. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -66,7 +66,7 @@ class JsonStore(Generic[T]):
         except OSError as error:
             raise UserError(
                 f"{self.path} cannot be written: {error.strerror}; nothing was changed",
-                "see its folder and the space on its file system",
+                "check its directory and the free space of its file system",
             ) from None
 
     @contextmanager
@@ -84,7 +84,7 @@ class JsonStore(Generic[T]):
             deadline = time.monotonic() + (_LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
             while not try_lock(descriptor):
                 if time.monotonic() >= deadline:
-                    raise UserError(busy, f"try again when it has ended; `fuser {lock}` says who it is")
+                    raise UserError(busy, f"try again when it has finished; `fuser {lock}` shows the process")
                 time.sleep(_LOCK_PAUSE_S)
             yield
         finally:

@@ -65,7 +65,7 @@ def join_pairs(pairs: Mapping[str, str]) -> str:
 
 
 class Fields:
-    """The values of one table, each asked for once; whatever nobody asked for is an error."""
+    """The values of one table, each read once; a key that is never read is an error."""
 
     def __init__(self, where: str, values: Mapping[str, object]) -> None:
         self.where = where
@@ -144,7 +144,7 @@ class Fields:
         return left
 
     def finish(self) -> None:
-        """Raise UserError when a key was given that nobody asked for."""
+        """Raise UserError for a key that was given but never read."""
         for key in self._values:
             if key not in self._asked:
                 raise UserError(f"{self.where}: unknown key {key}", did_you_mean(key, self._asked))

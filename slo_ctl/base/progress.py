@@ -26,7 +26,7 @@ class ProgressSink(Protocol):
 
 
 class Silent:
-    """A sink that nobody watches, and its phases."""
+    """A sink that discards everything, and its phases."""
 
     def phase(self, name: str, total: float | None, unit: str) -> Silent:
         """Itself."""

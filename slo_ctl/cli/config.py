@@ -96,7 +96,7 @@ def show(
 
 @app.command()
 def reload(root: ROOT = None) -> None:
-    """Have the running daemon read the configuration again, as `systemctl reload slo-ctld` does.
+    """Make the running daemon reload its configuration, as `systemctl reload slo-ctld` does.
 
     With an error in it the daemon keeps the configuration that it has.
 
@@ -111,4 +111,4 @@ def reload(root: ROOT = None) -> None:
             f"the daemon keeps the configuration that it has: {problem}",
             "see all errors: slo-ctl config check",
         )
-    print_lines("the daemon has read the configuration again")
+    print_lines("the daemon has reloaded its configuration")

@@ -278,7 +278,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="WHAT,...",
-            help="What NVMe hosts may do beside reading and writing: namespaces (create, attach, detach and "
+            help="Rights of NVMe hosts beyond reading and writing: namespaces (create, attach, detach and "
             "delete them, with their data), ops (move over-provisioning). [default: nothing]",
         ),
     ] = None,
@@ -417,7 +417,7 @@ def resize(
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
     print_lines(f"{place} resized to {format_bytes_exact(size_bytes)}")
     if served:
-        print_lines("note: clients have to reconnect to see the new size")
+        print_lines("note: clients must reconnect to see the new size")
 
 
 @app.command()
@@ -432,7 +432,7 @@ def add(
     ],
     root: ROOT = None,
 ) -> None:
-    """Add a namespace to an emulated SSD, from its free capacity and with its part of the spare blocks.
+    """Add a namespace to an emulated SSD, from its unallocated capacity and blocks.
 
     Where the device is served, clients can reach it at once.
 
@@ -464,7 +464,7 @@ def _addresses(run: RunPlaces, namespace: str) -> list[str]:
     while not export.is_socket() and time.monotonic() < deadline_s:
         time.sleep(_SOCKETS_POLL_S)
     if not export.is_socket():
-        return [f"note: {export} is not there yet; it is once the device is served again"]
+        return [f"note: {export} does not exist yet; it will once the device is served again"]
     found = [f"NBD: {nbd_uri(export, namespace)}"]
     # That of vhost-user is made just after it, where there are any.
     while run.vhost_user.is_dir() and any(run.vhost_user.iterdir()) and time.monotonic() < deadline_s:
@@ -529,7 +529,7 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _confirm(yes: bool, consequence: str, question: str) -> None:
-    """Ask, unless `yes`. Raises UserError where nobody can be asked, and typer.Abort."""
+    """Ask, unless `yes`. Raises UserError without a terminal, and typer.Abort."""
     if not yes:
         if not sys.stdin.isatty():
             raise UserError(consequence, "add --yes to confirm")

@@ -83,7 +83,7 @@ def policy(
         bool, typer.Option("--undo", help="Restore the settings the device had before slo-ctl.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --apply: print what would be set, change nothing.")
+        bool, typer.Option("--dry-run", help="With --apply: print the settings; change nothing.")
     ] = False,
     p99: Annotated[
         str | None, typer.Option(metavar="TIME", help="P99 latency target. [default: the lowest of the SLOs]")
@@ -113,7 +113,7 @@ def policy(
     if undo and (apply or dry_run):
         raise UserError("--undo excludes --apply and --dry-run", "give one of them")
     if dry_run and not apply:
-        raise UserError("--dry-run requires --apply", "without --apply nothing is changed anyway")
+        raise UserError("--dry-run requires --apply", "without --apply nothing is changed in any case")
     from slo_ctl.drives.store import DeviceStore
 
     host = VmHost(root)

@@ -24,9 +24,9 @@ def command(
     connect: CONNECT = None,
     cgroup_root: CGROUP_ROOT = None,
 ) -> None:
-    """Check the requirements of slo-ctl on this host and how to fix what is missing. Changes nothing.
+    """Check which requirements of slo-ctl this host meets, and how to fix the others. Changes nothing.
 
-    Not every requirement is needed everywhere: each line says what for. Exit status 0: all satisfied; 3:
+    Not every host needs all: each line says what its requirement is for. Exit status 0: all satisfied; 3:
     something is missing.
 
     Examples:

@@ -174,7 +174,7 @@ def report(
     json_: JSON = False,
     root: ROOT = None,
 ) -> None:
-    """Report how the SLOs of VMs were met: share of time by verdict, the worst stretch, plots, events.
+    """Report how the SLOs of VMs were met: share of time by verdict, the worst period, plots, events.
 
     Exit status 0: reported; 1: an error; 2: a usage error, such as an unknown VM or a time of which nothing
     is recorded; 4: neither the daemon nor its database can be read.
@@ -207,7 +207,7 @@ def report(
 def _report(
     root: Path | None, names: list[str], span: tuple[float, float], limit: int, up_to_now: bool
 ) -> HostReport:
-    """The history and, up to now, the daemon's status. Raises UserError when there is neither."""
+    """The history and, up to now, the daemon's status. Raises UserError if neither exists."""
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_reader import read_vm
     from slo_ctl.show.history import clock
@@ -227,7 +227,7 @@ def _report(
     if not shown:
         begin, end = (clock(at, dated=True) for at in span)
         raise UserError(
-            f"nothing is recorded of {', '.join(names) or 'any VM'} from {begin} to {end}",
+            f"nothing is recorded for {', '.join(names) or 'any VM'} from {begin} to {end}",
             "give an earlier --since; `slo-ctl status` shows whether the daemon runs",
         )
     return HostReport(shown, *span, _emulated(root, status), now)

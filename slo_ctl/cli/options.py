@@ -21,7 +21,7 @@ ROOT = Annotated[
     typer.Option(
         "--root",
         metavar="DIR",
-        help="Use DIR for configuration, state and sockets. [default: those of the system for root, else "
+        help="Use DIR for configuration, state and sockets. [default: system directories for root, else "
         "those of the user]",
     ),
 ]

@@ -102,7 +102,7 @@ class Outputs:
 
 
 def check_html(option: str, path: Path) -> None:
-    """Raise UserError for a file whose name says that it is not HTML."""
+    """Raise UserError for a file name without an HTML suffix."""
     if path.suffix.lower() in (".pdf", ".png", ".svg", ".json", ".csv", ".txt", ".md"):
         raise UserError(
             f"{option}: {path} would be HTML, not {path.suffix[1:]}", f"write {path.with_suffix('.html')}"

@@ -39,7 +39,7 @@ def command(
         typer.Option(
             "--from",
             metavar="FILE.json",
-            help="Take the figures that are not named from a file that --save-json wrote.",
+            help="Take all other figures from a file written by --save-json.",
         ),
     ] = None,
     markdown: Annotated[
@@ -52,7 +52,7 @@ def command(
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,
 ) -> None:
-    """Reproduce figures and tables of the papers, and judge agreement by the rules of each.
+    """Reproduce figures and tables of the papers, and check them against stated rules.
 
     Exit status 1 where a figure differs without an explanation.
 

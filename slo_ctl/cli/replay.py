@@ -99,7 +99,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="WINDOW",
-            help="What is measured: last-half, all, or FROM..TO as 5x..20x. [default: last-half]",
+            help="Part that is measured: last-half, all, or FROM..TO such as 5x..20x. [default: last-half]",
         ),
     ] = None,
     epoch: Annotated[
@@ -212,7 +212,7 @@ def demo(
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,
 ) -> None:
-    """Run three VMs with synthetic workloads on one EMULATED SSD: first mixed, then isolated.
+    """Run three VMs with synthetic workloads on one EMULATED SSD: first shared, then isolated.
 
     Examples:
     slo-ctl demo

@@ -28,7 +28,8 @@ def command(
     out: Annotated[
         Path,
         typer.Option(
-            metavar="FILE.csv|FILE.parquet", help="Results, a row for each replay; continued if it exists."
+            metavar="FILE.csv|FILE.parquet",
+            help="Results, a row for each replay; an existing file is continued.",
         ),
     ],
     drive: Annotated[
@@ -45,7 +46,7 @@ def command(
     vms: Annotated[
         str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
     ] = "1",
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds, from 1 on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds, starting with 1.")] = 1,
     jobs: JOBS = None,
     mpi: Annotated[
         bool,
@@ -57,9 +58,9 @@ def command(
     json: JSON = False,
     quiet: QUIET = False,
 ) -> None:
-    """Replay a scenario on many drives, and show how many of its VMs each carries. All is EMULATED.
+    """Replay a scenario on many drives, and show how many of its VMs each supports. All drives are EMULATED.
 
-    A drive carries so many VMs if each has its min= and p99= with every seed. What they leave of it is OPS.
+    A drive supports a number of VMs if each meets its min= and p99= with every seed. Unused capacity is OPS.
 
     Examples:
     slo-ctl sweep web.toml --op 7%,15%,28% --vms 1..8 --out web.csv
@@ -73,7 +74,7 @@ def command(
 
     base = read_toml(scenario)
     if not base.vms:
-        raise UserError(f"{scenario}: there is no VM", "add a [[vm]] table")
+        raise UserError(f"{scenario}: it has no VM", "add a [[vm]] table")
     check_on_any_drive(base)
     policies = _words("--policy", policy)
     for name in policies:
@@ -165,7 +166,7 @@ def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
 def _best(found: list[Answer]) -> list[str]:
     most = max((each.most_vms for each in found), default=0)
     if most == 0:
-        return ["no drive carries a single copy of the VMs"]
+        return ["no drive supports a single copy of the VMs"]
     best = [each for each in found if each.most_vms == most]
     named = "; ".join(
         f"{each.drive or 'the drive'} op={each.op or 'as given'} {each.policy}" for each in best

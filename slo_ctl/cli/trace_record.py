@@ -34,7 +34,7 @@ def record(
     ] = None,
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="How long, such as 60s. [default: until Ctrl-C]"),
+        typer.Option("--for", metavar="TIME", help="Duration, such as 60s. [default: until Ctrl-C]"),
     ] = None,
     root: ROOT = None,
     json_: JSON = False,
@@ -71,7 +71,7 @@ def record(
     if dropped:
         warn(f"slo-ctl: {dropped:,} requests came too fast and were not recorded")
     if recording.scenario is None:
-        raise UserError("no request was recorded", "record while the VMs work")
+        raise UserError("no request was recorded", "record while the VMs do I/O")
 
 
 def _source(device: str | None, block: Sequence[str], root: Path | None) -> AbstractContextManager[Source]:

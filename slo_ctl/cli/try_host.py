@@ -32,7 +32,7 @@ DEVICE = "ssd0"
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 """A clean stop of this drive takes a second or two; after so long a program is killed."""
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 _LEAST_FREE_BYTES = 2 << 30
 _POLL_S = 0.1
 _CLIENT_RUNTIME_S = 86400
@@ -40,7 +40,7 @@ _ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 
 
 class TryHost:
-    """Everything below `root`, and cgroups of its own. `close` removes all of it, whatever there is."""
+    """Everything in `root`, and cgroups of its own. `close` removes all that exists."""
 
     def __init__(self, root: Path | None, vms: Mapping[str, float], stop: StopRequest) -> None:
         """`vms` are their weights. Raises UserError when a program is missing, or `root` is not empty."""
@@ -180,7 +180,7 @@ class TryHost:
 
     def _last_line(self, name: str) -> str:
         lines = self._log(name).read_text(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line for line in reversed(lines) if line.strip()), "no output")
 
     # Removing.
 
@@ -192,7 +192,7 @@ class TryHost:
             try:
                 _end(self._running.pop(name))
             except (OSError, subprocess.TimeoutExpired) as error:
-                left.append(f"the {name} could not be ended: {error}")
+                left.append(f"the {name} could not be stopped: {error}")
         left += self._remove_groups()
         try:
             _empty(self.root)
@@ -231,14 +231,14 @@ def _made_root(root: Path | None) -> Path:
     try:
         root.mkdir(parents=False, exist_ok=True)
         if any(root.iterdir()):
-            raise UserError(f"--root: {root} is not empty", "name a directory that is not there yet")
+            raise UserError(f"--root: {root} is not empty", "name a directory that does not exist yet")
     except OSError as error:
-        raise UserError(f"--root: {root}: {error.strerror}", "name a directory that can be made") from None
+        raise UserError(f"--root: {root}: {error.strerror}", "name a directory that can be created") from None
     return root.absolute()
 
 
 def _scratch() -> Path | None:
-    """Memory where there is enough, so that the host's own disk neither waits nor is waited for."""
+    """In memory if there is enough, so that the host's own disk has no influence."""
     try:
         enough = shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES
     except OSError:

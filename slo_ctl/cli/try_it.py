@@ -31,7 +31,7 @@ def command(
         typer.Option(
             min=_LEAST_SECONDS,
             max=3600,
-            help="Time for all of it: a quarter is measured without slo-ctl, a quarter with it.",
+            help="Total time; a quarter is measured without slo-ctl, a quarter with it.",
         ),
     ] = 60,
     weights: Annotated[
@@ -41,7 +41,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Directory for everything, emptied in the end. [default: a new one in /dev/shm or /tmp]",
+            help="Directory for all files, emptied at the end. [default: a new one in /dev/shm or /tmp]",
         ),
     ] = None,
     no_top: Annotated[
@@ -53,8 +53,8 @@ def command(
 
     Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
     to it from a cgroup per VM. The VM with the least weight is a noisy neighbour. Then the daemon is
-    started. All is removed in the end, also after Ctrl-C. Needs fio, and root for the cgroups:
-    without root the clients are in none.
+    started. Everything is removed at the end, also after Ctrl-C. Needs fio, and root for cgroups:
+    without root, clients run without them.
 
     Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be
     removed, or another error; 2: a usage error, or something is missing.
@@ -107,7 +107,7 @@ def _remove(host: TryHost) -> bool:
     for sentence in left:
         warn(f"slo-ctl: {sentence}")
     if not left:
-        warn("stopped and removed everything that was started and made")
+        warn("stopped all processes and removed all files")
     return not left
 
 

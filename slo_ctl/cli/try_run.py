@@ -135,7 +135,7 @@ def _total_iops(vms: Sequence[ComparedVm], which: str) -> float:
 
 
 DRIVE = "preset=fast15,size=512MiB,op=15%,scheduler=fifo"
-"""Requests are served as they come, as by a drive that knows nothing of VMs."""
+"""Requests are served on arrival, as by a drive without knowledge of VMs."""
 QUEUE_DEPTH, NOISY_QUEUE_DEPTH = 16, 64
 WINDOW_S = 5.0
 """Of the daemon."""
@@ -203,7 +203,7 @@ def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bo
         for left_s in _steps(host, seconds * _SETTLING):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))
             vms = _judged_now(vms, host)
-            screen.show(f"2 of 3: until shares hold, at most {left_s:.0f} s", vms)
+            screen.show(f"2 of 3: waiting for the shares to settle, at most {left_s:.0f} s", vms)
             held = held + 1 if all(vm.verdict in _HOLDING for vm in vms) else 0
             if held >= _HOLDS_STEPS:
                 break
@@ -303,7 +303,7 @@ class _Lines:
 
 
 class _Table:
-    """The table of the result as far as it is known, again and again at the same place."""
+    """The table of the results so far, redrawn in place."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

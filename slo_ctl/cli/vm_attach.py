@@ -32,7 +32,7 @@ _PERSISTENT = Annotated[
     typer.Option(
         "--persistent/--live",
         help="Change the definition of the VM, or only the running VM. [default: both, as far as the VM is "
-        "defined and runs]",
+        "defined or runs]",
     ),
 ]
 
@@ -117,7 +117,7 @@ def attach(
             if disk is None or disks.tenant_of(disk, store.places) != tenant:
                 raise UserError(
                     f"VM {name}: libvirt accepted disk {target}, but the {_state(definition)} lacks it",
-                    "see the journal of libvirtd",
+                    "see the log of libvirtd",
                 )
     _print_change(name, "attached", target, tenant, impact, json_, host.notes)
     if not _is_live(impact) and not status.served:
@@ -241,7 +241,7 @@ def _refuse_other_host(host: VmHost) -> None:
     if not is_local(_uri(host)):
         raise UserError(
             f"{host.libvirt_uri} is another host: its VMs cannot reach a Unix socket of this host",
-            "attach on the host where the VM runs",
+            "run `slo-ctl vm attach` on the host of the VM",
         )
 
 

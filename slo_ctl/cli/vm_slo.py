@@ -215,7 +215,7 @@ def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
     except UnreachableError as error:
         notes = _check_without_daemon(host, request)
         if request.dry_run:
-            return STORE, [f"the daemon is not running, so devices were not asked ({error})", *notes]
+            return STORE, [f"the daemon is not running, so capacities were not checked ({error})", *notes]
         SloStore(host.places.slos).change(request.vms, request.change)
         return STORE, [f"the daemon is not running, so this takes effect when it starts ({error})", *notes]
     return DAEMON, [str(note) for vm in reply.get("vms", ()) for note in vm.get("notes", ())]

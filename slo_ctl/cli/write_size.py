@@ -107,7 +107,7 @@ def write_size(
         for option, given in (("--show", show), ("--allow-write", allow_write), ("--fresh", fresh)):
             if given:
                 raise UserError(
-                    f"{option} and --emulated exclude each other", "nothing is stored for an emulated drive"
+                    f"{option} and --emulated exclude each other", "results of emulated drives are not stored"
                 )
         if queue_depth > 1:
             raise UserError("--queue-depth and --emulated exclude each other", "use queue depth 1")

@@ -104,7 +104,7 @@ class Layers:
     ) -> None:
         earlier = self.named[kind].get(name)
         if earlier is not None and earlier.last_file == shown:
-            problem = f"{kind} {name} is there already ({earlier.source})"
+            problem = f"{kind} {name} is already defined ({earlier.source})"
             self.problems.append(file.fail(where, problem, "put all its keys into one table"))
             return
         named = self.named[kind].setdefault(

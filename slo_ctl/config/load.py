@@ -165,8 +165,8 @@ def _paths(folder: Path) -> list[Path]:
         names = []
     except OSError as error:
         raise UserError(
-            f"{extra}: {error.strerror}", f"make {FOLDER} a folder that can be read, or remove it"
+            f"{extra}: {error.strerror}", f"make {FOLDER} a readable directory, or remove it"
         ) from None
     if len(names) > _MAX_FILES:
-        raise UserError(f"{extra}: {len(names)} files", f"put what they say into at most {_MAX_FILES}")
+        raise UserError(f"{extra}: {len(names)} files", f"merge them into at most {_MAX_FILES}")
     return [folder / _MAIN_FILE, *(extra / name for name in names)]

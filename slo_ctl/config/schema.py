@@ -321,7 +321,7 @@ _SECTIONS = (*_MODELS, "vm")
 
 
 def known_keys() -> dict[str, tuple[str, ...]]:
-    """Every key there is, by table."""
+    """Every key, by table."""
     models: dict[str, type[_Table]] = {**_MODELS, "vm": _ListedVm}
     return {name: tuple(key for key in _keys(model) if key not in SYNONYMS) for name, model in models.items()}
 

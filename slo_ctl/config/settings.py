@@ -81,7 +81,7 @@ class VmConfig:
     namespaces: tuple[str, ...]
     """`DEVICE/NAMESPACE` of emulated SSDs that it uses."""
     source: str
-    """`FILE:LINE` where it is named first; files are relative to the folder of the configuration."""
+    """`FILE:LINE` where it is named first; files are relative to the directory of the configuration."""
     field_sources: dict[str, str] = field(default_factory=dict)
     """`FILE:LINE` of the value in force, by field of `slo_fields`."""
     class_name: str | None = None
@@ -119,10 +119,10 @@ class Config:
     daemon: DaemonConfig = DaemonConfig()
     libvirt: LibvirtConfig = LibvirtConfig()
     cgroup_root: Path = Path("/sys/fs/cgroup")
-    """Mount of cgroup v2, or the folder with those of v1."""
+    """Mount of cgroup v2, or the directory with those of v1."""
     history: HistoryConfig = HistoryConfig()
     api_group: str = "slo-ctl"
-    """Group that may use the API; where there is no such group, only the daemon's user."""
+    """Group that may use the API; if it does not exist, only the daemon's user may."""
     metrics_listen: str | None = None
     """`HOST:PORT`; None: no metrics."""
     page_listen: str | None = None

@@ -271,18 +271,22 @@ def _content(path: Path) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path}: is not a regular file", "put a TOML file there, or nothing")
+                raise UserError(f"{path}: is not a regular file", "replace it with a TOML file, or remove it")
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         if path.is_symlink():
-            raise UserError(f"{path}: is a link to nothing", "remove it or what it names") from None
+            raise UserError(f"{path}: is a dangling link", "remove the link, or create its target") from None
         return None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder", "put a TOML file there, or nothing") from None
+        raise UserError(f"{path}: is a directory", "replace it with a TOML file, or remove it") from None
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "see who may read it, and its folder") from None
+        raise UserError(
+            f"{path}: {error.strerror}", "check its permissions and those of its directory"
+        ) from None
     if len(content) > MAX_BYTES:
-        raise UserError(f"{path}: is larger than {MAX_BYTES >> 20} MiB", "split it over files in conf.d")
+        raise UserError(
+            f"{path}: is larger than {MAX_BYTES >> 20} MiB", "split it into several files in conf.d"
+        )
     return content
 
 

@@ -22,7 +22,7 @@ from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, Stream
 from slo_ctl.observe.block import BlockDevice, StreamWindow
 
-# One real block device of the host: what its VMs did, and what they are due.
+# One real block device of the host: the I/O of its VMs, and their entitlements.
 
 _SERVED_BUSY_FROM = 0.5
 """Part of the time that a namespace is busy: with less, its only VM is no longer believed to want more while
@@ -91,8 +91,8 @@ class ManagedBlock:
     def looks_busy(self, vm: str, *, served: bool) -> bool:
         """A guess at the same: a device that is busy nearly all the time limits VMs.
 
-        Holding others back for a VM (`served`) makes the device less busy, and it no less wanting. So it is
-        believed; but where it has a namespace of its own, which is idle half of the time, it asks for less.
+        Throttling others for a VM (`served`) lowers the utilisation of the device, not the VM's demand. So
+        its demand is assumed to persist, unless it has a namespace of its own that is idle half of the time.
         """
         if self._busy_share >= BUSY_FROM:
             return True
@@ -107,7 +107,7 @@ class ManagedBlock:
     def waf(self) -> DeviceWaf | None:
         """Measured WAF and its scope; None where it is not known, or is synthetic."""
         waf = self.seen.waf
-        # What an emulator makes up says nothing of what its drive can do.
+        # Figures invented by an emulator say nothing about the capacity of its drive.
         return waf if waf is not None and waf.waf is not None and not waf.emulated else None
 
     def move_ops(self, requests: Iterable[OpsRequest]) -> None:
@@ -124,7 +124,7 @@ class ManagedBlock:
             raise ObserveGone(f"{self.path}: {error.strerror}") from None
         if number is None or not self.path.is_block_device():
             self._device = None
-            raise ObserveGone(f"{self.path} is not a block device, and no NVMe controller")
+            raise ObserveGone(f"{self.path} is neither a block device nor an NVMe controller")
         if self._device is None or self._device.number != number:
             self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(
@@ -230,7 +230,7 @@ class ManagedBlock:
 
 # What is shared as a whole: one block device, or all namespaces of one NVMe drive that are managed.
 #
-# The drive serves all of its namespaces, and the kernel shares it among them by nobody's weight.
+# The drive serves all of its namespaces, and the kernel has no weights between them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +286,7 @@ class Pool:
             kept.append("shares by weight between namespaces of the drive")
         if not kept:
             return ""
-        return (
-            f"to keep {and_list(kept)}, others would be limited: how far is found by trying, not by a dry run"
-        )
+        return f"to keep {and_list(kept)}, others would be throttled; a dry run cannot determine by how much"
 
     def protect(
         self,

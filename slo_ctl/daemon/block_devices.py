@@ -46,7 +46,7 @@ class BlockPlace:
 
 
 def block_places(devices: Iterable[DeviceConfig], sys: Path) -> tuple[dict[str, BlockPlace], tuple[str, ...]]:
-    """The block devices by name, and a sentence for each drive of which there is none.
+    """The block devices by name, and a sentence for each drive that has none.
 
     A path to an NVMe controller means every namespace that it has now, each as `NAME-nNSID`. A namespace that
     is listed by itself, or comes with another drive already, keeps that name. Any other path is taken as it
@@ -67,7 +67,7 @@ def block_places(devices: Iterable[DeviceConfig], sys: Path) -> tuple[dict[str, 
             continue
         blocks = namespaces(sys, controller)
         if not blocks:
-            notes.append(f"device {drive.name} ({drive.source}): {path} has no namespace that is attached")
+            notes.append(f"device {drive.name} ({drive.source}): {path} has no attached namespace")
         for block in blocks:
             node = Path(path).resolve().parent / block.name
             number = _number(str(node), sys)
@@ -133,7 +133,7 @@ class BlockDevices:
             if changed or name not in self._wishes or self._wishes[name].path != str(device.path):
                 self.devices.pop(name).close()
                 if name not in self._wishes:
-                    log.info("device %s (%s) is not managed any more", name, device.path)
+                    log.info("device %s (%s) is no longer managed", name, device.path)
         if changed:
             self._watches = NvmeWatches(self._sys, self._window_s)
         for name, place in found.items():
@@ -224,7 +224,7 @@ class BlockDevices:
         """Settings for the VMs; after `observe`. The weight of those in `weighted` was set."""
         slos, streams, numbers = host_state.slos, host_state.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
-        # A dry run holds nobody back: it would see nothing come of it.
+        # A dry run does not throttle: it would not see the effect.
         steps_iops = self._limit_steps_iops()
         throttles = {} if dry_run else self._throttles(host_state, weighted, steps_iops)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}

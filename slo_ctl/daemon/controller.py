@@ -53,7 +53,7 @@ class Published:
 
 
 class Waker:
-    """Wakes the loop from other threads and from signal handlers."""
+    """Wakes up the loop from other threads and from signal handlers."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,7 +63,7 @@ class Waker:
         try:
             os.write(self.writer, b"\0")
         except BlockingIOError:
-            # It is full of wake-ups already.
+            # The pipe is already full of wake-ups.
             return
 
     def clear(self) -> None:
@@ -133,7 +133,7 @@ class DaemonController:
         return self.published.status
 
     def health(self) -> Health:
-        """Whether it gets on."""
+        """Daemon health."""
         now = self.published
         return Health(
             pid=os.getpid(),
@@ -181,7 +181,9 @@ class DaemonController:
         now = self.published
         if not change.sets and vm not in before:
             known = before.vms
-            hint = did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` says who set what"
+            hint = (
+                did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` shows the source of each value"
+            )
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
         try:
             now.config.check_chosen(change)
@@ -191,7 +193,7 @@ class DaemonController:
             return []
         if not force:
             raise self._unknown(vm)
-        return [f"{vm} is a VM that is not here yet"]
+        return [f"VM {vm} does not exist yet"]
 
     def plan(self) -> Plan:
         """Changes that the next epoch would make."""
@@ -211,7 +213,8 @@ class DaemonController:
             name = self.do_announce(xml) if self.do_announce is not None else ""
         except DomainXmlError as error:
             raise RefusalError(
-                f"the domain is not known: {error}", "send what libvirt gives a hook"
+                f"the domain XML is not valid: {error}",
+                "send the domain XML that libvirt passes to its hooks",
             ) from None
         self.act_soon()
         end_s = time.monotonic() + _ANNOUNCE_S
@@ -286,13 +289,13 @@ class DaemonController:
             vm = raised[0]
             message = (
                 f"VM {vm}: min_iops={minimums[vm]:g}: the minimums on {device.name} would be {total:,.0f} "
-                f"IOPS, and it can do {capacity:,.0f}"
+                f"IOPS, above its capacity of {capacity:,.0f}"
             )
             if measured is None:
-                message += " at most, by its timing and write amplification; nothing has been measured yet"
+                message += " (estimated from timing and write amplification; nothing has been measured yet)"
             if not force:
                 raise RefusalError(
-                    message, "ask for less, or force it: all then get less", HTTPStatus.CONFLICT
+                    message, "lower it, or use --force: all minimums are then reduced", HTTPStatus.CONFLICT
                 )
             yield vm, f"{message}: overcommitted"
 

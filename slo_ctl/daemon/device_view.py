@@ -90,7 +90,7 @@ class Problems:
             self.of[name] = problem
 
 
-# What the daemon needs of whoever sees the host, and the real one.
+# Interface of the host observer that the daemon needs, and the real one.
 
 
 class Observer(Protocol):
@@ -178,7 +178,7 @@ class VmView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView(DeviceStatus):
-    """One device: its status, and what judging its VMs and counting need besides."""
+    """One device: its status, and further data for verdicts and counters."""
 
     drive_iops: float | None = None
     """IOPS of its whole drive, where shares are of that; None: they are of the device."""

@@ -30,7 +30,7 @@ class DaemonPlaces:
     """Files of the emulated devices."""
 
     def __init__(self, root: Path | None = None, config: Path | None = None) -> None:
-        """`config` is the folder to read the configuration from instead."""
+        """`config` is the directory to read the configuration from instead."""
         devices = places(root)
         if root is not None:
             own = root.absolute()
@@ -105,8 +105,8 @@ def only_daemon(path: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
             raise UserError(
-                f"a daemon runs already, as process {holder or '(just starting)'}",
-                "`slo-ctl status` asks it; stop it first, or use another --root",
+                f"daemon already running (PID {holder or 'unknown, still starting'})",
+                "`slo-ctl status` queries it; stop it first, or use another --root",
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

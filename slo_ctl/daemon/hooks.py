@@ -86,7 +86,7 @@ class Hooks:
             self._woken.notify_all()
 
     def begin_stop(self) -> None:
-        """Take no more changes; programs have `STOP_S` left to run."""
+        """Accept no more changes; programs have `STOP_S` left to run."""
         with self._woken:
             self._end_s = min(self._end_s, time.monotonic() + STOP_S)
             self._woken.notify_all()
@@ -95,7 +95,7 @@ class Hooks:
         """Wait until programs have ended or were killed, for no longer than that takes."""
         self.begin_stop()
         if self._thread is not None:
-            # A program that even SIGKILL does not end holds up nobody.
+            # A program that survives SIGKILL must not block the daemon.
             self._thread.join(max(0.0, self._end_s - time.monotonic()) + _KILL_S)
         with self._woken:
             self._results[LEFT_OUT] += len(self._waiting)

@@ -99,7 +99,7 @@ class EpochLog:
         self._reasons: dict[str, RecentReasons] = {}
 
     def wrong(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
-        """Problems by device, and settings that did not take; and which of them are over."""
+        """Problems by device, and settings that could not be applied; and which of them are over."""
         sentences = {f"device {name}: {problem}": {"device": name} for name, problem in problems.items()}
         sentences |= {
             outcome_line(each): fields_of(each) for each in outcomes if each.state is OutcomeState.UNAPPLIED

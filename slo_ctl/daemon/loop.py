@@ -132,7 +132,7 @@ class Schedule:
         return late
 
     def bring_forward(self, now_s: float) -> None:
-        """Something has changed: make the next epoch due at once, or `BROUGHT_FORWARD_S` after the last.
+        """After a change: start the next epoch at once, or `BROUGHT_FORWARD_S` after the last.
 
         Those that follow keep their distance from it. A burst of changes costs at most five epochs a second.
         """
@@ -177,7 +177,7 @@ class Daemon:
         self._dry_run = dry_run
         self._clock = clock
         self.missed_epochs = 0
-        """Set by whoever keeps the schedule."""
+        """Set by the owner of the schedule."""
         self.outcomes: list[Outcome] = []
         """Outcomes of the last epoch."""
         # Before anything is opened that would have to be closed: these say when a file is damaged.
@@ -294,7 +294,7 @@ class Daemon:
             self._listen(config)
         except UserError as error:
             self._config_problem = str(error)
-            log.error("configuration not taken: %s", error)
+            log.error("configuration rejected: %s", error)
             return self._config_problem
         before, self.config, self._config_problem = self.config, config, ""
         if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):

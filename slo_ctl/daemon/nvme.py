@@ -38,7 +38,7 @@ STALE_S = 60.0
 _STOP_TIMEOUT_S = 1.0
 
 
-_NOT_ASKED = DeviceWaf(reason="the drive was not asked yet")
+_NOT_ASKED = DeviceWaf(reason="the drive has not been queried yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class NvmeWatch:
     def covers(self, block: str) -> bool | None:
         """Whether what is seen goes for another namespace too, being of the same endurance group.
 
-        None: not known, as the drive was not asked yet or did not answer.
+        None: not known, as the drive has not been queried yet or did not answer.
         """
         groups = self._groups
         if block == self.block or groups is None:
@@ -262,7 +262,7 @@ class NvmeWatches:
         self._watch_of(block).move_ops(requests)
 
     def leave(self, block: str) -> None:
-        """It is not asked about any more. What was asked in its name is, where others are left, in theirs."""
+        """Stop reading `block`; drive-wide readings made through it move to a namespace that is left."""
         self._users[block] -= 1
         if self._users[block]:
             return
@@ -275,7 +275,7 @@ class NvmeWatches:
 
     def _watch_of(self, block: str) -> NvmeWatch:
         watches = self._watches.setdefault(self._controllers[block], [])
-        # Until a drive has reported its groups, the one answer that there is counts for all.
+        # Until a drive has reported its groups, the only answer counts for all.
         for watch in sorted(watches, key=lambda each: each.block != block):
             if watch.covers(block) is not False:
                 return watch

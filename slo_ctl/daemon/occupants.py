@@ -42,7 +42,7 @@ def on_emulated(
         disk = stream.disk.target if stream.disk is not None else ""
         holder, _ = holders.setdefault(stream.tenant.namespace, (stream.vm, disk))
         if holder != stream.vm:
-            notes.append(f"{stream.tenant} is used by {holder} and {stream.vm}: it counts as {holder}'s")
+            notes.append(f"{stream.tenant} is used by {holder} and {stream.vm}: it is assigned to {holder}")
     for namespace, occupant in before.items():
         if not occupant.disk and occupant.vm in slos:
             holders.setdefault(namespace, (occupant.vm, ""))

@@ -108,7 +108,7 @@ class _SystemdStatus:
             log.info("epochs continue")
             self._failure = ""
         if daemon.missed_epochs > self._missed:
-            log.warning("%d epochs left out: those before took too long", daemon.missed_epochs - self._missed)
+            log.warning("%d epochs skipped: earlier ones took too long", daemon.missed_epochs - self._missed)
             self._missed = daemon.missed_epochs
         self._notify(f"WATCHDOG=1\nSTATUS={summary(status)}")
         if self._ready is not None:
@@ -130,7 +130,7 @@ def _stop(daemon: Daemon, *, undo: bool) -> int:
     """How many settings could not be restored."""
     outcomes = daemon.stop(undo=undo)
     if not undo:
-        log.info("stopped; what was set stays in force")
+        log.info("stopped; settings stay in force")
         return 0
     restored = sum(outcome.state is OutcomeState.RESTORED for outcome in outcomes)
     missing = len(outcomes) - restored

@@ -42,7 +42,7 @@ class HostState:
     slos: Mapping[str, Slo]
     with_slo: Collection[str]
     unapplied: Collection[str] = ()
-    """VMs of which a limit of IOPS did not take in the epoch before."""
+    """VMs of which a limit of IOPS could not be applied in the epoch before."""
 
 
 class WantedSettings:
@@ -54,7 +54,7 @@ class WantedSettings:
 
     @property
     def limitable(self) -> Mapping[tuple[str, str], float]:
-        """By VM and device, whose IOPS there could be limited and in what steps, as of the last time."""
+        """By VM and device, the steps of IOPS limits that could be set in the last epoch."""
         return self._wanted.limitable
 
     def of(
@@ -102,7 +102,7 @@ class _Device:
     number: DeviceNumber
     believed: Believed | None = None
     stamp: int | None = None
-    """Modification time of the folder of profiles when last read."""
+    """Modification time of the directory of profiles when last read."""
     found: Found | None = None
     damage: str = ""
     """Why the profile on disk is not the one in force."""
@@ -162,7 +162,7 @@ class DevicePolicies:
             try:
                 found += self._of(name, device, wish, device.believed.needs, io_cost)
             except UserError as error:
-                self.reasons[name] = (f"its scheduler stays as it is: {error}",)
+                self.reasons[name] = (f"scheduler unchanged: {error}",)
         return found
 
     def label(self, name: str) -> str:
@@ -174,23 +174,23 @@ class DevicePolicies:
         self, name: str, device: _Device, wish: ConfiguredScheduler, needs: Needs, io_cost: bool
     ) -> tuple[Setting, ...]:
         if wish.scheduler == KEEP:
-            self.reasons[name] = ("its scheduler stays as it is: the configuration says keep",)
+            self.reasons[name] = ("scheduler unchanged: the configuration says keep",)
             return ()
         problem = why_not_named(wish.path, str(device.number), self._around.sys)
         if problem is not None:
-            self.reasons[name] = (f"its scheduler stays as it is: {problem}",)
+            self.reasons[name] = (f"scheduler unchanged: {problem}",)
             return ()
         self._look_for_profile(device)
         facts = block_facts(device.number, self._around, io_cost)
         decided = self._decided(device, facts, needs, None if wish.scheduler == AUTO else wish.scheduler)
-        damage = [f"the stored profile is not taken: {device.damage}"] if device.damage else []
+        damage = [f"stored profile ignored: {device.damage}"] if device.damage else []
         # bfq keeps weights whatever the device is like; every other choice depends on that.
         by_bfq = device.needs_bfq and decided.choice.weights is Weights.BFQ and not device.damage
         if wish.scheduler == AUTO and not decided.profiled and not by_bfq:
             stale = device.found.stale if device.found is not None else "there is none"
             why = device.damage or f"no valid profile: {stale}"
             hint = f"`slo-ctl device profile /dev/{facts.name}` makes one"
-            self.reasons[name] = (f"its scheduler stays as it is: {why} ({hint})",)
+            self.reasons[name] = (f"scheduler unchanged: {why} ({hint})",)
             return ()
         self.schedulers[name] = decided.choice.scheduler
         texts = [f"{each.what} {each.value}: {each.reason}" for each in decided.choice.choices]
@@ -232,7 +232,7 @@ class Actuators:
     def __init__(self, sys: Path, run: Path) -> None:
         """Kernel and systemd are looked for below `sys` and `run`."""
         self.chosen: list[Actuator[Any]] = []
-        """The same list for ever."""
+        """Always the same list."""
         self.libvirt: LibvirtActuator | None = None
         self._histograms: LatencyHistogramActuator | None = None
         self._sys = sys
@@ -242,7 +242,7 @@ class Actuators:
         self._systemd: SystemdActuator | None = None
 
     def choose(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
-        """Use the actuators whose servers answer: a hanging server must not be waited for knob by knob."""
+        """Use the actuators whose servers answer: a hanging server must not be waited for once per knob."""
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None

@@ -132,7 +132,7 @@ def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:
 
 
 _REMEMBERED = 5
-"""A VM did what it did in the busiest of so many epochs: parts grow at once and shrink slowly."""
+"""A VM's use is the highest of this many epochs, so that parts grow at once and shrink slowly."""
 
 
 class Groups:

@@ -134,7 +134,7 @@ class EmulatedDevice:
         self.record = record
         self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
         self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
-        self.scheduler_wish = "keep"
+        self.configured_scheduler = "keep"
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
         self.occupants: dict[str, Occupant] = {}
         self._explained_at_s: dict[str, float] = {}
@@ -222,21 +222,21 @@ class EmulatedDevice:
         idle = [each.name for each in self.record.namespace if f"{self.name}/{each.name}" not in used]
         self._explained_at_s |= dict.fromkeys([*occupants, *idle], now_s)
         self.sample, self.decision, self.refusals = None, Decision(), []
-        standings = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
+        in_force = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
         keys = {name: occupant.key for name, occupant in occupants.items()}
-        sample = self._served.sample(standings, keys)
-        self.sample = self._kept_awake(sample, now_s)
+        sample = self._served.sample(in_force, keys)
+        self.sample = self._mark_active(sample, now_s)
         if all(vm.window_s <= 0 for vm in self.sample.vms):
             return  # the first look at this server: nothing has been measured
         self._measure_capacity(self.sample)
         self.decision = self._decide(self.sample)
 
     def _make_policy(self, policy: str) -> Policy[Any]:
-        # Without OPS of their own there is nothing to move between VMs.
+        # Without isolated OPS nothing can move between VMs.
         return make_policy(policy if self.record.isolated else "shared")
 
-    def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
-        """A VM wakes at once, but is idle only after a whole window without requests."""
+    def _mark_active(self, sample: DeviceSample, now_s: float) -> DeviceSample:
+        """A VM becomes active at once, but idle only after a whole window without requests."""
         self._activity.idle_after_s = self._window_s * (self._served.time_scale or 1.0)
         budget = most_moves_of(self._policy.name, sample)
         sample = replace(sample, max_move_blocks=budget, share_by=self.share_by)
@@ -289,10 +289,10 @@ class EmulatedDevice:
 
     def _scheduler_setting(self) -> tuple[Setting, ...]:
         """How it divides itself among its namespaces, where that is for us to choose."""
-        if self.scheduler_wish == "keep":
+        if self.configured_scheduler == "keep":
             return ()
-        if self.scheduler_wish != "auto":
-            given = Choice("scheduler", self.scheduler_wish, "the configuration says so")
+        if self.configured_scheduler != "auto":
+            given = Choice("scheduler", self.configured_scheduler, "configured")
             return (tenant_setting(self.name, given),)
         needs = needs_of(occupant.slo for occupant in self.occupants.values())
         tenants, rotates = len(self.record.namespace), self.record.kind != "ssd"

@@ -47,7 +47,7 @@ class EmulatedDevices:
         listed = {device.name: device for device in config.devices if device.path is None}
         there = set(self._store.names())
         for name in listed.keys() - there:
-            self.notes.append(f"device {name} ({listed[name].source}): there is no emulated device {name}")
+            self.notes.append(f"device {name} ({listed[name].source}): no such emulated device: {name}")
         for name in self.devices.keys() - there:
             self._drop(name)
         for name in sorted(there):
@@ -57,7 +57,7 @@ class EmulatedDevices:
             self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
             if name in self.devices:
                 wish = listed[name].scheduler if name in listed else "keep"
-                self.devices[name].scheduler_wish = wish
+                self.devices[name].configured_scheduler = wish
 
     def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         identity = self._identity(name)
@@ -73,7 +73,7 @@ class EmulatedDevices:
             self.notes.append(str(error))
             return
         except OSError as error:
-            self.notes.append(f"device {name}: {error.strerror}: it is not managed")
+            self.notes.append(f"device {name}: {error.strerror}: not managed")
             return
         same_device = known is not None and known.record.created == record.created
         if known is not None:

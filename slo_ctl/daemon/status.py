@@ -278,7 +278,7 @@ def _nowhere(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome]) -> VmS
 def _why_nowhere(vm: Vm) -> str:
     if vm.disks:
         return "none of its disks is on a managed device"
-    return "no disk of it is known, and none of its I/O was seen on a managed device"
+    return "none of its disks is known, and it did no I/O on a managed device"
 
 
 def _unknown(name: str, source: str, resolved: ResolvedSlo) -> VmStatus:

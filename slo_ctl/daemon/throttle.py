@@ -70,8 +70,8 @@ WAITS_FOR = 10
 class Throttler:
     """From epoch to epoch, of one block device or all namespaces of a drive.
 
-    Nothing of it outlives the daemon: limits in force are in the journal, so that a new start gives them back
-    and finds out again what it takes.
+    Nothing of it outlives the daemon: limits in force are in the journal, so that the next start restores
+    limits and relearns which ones it needs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -120,7 +120,7 @@ class Throttler:
         by_weight: bool,
         unapplied: Collection[str] = (),
     ) -> None:
-        """Whom to throttle until the next epoch.
+        """The VMs to throttle until the next epoch.
 
         `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
         device is busy, which counts where it is not known whether a VM wants more. `by_weight`:

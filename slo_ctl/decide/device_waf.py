@@ -59,7 +59,7 @@ def waf_over(readings: Sequence[MediaCounters], window_s: float) -> DeviceWaf:
     source = readings[-1].source if readings else WafSource.NONE
     readings = _comparable(readings)
     if len(readings) < 2:
-        return DeviceWaf(source, reason="its counters were read only once so far")
+        return DeviceWaf(source, reason="its counters have been read only once so far")
     resolution = max(RESOLUTION_BYTES[source])
     last, result = readings[-1], DeviceWaf(source, resolution_bytes=resolution)
     for first in reversed(readings[:-1]):
@@ -74,7 +74,7 @@ def waf_over(readings: Sequence[MediaCounters], window_s: float) -> DeviceWaf:
 
 
 def choose(found: Sequence[DeviceWaf]) -> DeviceWaf:
-    """The best source that has something to say; without one, the best there is with its reason."""
+    """The best source with a result; without one, the best source with its reason."""
     ranked = sorted(
         (each for each in found if each.source in ORDER), key=lambda each: ORDER.index(each.source)
     )
@@ -84,7 +84,7 @@ def choose(found: Sequence[DeviceWaf]) -> DeviceWaf:
             return replace(each, reason="; ".join(passed_over))
         passed_over.append(f"{each.source}: {each.reason}")
     if not ranked:
-        return DeviceWaf(reason="the drive has no counters of what it writes to its media")
+        return DeviceWaf(reason="the drive does not count media writes")
     return replace(ranked[0], reason="; ".join(passed_over))
 
 

@@ -1,4 +1,4 @@
-"""Where on an NVMe drive a namespace's capacity is taken from, and whom it is shared with. Pure."""
+"""The part of an NVMe drive that a namespace's capacity is taken from, and its other users. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmeNamesp
 WHOLE_DRIVE = "drive"
 _OWN_OPS = "a namespace with OPS of its own"
 _ENOUGH = 2
-"""One of anything keeps nobody apart."""
+"""A single set, group or handle isolates nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Pool:
     mechanism: str
     """Its isolation from the rest of the drive; empty for the whole drive."""
     alone: bool
-    """Nobody but the VM in question is in it, and it is not the whole drive."""
+    """Only the VM in question uses it, and it is not the whole drive."""
     fdp: bool = False
     unused_handles: tuple[int, ...] = ()
     own_ops: bool = False
@@ -36,7 +36,7 @@ class Pool:
 
     @property
     def spare_owner(self) -> SpareOwner:
-        """Whose garbage collection the spare capacity serves."""
+        """The VM or VMs whose garbage collection the spare capacity serves."""
         return SpareOwner.VM if self.alone else SpareOwner.DRIVE
 
     @property
@@ -173,7 +173,7 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
             Isolation.ISOLATED,
             "endurance groups",
             "media, wear, spare and write amplification of each group",
-            "the controller and its interface; dies, where the drive puts groups on the same ones",
+            "the controller and its interface; dies, if groups share them",
             f"{len(device.groups)} endurance groups (ctratt bit 4)",
         )
     several = controller.namespace_management or len(device.namespaces) >= _ENOUGH
@@ -182,7 +182,7 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
             Isolation.ISOLATED,
             "namespaces with OPS of their own",
             "flash blocks, garbage collection, OPS and write amplification of each namespace",
-            "the controller, its interface and its dies; what is left unallocated is the drive's",
+            "the controller, its interface and its dies; unallocated capacity serves all",
             "the drive reports the OPS of each namespace (log page E0h)",
         )
     group = max(
@@ -209,7 +209,7 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
             Isolation.CAPACITY,
             "namespaces",
             "the address space: no stream can fill another's capacity",
-            "flash blocks, garbage collection and over-provisioning: what is left unallocated is the drive's",
+            "flash blocks, garbage collection and over-provisioning: unallocated capacity serves all",
             " and ".join(why),
         )
     return OfferedPlacement(

@@ -28,7 +28,7 @@ JUDGED_FROM = 0.95
 """The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and
 then."""
 _LEFT_BY_MINIMUMS = 0.05
-"""Share of the total that minimums leave to be divided by weight, so that nobody is starved for a minimum."""
+"""Share of the total that is divided by weight despite minimums, so that a minimum starves no VM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Entitlements:
     """The solver's answer."""
 
     rates: dict[str, float]
-    """By VM, per second; they add up to the total, or to less where nobody wants the rest."""
+    """By VM, per second; they add up to the total, or to less if no VM wants the rest."""
     level: float
     """The rate per unit of weight of a VM that wants more and is neither raised by a minimum nor bounded."""
     overcommitted: bool
@@ -69,7 +69,7 @@ class Entitlements:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the sum of all entitlements; 0 for everybody when nobody is entitled to anything."""
+        """Of the sum of all entitlements; 0 for every VM if the sum is 0."""
         total = sum(self.rates.values())
         return {vm: rate / total if total > 0 else 0.0 for vm, rate in self.rates.items()}
 
@@ -87,17 +87,17 @@ def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements
         least = {vm: minimum * available / reserved for vm, minimum in least.items()}
     level = water_level([(c.weight, least[c.vm], most[c.vm]) for c in claims], total)
     rates = {c.vm: min(max(level * c.weight, least[c.vm]), most[c.vm]) for c in claims}
-    if math.isinf(level):  # nobody wants more than there is
+    if math.isinf(level):  # no VM wants more than the device delivers
         weights = sum(c.weight for c in claims)
         level = total / weights if weights > 0 else 0.0
     return Entitlements(rates, level, overcommitted)
 
 
 def entitle_exactly(claims: Sequence[Claim], able: Mapping[str, float]) -> Entitlements:
-    """Exact proportions: nobody that wants more has a higher level than the slowest of them can reach.
+    """Exact proportions: no VM that wants more has a higher level than the slowest of them can reach.
 
     `able` is what a VM would do if nothing but the device held it back. A VM that could exceed its maximum,
-    or wants no more, slows down nobody.
+    or does not want more, does not slow down others.
     """
     reach = [able[c.vm] / c.weight for c in claims if c.wants_more and able[c.vm] < c.maximum]
     level = min(reach, default=max((c.maximum / c.weight for c in claims if c.wants_more), default=0.0))

@@ -305,7 +305,7 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
         middle = 0.5 * (low + high)
         low, high = (middle, high) if split(middle).sum() > total_ops_blocks else (low, middle)
     blocks = split(high)
-    # Left over only where nobody has anything left to save: then in proportion.
+    # Left over only if no VM can save more GC: then in proportion.
     rest = total_ops_blocks - blocks.sum()
     return [float(each) for each in blocks + rest * live / live.sum()]
 

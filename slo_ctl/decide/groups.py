@@ -53,7 +53,7 @@ def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
             asked[m.vm] = min(enough, m.maximum)
     level = water_level([(m.weight, least[m.vm], asked[m.vm]) for m in members], total)
     if math.isinf(level):
-        # Nobody asks for the rest: it is divided as well, so that a VM that wakes up finds its part.
+        # No VM asks for the rest: it is divided as well, so that a VM that becomes active finds its part.
         least, asked = asked, {m.vm: m.maximum for m in members}
         level = water_level([(m.weight, least[m.vm], asked[m.vm]) for m in members], total)
     return {m.vm: min(max(level * m.weight, least[m.vm]), asked[m.vm]) for m in members}

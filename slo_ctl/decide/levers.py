@@ -115,7 +115,7 @@ class Use:
     targets: tuple[str, ...]
     """Disks that QEMU can limit there."""
     untouchable: tuple[str, ...]
-    """Disks there whose I/O is another program's."""
+    """Disks on the device whose I/O another program does."""
     own_slo: bool
     """An SLO was set for it; otherwise it has the default."""
     shares: bool
@@ -242,9 +242,9 @@ def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
     if not use.can.latency and measured:
         return [], []
     if not use.can.latency:
-        return [], [f"{wanted}: on {use.device} latencies are not measured by VM, and it has no io.latency"]
+        return [], [f"{wanted}: on {use.device} per-VM latency is not available, nor is io.latency"]
     if not use.vm.cgroup:
-        return [], [f"{wanted}: {use.vm.name} has no cgroup that could have a latency target"]
+        return [], [f"{wanted}: {use.vm.name} has no cgroup for a latency target"]
     lever = Lever.SYSTEMD_PROPERTY if use.by_systemd else Lever.CGROUP_LATENCY
     reason = f"{wanted}: io.latency slows neighbours down when more than a tenth of its requests take longer"
     knob = Knob(lever, use.vm.cgroup, "latency_us", str(use.can.device))
@@ -253,7 +253,7 @@ def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
 
 def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list[Setting]:
     """QEMU's latency histograms of all disks that running VMs of libvirt have on these block devices."""
-    reason = "[libvirt] latency_histograms: QEMU counts latencies of requests, for the p99"
+    reason = "[libvirt] latency_histograms: QEMU records latencies of requests, for the p99"
     return [
         Setting(Knob(Lever.LATENCY_HISTOGRAM, vm.uuid, "histogram", disk.target), "on", vm.name, reason)
         for vm in vms
@@ -269,7 +269,7 @@ def limits_of(use: Use, splits: Splits, throttle: Throttle | None) -> tuple[list
     lacking: list[str] = []
     for maximum, kind, value in _maximums(use, throttle):
         if use.untouchable:
-            lacking.append(f"{maximum}: {', '.join(use.untouchable)} is served by another program than QEMU")
+            lacking.append(f"{maximum}: {', '.join(use.untouchable)} is not served by QEMU")
         elif use.by_libvirt and use.targets:
             together = f" over {', '.join(use.targets)} together" if len(use.targets) > 1 else ""
             knob = Knob(Lever.LIBVIRT_LIMIT, use.place, f"total_{kind}", ",".join(use.targets))
@@ -277,7 +277,7 @@ def limits_of(use: Use, splits: Splits, throttle: Throttle | None) -> tuple[list
         elif not use.can.limits:
             lacking.append(f"{maximum}: the kernel cannot limit {use.device} {use.can.problem}".rstrip())
         elif not use.place:
-            lacking.append(f"{maximum}: {use.vm.name} has no cgroup that could be limited")
+            lacking.append(f"{maximum}: {use.vm.name} has no cgroup to limit")
         else:
             # Neither version of cgroups limits the sum: two limits that add up to it do.
             split, step = (splits.iops, use.limit_step_iops) if kind == "iops" else (splits.bytes_s, 0.0)
@@ -321,7 +321,7 @@ class Wanted:
 
     settings: tuple[Setting, ...] = ()
     no_mechanism: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Why an SLO cannot be kept by anything there is."""
+    """Why no available lever can enforce an SLO."""
     backends: dict[tuple[str, str], str] = field(default_factory=dict)
     """Lever of a VM on a block device, or `none`."""
     notes: tuple[str, ...] = ()
@@ -400,7 +400,7 @@ def settings_for(
             no_mechanism[use.key] = "; ".join(lacking)
     settings.extend(_emulated(slos, streams))
     backends = {use.key: _backend(use, capabilities) for use in uses}
-    # They are about shares: nothing is wrong where nobody was given a larger one.
+    # They are about shares: irrelevant if no VM has a larger one.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
     notes = [*notes, *cautions]
     return Wanted(
@@ -426,14 +426,14 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
             reason = (
                 f"{beside}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
                 f"{scale.low}..{scale.high}, "
-                f"where the proportions are rounded by {scaled.worst_rounding:.2%} at the worst"
+                f"with a rounding error of at most {scaled.worst_rounding:.2%}"
             )
             settings.append(Setting(Knob(use.weight_lever, use.place, scale.knob), float(value), vm, reason))
         parents = {str(PurePosixPath(use.vm.cgroup).parent) for use in members.values() if use.vm.cgroup}
         if len(parents) > 1:
             notes.append(
-                "weights count among the groups of one parent, and the VMs' cgroups are in "
-                f"{', '.join(sorted(parents))}: their proportions hold within each of these only"
+                "weights apply among cgroups with the same parent, but those of the VMs are in "
+                f"{', '.join(sorted(parents))}: shares hold only within each of them"
             )
     return settings, notes
 
@@ -451,7 +451,7 @@ def _without_weights(use: Use, unequal: set[str]) -> list[str]:
         return []
     if use.can.weights is None:
         return [f"nothing shares {use.device} by weight: {use.can.problem}"]
-    return [] if use.place else [f"{use.vm.name} has no cgroup that could have a weight"]
+    return [] if use.place else [f"{use.vm.name} has no cgroup for a weight"]
 
 
 def _without_limits(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
@@ -468,7 +468,7 @@ def _without_minimum(use: Use, on_drive: Sequence[Use], limitable: Collection[tu
     others = _others(use, on_drive)
     if any(each.key in limitable for each in others) or (not others and use.can.limits):
         return []
-    return [f"min_iops {use.slo.min_iops:g}: no other VM on {use.device} can be limited in its favour"]
+    return [f"min_iops {use.slo.min_iops:g}: no other VM on {use.device} can be throttled for it"]
 
 
 def _others(use: Use, uses: Sequence[Use]) -> list[Use]:

@@ -140,12 +140,12 @@ class LimitState:
     limits: dict[str, float] = field(default_factory=dict)
     """In force, by VM."""
     served: tuple[str, ...] = ()
-    """For whom."""
+    """The VM that they protect."""
     missed_windows: int = 0
     hold_windows: int = 0
     """Until the effect of the last change is measured."""
     calm_windows: int = 0
-    """Since there is something to restore."""
+    """Since limits could be raised."""
     raise_after: int = RAISE_AFTER
     lowering: bool = False
     """The last step was not all that was needed."""
@@ -172,7 +172,7 @@ class LimitState:
 
 def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]:
     """One window later: the state with the limits to set, and a sentence when something changed in kind."""
-    state = _aged(state, {v.vm for v in vms})
+    state = _advance_window(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected:
         reason = "limits lifted: no VM needs them" if state.limits else ""
@@ -203,7 +203,7 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]
     return _raise(state, vms, protected)
 
 
-def _aged(state: LimitState, names: Collection[str]) -> LimitState:
+def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
     """A window later; VMs that are gone are forgotten."""
     return replace(
         state,
@@ -237,7 +237,7 @@ def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) 
         misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
     )
     if not_helped := [v.vm for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
-        return _given_up(state, not_helped)
+        return _back_off(state, not_helped)
     names = {v.vm for v in urgent}
     of_share = all(v.misses_share_alone for v in urgent)
     has = {v.vm: min(v.iops, state.limits.get(v.vm, v.iops)) for v in vms}
@@ -287,7 +287,7 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     return gained[short.vm] > LEAST_HELP * taken
 
 
-def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, str]:
+def _back_off(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, str]:
     waits = dict(state.waits)
     for vm in not_helped:
         last = waits[vm].length_windows if vm in waits else 0
@@ -350,7 +350,7 @@ def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounde
 def limits_text(
     limits: Mapping[str, float], served: Collection[str], of: Collection[str] | None = None
 ) -> str:
-    """Who is limited, to what and for whom; `of`: only these VMs. Empty where nobody is."""
+    """The limited VMs, their limits and the protected VMs; `of`: only these VMs. Empty without limits."""
     shown = {vm: limit for vm, limit in sorted(limits.items()) if of is None or vm in of}
     if not shown:
         return ""

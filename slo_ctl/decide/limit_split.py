@@ -20,9 +20,9 @@ from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 FLOOR = 0.01
-"""Of the maximum, for the side that does nothing: its first requests must not wait for ever."""
+"""Of the maximum, for the side that does nothing: its first requests must not starve."""
 EVEN = 0.5
-"""The share of reads of a VM that was not seen yet."""
+"""The share of reads of a VM that has not been observed yet."""
 _ROOM_BELOW = 0.97
 """Part of the maximum: a VM that does less in total is below it."""
 _SLOWLY_S = 60.0

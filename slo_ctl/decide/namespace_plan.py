@@ -336,7 +336,7 @@ def _adoptable(device: NvmeDevice, around: Surroundings) -> str:
     free = [str(each.nsid) for each in device.namespaces if each.nsid not in (around.users or {})]
     if not free:
         return "serve VMs of one namespace as files or logical volumes, see docs/nvme.md"
-    return f"adopt one that is there: --adopt {' or '.join(free[:10])}"
+    return f"adopt an existing one: --adopt {' or '.join(free[:10])}"
 
 
 def _round_up(value: int, step: int) -> int:

@@ -80,11 +80,11 @@ def moves_between(
 FLOOR_OF_OWN_OPS = 0.5
 """Every VM, idle ones too, keeps this part of its own OPS, what it has in the split with the least GC if all
 write uniformly by their weights; or of an even part by logical size, if that is less. So an idle VM lends
-only part of it, and nobody is driven to a WAF that it cannot come back from quickly. A VM that is below its
+only part of it, and no VM is driven to a WAF from which it cannot recover quickly. A VM that is below its
 share because of its own latency (few requests outstanding) keeps all that it has in that split if VMs also
 read as much as they do: no queue could make up for its GC."""
 WRITE_SHARE_STEPS = 20
-"""Write shares are rounded to so many steps, so that they are the same most of the time."""
+"""Write shares are rounded to this many steps, so that they rarely change."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Write rates count once the device has been observed for this long."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -99,7 +99,7 @@ REFUTED_FROM = 0.05
 STEPS_PER_OPS = 256
 """A move takes this part of all OPS blocks at a time, so that a plan can be dropped at any moment."""
 _VICTIM_MEMORY_WINDOWS = 32.0
-"""u is an average over so many windows."""
+"""u is an average over this many windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class OpsState:
 
 
 def assume_rates(sample: DeviceSample) -> OpsState:
-    """As if the VMs had written by their weights, on a device that nobody has used yet."""
+    """As if the VMs had written by their weights, on an unused device."""
     weights = sum(v.slo.weight for v in sample.vms if v.active)
     pages = _logical_pages(sample)
     state = follow(OpsState(), sample)
@@ -269,7 +269,7 @@ def next_moves(
     steps: list[OpsMove] = []
     plans: list[MovePlan] = []
     for move in wanted:
-        # Spare blocks cost nobody anything.
+        # Unallocated blocks cost no VM anything.
         part = replace(move, blocks=min(step if move.source else most, move.blocks))
         cost, saving = _worth(state, sample, part)
         if part.blocks == 0 or (saving <= cost and move.target not in needy):

@@ -79,7 +79,7 @@ def step(
             iops=v.iops,
             fair_iops=known * v.slo.weight / weights,
             busy=v.vm in wanting,
-            min_iops=_owed_iops(v, due),
+            min_iops=_attainable_min_iops(v, due),
             due_iops=due.rates[v.vm],
             keeps_share=by_weight and len(wanting) > 1 and v.vm in wanting,
             p99_us=v.p99_us,
@@ -92,22 +92,22 @@ def step(
     ]
     state, _ = control(before.state, bounded)
     notes = [
-        f"{vm} got no more when others were limited for it: it has too few requests at a time, "
-        "or wants no more"
+        f"{vm} got no more when others were throttled for it: it has too few requests outstanding, "
+        "or does not want more"
         for vm in state.not_helped
     ]
     wanted = sum(v.slo.min_iops or 0.0 for v in vms if v.vm in wanting)
     if wanted > known > 0.0:
         notes.insert(
             0,
-            f"the minimums of the VMs that want so much are {wanted:,.0f} IOPS together, and the device "
-            f"delivers {known:,.0f}: each is owed {known / wanted:.0%} of its own",
+            f"the minimums of the active VMs add up to {wanted:,.0f} IOPS, but the device "
+            f"delivers {known:,.0f}: each is reduced to {known / wanted:.0%}",
         )
     return Protection(state, known, tuple(notes))
 
 
-def _owed_iops(vm: Contender, due: Entitlements) -> float:
-    """Its minimum, or what can be kept of it."""
+def _attainable_min_iops(vm: Contender, due: Entitlements) -> float:
+    """Its minimum, or the part of it that can be kept."""
     minimum = vm.slo.min_iops or 0.0
     return min(minimum, due.rates[vm.vm]) if due.overcommitted else minimum
 

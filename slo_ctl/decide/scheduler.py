@@ -209,28 +209,29 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[C
 def _choose_weights(
     facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None, given: str | None
 ) -> tuple[Weights, Choice]:
-    """By what weights are kept, also beside a scheduler that was `given` and not ours to choose."""
+    """The mechanism that enforces weights, also with a scheduler that was `given`."""
     if not needs.weights:
         return _by(Weights.NONE, "no SLO needs shares in proportion")
     bfq = "bfq" in facts.offered
     if given == "bfq":
-        return _by(Weights.BFQ, "it is what the scheduler keeps")
+        return _by(Weights.BFQ, "it is the scheduler in use")
     if given is None and character is Character.SEEKS and bfq:
         return _by(
-            Weights.BFQ, "on a device that seeks, time slices keep proportions that a linear cost cannot"
+            Weights.BFQ,
+            "on a device that seeks, time slices keep proportions that a linear cost model cannot",
         )
     if facts.io_cost and analysis is not None:
         return _by(Weights.IO_COST, "io.cost works with every scheduler, and the profile fills its model")
-    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
+    no_cost = "io.cost has no profile yet" if facts.io_cost else "io.cost is not available"
     if given is not None:
-        return _by(Weights.NONE, f"{given} keeps no shares: {no_cost}")
+        return _by(Weights.NONE, f"{given} does not enforce shares: {no_cost}")
     too_fast = too_fast_for_bfq(analysis)
     if bfq and not too_fast:
-        why = no_cost if facts.io_cost else "there is no io.cost here (cgroup v2 has it)"
+        why = no_cost if facts.io_cost else "io.cost is not available (it needs cgroup v2)"
         return _by(Weights.BFQ, f"{why}, and bfq is offered")
     missing = too_fast or "bfq is not offered (modprobe bfq)"
     source = THRESHOLDS["bfq_share"].source if too_fast else ""
-    return _by(Weights.NONE, f"nothing here can keep shares: {no_cost}; {missing}", source)
+    return _by(Weights.NONE, f"nothing on this host can enforce shares: {no_cost}; {missing}", source)
 
 
 def _by(weights: Weights, reason: str, source: str = "") -> tuple[Weights, Choice]:
@@ -241,7 +242,7 @@ def _choose_scheduler(
     facts: DeviceFacts, needs: Needs, character: Character, weights: Weights, too_fast: str
 ) -> tuple[str, Choice]:
     if weights is Weights.BFQ:
-        return "bfq", Choice("scheduler", "bfq", "it is what keeps the weights")
+        return "bfq", Choice("scheduler", "bfq", "it enforces the weights")
     for name, reason in _wanted(facts, needs, character, too_fast):
         if name in facts.offered or name == "none":
             return name, Choice("scheduler", name, reason)
@@ -261,7 +262,7 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: st
         )
         return [("bfq", reason), ("mq-deadline", "requests are sorted (bfq is not offered: modprobe bfq)")]
     if needs.p99_target_us is not None:
-        reason = "a latency target: what makes requests late is throttled, not only put in order"
+        reason = "a latency target: requests that delay others are throttled, not only reordered"
         others = [("kyber", reason), ("mq-deadline", "kyber is not offered (modprobe kyber-iosched)")]
         if not single or too_fast:
             return others
@@ -332,8 +333,8 @@ def vms_on(
 ) -> tuple[str, ...]:
     """VMs whose SLOs count for the block device `number`, by name.
 
-    Those that have a disk there or did I/O there; and of those that have an SLO of their own, the ones of
-    which nobody knows where their I/O goes.
+    Those that have a disk there or did I/O there; and of those that have an SLO of their own, the ones
+    with I/O that cannot be assigned to a device.
     """
     there = {each.vm for each in streams if each.device == number and each.tenant is None and did_io(each)}
     elsewhere = {each.vm for each in streams if each.device is not None or each.tenant is not None}

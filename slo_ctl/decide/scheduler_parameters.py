@@ -34,7 +34,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "seek_average_write_ratio": Threshold(
         1.5,
         "x",
-        "the same for writes, where no reads were measured",
+        "the same for writes, if no reads were measured",
         "Boito et al. 2015, table 6: writes of disks and RAID-0 1.62 to 2.02, of SSDs 0.99 to 1.38",
     ),
     "merge_ratio": Threshold(
@@ -60,7 +60,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "bfq_slice_idle_us": Threshold(
         8000,
         "us",
-        "how long BFQ waits for the next request of the one it serves: without, there are no proportions",
+        "how long BFQ waits for the next request of the current queue: without it, shares are not kept",
         "measured: weights 100/300/600 gave 1:3.19:5.96 with 8 ms and low_latency=0, 1:1.29:2.11 with "
         "the defaults, 1:1:1 "
         "with 0",
@@ -68,13 +68,13 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "bfq_max_budget": Threshold(
         512,
         "sectors",
-        "most that BFQ serves one before the next: with budgets of its own choice shares wander",
+        "most that BFQ serves one queue before the next: with automatic budgets shares drift",
         "measured on a loop device: the smallest share of 1:3:6 was 8 to 12 % with 0, 10 % with 512",
     ),
     "bfq_target_budget": Threshold(
         128,
         "sectors",
-        "the same where there is a latency target and no weights: who waits, waits for the others' turns",
+        "the same with a latency target and no weights: requests wait for the turns of other queues",
         "measured on a modelled RAID-0, p99 of a reader beside two busy VMs, by round: 20, 22, 22 ms with "
         "128, 21, 27, 47 with 512, 100, 202, 215 with the kernel's defaults",
     ),
@@ -82,7 +82,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
         0.5,
         "",
         "part of a latency target that a request may wait in mq-deadline before it must be sent",
-        "the device needs the rest; a choice of ours, to be confirmed by experiment",
+        "the device needs the rest; not yet confirmed by experiment",
     ),
     "kyber_write_factor": Threshold(
         5.0,
@@ -121,7 +121,7 @@ def parameters_of(
     if scheduler == "mq-deadline":
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(p99_target_us * part.value / 1000))}"
-        # Not write_expire: writes that are due as soon would go before the reads that are waited for.
+        # Not write_expire: writes with the same deadline would precede reads that guests wait for.
         reason = f"half of the p99 target of {p99_target_us:g} us, in ms"
         return {"read_expire": Parameter(wait, reason, part.source)}
     if scheduler == "kyber":
@@ -147,7 +147,7 @@ def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> dict[str, Param
     guesses = (
         "its guesses at interactive tasks would override weights"
         if p99_target_us is None
-        else "it favours what has just begun, not what is waited for"
+        else "it favours new requests over waiting ones"
     )
     idle = THRESHOLDS["bfq_slice_idle_us"]
     budget = THRESHOLDS["bfq_max_budget" if keeps_weights else "bfq_target_budget"]
@@ -163,7 +163,7 @@ def iocost_qos(number: str, p99_target_us: float | None) -> tuple[str, str]:
     if p99_target_us is None:
         targets = f"rpct=0.00 rlat={_NO_TARGET_US} wpct=0.00 wlat={_NO_TARGET_US}"
         line = f"{number} enable=1 ctrl=user {targets} min=100.00 max=100.00"
-        return line, "no latency target: the device's rate is what the model says, so that shares are exact"
+        return line, "no latency target: the device runs at the rate of the model, so that shares are exact"
     target = f"{p99_target_us:.0f}"
     targets = f"rpct=99.00 rlat={target} wpct=99.00 wlat={target}"
     line = f"{number} enable=1 ctrl=user {targets} min=50.00 max=150.00"

@@ -87,7 +87,7 @@ def judge(
 ) -> Judgement:
     """The verdict on one VM that is there.
 
-    `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
+    `unapplied` are its settings that could not be applied, `no_mechanism` says why nothing can keep its SLO;
     `maximum_slack_iops` is how far below its maximum what enforces that may keep it (None: nothing does);
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
@@ -123,7 +123,7 @@ def _at_maximum(got: Delivered, slo: Slo, at_bound: float, maximum: str, slack_i
             return f"at its {maximum} {most:,.0f} IOPS"
         slack_iops = min(slack_iops, most * _MOST_SLACK)
         if (got.wants_more or got.guessed) and iops >= most * (1 - at_bound) - slack_iops > 0:
-            return f"{iops:,.0f} IOPS, at its {maximum} {most:,.0f}, which the kernel keeps it a little below"
+            return f"{iops:,.0f} IOPS, just below its {maximum} {most:,.0f}, as kernel limits are inexact"
     bandwidth, limit = got.bandwidth_bytes_s, slo.max_bandwidth_bytes_s
     if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
         return f"at its {maximum} {limit / 2**20:,.1f} MiB/s"
@@ -149,7 +149,7 @@ def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: flo
 
 
 def _guess(got: Delivered) -> str:
-    return "; that it asks for more is a guess, as the device is busy" if got.guessed else ""
+    return "; that it wants more is a guess, as the device is busy" if got.guessed else ""
 
 
 def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
@@ -159,10 +159,10 @@ def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
     if slo.p99_latency_us is not None and (worst := _worst_p99_us(got)) is not None:
         return f"p99 {worst / 1000:,.3g} ms, target {slo.p99_latency_us / 1000:,.3g} ms"
     if not got.wants_more:
-        return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
+        return "demand met" + (", as the device is not busy" if got.guessed else "")
     if target_share and got.share is not None:
         return f"{got.share_text}, target {_percent(target_share)}"
-    return "nothing in the SLO is missed"
+    return "SLO met"
 
 
 def _worst_p99_us(got: Delivered) -> float | None:

@@ -1,7 +1,7 @@
 """Advice from a drive's optimal write size for volumes, images and file systems: lines to paste. Pure.
 
 Writes of the optimal size, a "logical block" in the paper, cost no merge (C. Hyun et al., section III):
-whoever places data should allocate in units of it, begin them at its multiples, and free them whole.
+data should be allocated in units of it, aligned to its multiples, and freed whole.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _thin(block_bytes: int) -> Advice:
     if zero:
         why += (
             "; --zero n, as whole chunks would be zeroed at the first write. A VM can then read what another "
-            "one left: leave it out where VMs do not trust each other"
+            "one left: leave it out if VMs do not trust each other"
         )
     return Advice(
         "LVM-thin",
@@ -91,7 +91,7 @@ def _qcow2(block_bytes: int) -> Advice:
     cluster = min(max(block_bytes, QCOW2_DEFAULT_CLUSTER_BYTES), QCOW2_MAX_CLUSTER_BYTES)
     if block_bytes > QCOW2_MAX_CLUSTER_BYTES:
         why = (
-            f"2 MiB is the most that qcow2 takes: {block_bytes // cluster} clusters make a write of "
+            f"2 MiB is qcow2's maximum: {block_bytes // cluster} clusters make a write of "
             f"{block_bytes // MIB} MiB, so a raw image on LVM-thin suits this drive better"
         )
     elif block_bytes < QCOW2_DEFAULT_CLUSTER_BYTES:

@@ -82,7 +82,7 @@ def disk_at(domain_xml: str, target: str) -> ElementTree.Element | None:
 
 
 def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
-    """The namespace that a disk is; None for a disk that is none of ours."""
+    """The namespace of a disk; None for a disk that is not on an emulated drive."""
     source = disk.find("source")
     if source is not None and disk.get("type") == "vhostuser":
         match _below(places.run, source.get("path", "")):
@@ -104,7 +104,7 @@ def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
 
 
 def _below(folder: Path, path: str) -> list[str]:
-    """The parts of a path below a folder; none for other paths."""
+    """The parts of a path below a directory; none for other paths."""
     try:
         return list(Path(os.path.normpath(path)).relative_to(folder).parts)
     except ValueError:
@@ -123,7 +123,7 @@ def check_shared_memory(vm: str, domain_xml: str) -> None:
     if kind == "memfd" and access is not None and access.get("mode") == "shared":
         return
     why = (
-        f"its memory has <source type='{kind}'/>, which can be cut short while the server uses it"
+        f"its memory has <source type='{kind}'/>, which can be truncated while the server uses it"
         if kind not in (None, "memfd")
         else "the VM has no shared memory"
     )
@@ -173,7 +173,7 @@ def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | Non
 def choose_namespace(
     device: DriveStatus, namespace: str | None, size_bytes: int | None, users: Mapping[Tenant, str]
 ) -> NamespaceStatus:
-    """The namespace of that name; or else the smallest of at least that size that nobody uses.
+    """The namespace of that name; or else the smallest unused one of at least that size.
 
     Without either, the only one that is free. Raises UserError that lists them all.
     """
@@ -187,7 +187,7 @@ def choose_namespace(
         if found not in free:
             raise UserError(
                 f"namespace {device.name}/{namespace} is used by VM {users[Tenant(device.name, namespace)]}",
-                "detach it there, or choose another; two VMs on one disk destroy its data",
+                "detach it there, or choose another; two VMs on one disk corrupt its data",
             )
         if size_bytes is not None and found.size_bytes < size_bytes:
             raise UserError(
@@ -201,7 +201,7 @@ def choose_namespace(
         size = f" of {format_bytes_exact(size_bytes)} or more" if size_bytes else ""
         raise UserError(
             f"device {device.name} has no free namespace{size}",
-            f"{listed}; namespaces are made with their device: `slo-ctl device create`",
+            f"{listed}; add one with `slo-ctl device add`",
         )
     if size_bytes is None and len(fitting) > 1:
         raise UserError(
@@ -223,7 +223,7 @@ def qemu_credentials(running_xml: str) -> Credentials | None:
 
 
 def refused_path(socket: Path, who: Credentials) -> Path | None:
-    """The socket, or the folder above it, that keeps `who` from connecting; None when nothing does.
+    """The socket, or the directory above it, that keeps `who` from connecting; None when nothing does.
 
     Raises OSError when it cannot be looked at.
     """
@@ -252,8 +252,8 @@ def check_socket(socket: Path, device: str, who: Credentials | None, again: str)
         return
     if refused != socket:
         raise UserError(
-            f"QEMU runs as {_user_name(who.user)}, who may not enter {refused}, where the socket is",
-            "keep sockets where others may enter (mode 0755), see --root",
+            f"QEMU runs as {_user_name(who.user)}, who may not enter {refused}, the directory of the socket",
+            "keep sockets in a directory with mode 0755, see --root",
         )
     raise UserError(
         f"QEMU runs as {_user_name(who.user)}, who may not use {socket} (group {_group_name(socket)})",

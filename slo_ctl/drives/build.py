@@ -186,7 +186,7 @@ def divide(device_bytes: int, asked: Sequence[tuple[str, int | None]], noun: str
     left = device_bytes - sum(size or 0 for _, size in asked)
     if unsized and left < len(unsized):
         raise UserError(
-            f"{unsized[0]}: the other {noun}s' sizes leave nothing of the device",
+            f"{unsized[0]}: the other {noun}s' sizes leave no space on the device",
             f"lower size= of the other {noun}s or raise size= of the device",
         )
     return [left // len(unsized) if size is None else size for _, size in asked]
@@ -277,7 +277,7 @@ def plan_drive(
 ) -> DrivePlan:
     """Fill in the preset and count the blocks; `namespaces` are names and sizes in bytes.
 
-    Raises UserError, calling namespaces `noun`, where they do not do.
+    Raises UserError, calling namespaces `noun`, if they do not fit.
     """
     check_namespaces(spec, namespaces, noun)
     preset = _preset(spec.preset)

@@ -93,9 +93,9 @@ class ControlClient:
         except OSError as error:
             raise ControlError("unreachable", f"the server does not answer: {error}") from None
         except ValueError as error:
-            raise ControlError("malformed", f"no reply of ours: {error}") from None
+            raise ControlError("malformed", f"malformed reply: {error}") from None
         if not isinstance(reply, dict):
-            raise ControlError("malformed", "no reply of ours: no object")
+            raise ControlError("malformed", "malformed reply: not a JSON object")
         if not reply.get("ok"):
             reason = reply.get("error") or {}
             raise ControlError(str(reason.get("code")), str(reason.get("message")))

@@ -36,7 +36,7 @@ MAX_DISKS = 64
 _SECTOR_BYTES = 512
 _DEFAULT_SCHEDULER = "wfq"
 _OWN_KEYS = ("name", "class", "placement", "scheduler", "precondition", "unallocated")
-"""Keys of a device besides those of the drive, which a replay has, too."""
+"""Keys of a device beyond those of the drive, which a replay has, too."""
 _NOUN = "namespace"
 _UNALLOCATED = "unallocated="
 
@@ -243,7 +243,7 @@ def _laid_out(device: str, parts: Sequence[Part], size_bytes: int) -> tuple[Name
     if left < 0 or (open_parts and share == 0):
         raise UserError(
             f"device {device}: its namespaces are larger than its {format_bytes_exact(size_bytes)}",
-            "make some smaller, or leave size= out to divide what is left",
+            "make some smaller, or omit size= to divide the remaining space",
         )
     sizes = [share if part.size_bytes is None else part.size_bytes for part in parts]
     for part, size in zip(parts, sizes, strict=True):

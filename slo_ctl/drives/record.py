@@ -76,7 +76,7 @@ class Places:
         return self.state / "devices"
 
     def device(self, name: str) -> Path:
-        """The folder of one device."""
+        """The directory of one device."""
         return self.devices / name
 
     def run_of(self, name: str) -> RunPlaces:
@@ -410,5 +410,5 @@ def read_settings(folder: Path) -> Settings:
     except ValidationError as error:
         raise UserError(
             f"{path}: {problem_of(error)}",
-            "remove the file to go back to what the device was created with",
+            "remove the file to return to the values that the device was created with",
         ) from None

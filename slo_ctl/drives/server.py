@@ -269,8 +269,8 @@ def _supervise(
                 return 0
             tries += 1
             if stop.made or not was_served or tries > _START_TRIES:
-                raise UserError(how, "see the lines above; what was flushed is there")
-            sys.stderr.write(f"slo-ctl: {how}; starting it again\n")
+                raise UserError(how, "see the lines above; flushed data is not lost")
+            sys.stderr.write(f"slo-ctl: {how}; restarting it\n")
             if tries > 1:
                 stop.wait(_START_PAUSE_S)
 

@@ -44,7 +44,7 @@ def _folders() -> list[Path]:
     return [package, package.parent / "target" / "release", Path(sysconfig.get_path("platlib")) / "slo_ctl"]
 
 
-# Sockets that whoever started us has opened already: systemd's socket activation, sd_listen_fds(3).
+# Sockets opened by the parent process: systemd's socket activation, sd_listen_fds(3).
 
 _FIRST_FD = 3
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
@@ -177,9 +177,7 @@ def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
 def _named_group_id(name: str) -> int:
     number = group_id(name)
     if number is None:
-        raise UserError(
-            f"--group: there is no group {name} that sockets can be given to", "see `getent group`"
-        )
+        raise UserError(f"--group: there is no group {name} that may own the sockets", "see `getent group`")
     return number
 
 
@@ -248,7 +246,7 @@ def plan_nvme_tcp(endpoint: str, hosts: Sequence[str], allow: Sequence[str] = ()
             raise UserError(f"--nvme-hosts: {host} is not an NQN", "a host has its own in /etc/nvme/hostnqn")
     if not address.is_loopback and not hosts:
         raise UserError(
-            f"--nvme-tcp: {bare} is reached from other machines, of which none is allowed",
+            f"--nvme-tcp: {bare} is reachable from other machines, but none is allowed",
             "name hosts with --nvme-hosts NQN,..., or use 127.0.0.1",
         )
     for permission in allow:

@@ -1,4 +1,4 @@
-"""The devices there are: a folder for each, made and removed in one step."""
+"""The devices there are: a directory for each, made and removed in one step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from slo_ctl.drives.serving import find_server
 
 _LOCK = "lock"
 _FILES = ("placement", "serving", "settings.json", "preconditioned.json")
-"""Files of the server besides the record, the lock and the data of namespaces."""
+"""Files of the server other than the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
 _LOCK_PAUSE_S = 0.02
 
@@ -71,8 +71,8 @@ class DeviceStore:
         except FileNotFoundError:
             if folder.is_dir():
                 raise UserError(
-                    f"{folder / RECORD_FILE} is missing, which says what device {name} is; its data is there",
-                    "restore the file, or move the folder away",
+                    f"{folder / RECORD_FILE} is missing, so device {name} is unknown; its data still exists",
+                    "restore the file, or move the directory away",
                 ) from None
             hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
             raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
@@ -82,7 +82,7 @@ class DeviceStore:
         return record.model_copy(update={"namespace": present})
 
     def create(self, record: DeviceRecord) -> Path:
-        """Make the folder of a device, with empty sparse backing files. Raises UserError when it is there."""
+        """Create the directory of a device with empty sparse backing files. Raises UserError if it exists."""
         final = self.places.device(record.name)
         partial = partial_of(final)
         try:
@@ -270,7 +270,7 @@ def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None])
             raise
     if reply is None:
         raise UserError(
-            _reason(errors) or f"the server ended with status {process.returncode}", "the device is as it was"
+            _reason(errors) or f"the server ended with status {process.returncode}", "the device is unchanged"
         )
     if not reply["ok"]:
         raise ControlError(reply["error"]["code"], reply["error"]["message"])
@@ -378,7 +378,7 @@ def _ask_server(
 
 def _refusal(message: str) -> UserError:
     hint = (
-        "move the data, or add --lose-data to throw away what lies beyond the end"
+        "move the data, or add --lose-data to discard data beyond the end"
         if "without loss" in message
         else "choose a smaller size, or take OPS blocks or space from another namespace first"
     )
@@ -416,7 +416,7 @@ def read_preconditioned(folder: Path) -> Preconditioned | None:
 def precondition(
     store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]
 ) -> Preconditioned:
-    """Age a device that is not served; `progress` gets the capacities written so far.
+    """Precondition a device that is not served; `progress` gets the capacities written so far.
 
     Guest data is neither read nor written. Raises UserError while the device is served.
     """
@@ -428,8 +428,8 @@ def precondition(
     except ServedError:
         raise UserError(
             f"device {record.name} is being served",
-            "stop `slo-ctl device serve` first: it takes seconds",
+            "stop `slo-ctl device serve` first (it takes seconds)",
         ) from None
     except ControlError as error:
-        raise UserError(f"device {record.name}: {error.message}", "the placement is as it was") from None
+        raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None
     return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))

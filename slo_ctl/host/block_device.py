@@ -67,7 +67,7 @@ _SHORT_SLICES_FIXED: dict[tuple[int, ...], tuple[int, ...]] = {
 """The first of each stable series that has commit f76581f9f1d2, "Fix throttle slice time for SSDs"."""
 _VERSION = re.compile(r"\d+")
 _SUBSYSTEM = "nvme-subsystem"
-"""The class of devices in whose folders the kernel puts the heads of NVMe multipath."""
+"""The class of devices in whose directories the kernel puts the heads of NVMe multipath."""
 
 
 def probe(
@@ -155,7 +155,7 @@ def _is_multipath_head(folder: Path) -> bool:
 
 def _multipath(name: str) -> str:
     return (
-        f"{name} is an NVMe multipath disk, which takes no scheduler, and io.cost and io.latency refuse it "
+        f"{name} is an NVMe multipath disk, which has no scheduler and is refused by io.cost and io.latency "
         "(limits work; for weights boot with nvme_core.multipath=N, where no second path is needed)"
     )
 

@@ -1,4 +1,4 @@
-"""Calls that may hang, made in threads of their own, so that nobody waits for one longer than a moment."""
+"""Calls that may hang, made in separate threads, so that the caller waits for a bounded time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REDUCED_TIMEOUT_S = 0.1
 _UNANSWERED_S = 3.0
 """From then on an answer that took less counts too: who is slow, but not dead, has the full time again."""
 MAX_THREADS = 4
-"""So many calls may hang at a time, such as those about VMs whose QEMU does not answer its monitor."""
+"""Calls that may hang at a time, such as those about VMs whose QEMU does not answer its monitor."""
 
 
 @dataclass(slots=True, eq=False)

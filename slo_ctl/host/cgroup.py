@@ -39,8 +39,8 @@ class CgroupTree:
 def find_tree(root: Path = DEFAULT_ROOT) -> CgroupTree | None:
     """The hierarchy with block I/O at `root`; v2 first. None when there is none of any kind.
 
-    `root` is the mount of v2, the mount of blkio, or the folder that v1 hierarchies are mounted in, which on
-    hybrid hosts also has a v2 without io.
+    `root` is the mount of v2, the mount of blkio, or the directory that v1 hierarchies are mounted in, which
+    on hybrid hosts also has a v2 without io.
     """
     v2 = [tree for place in (root, root / "unified") if (tree := _v2(place))]
     v1 = [CgroupTree(1, place) for place in (root / "blkio", root) if _is_blkio(place)]
@@ -88,7 +88,7 @@ def find_groups(
 def walk_groups(
     tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
 ) -> Iterator[tuple[str, int, Found]]:
-    """As `find_groups`, with the inode of the folder: another one is another group of the same name."""
+    """As `find_groups`, with the inode of the directory: another one is another group of the same name."""
     root = str(tree.root)
     waiting: list[tuple[str, int]] = [("", 0)]
     seen = 0
@@ -97,7 +97,7 @@ def walk_groups(
         for name, inode, inner in _children(root + parent, note):
             seen += 1
             if seen > MAX_GROUPS:
-                note(f"more than {MAX_GROUPS:,} cgroups: the others were not looked at")
+                note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
             cgroup = f"{parent}/{name}"
             found = wanted(name)
@@ -108,11 +108,11 @@ def walk_groups(
 
 
 def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
-    """Name, inode, and whether it may have groups inside, of each group in a folder."""
+    """Name, inode, and whether it may have groups inside, of each group in a directory."""
     try:
         with os.scandir(folder) as entries:
-            # A folder has a link for itself, one from its parent and one from each folder in it. File systems
-            # that do not count like that say 1.
+            # A directory has a link for itself, one from its parent and one from each directory in it. File
+            # systems that do not count like that report 1.
             return sorted(
                 (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
                 for entry in entries
@@ -126,7 +126,7 @@ def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, 
 
 
 def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
-    """The cgroup that the user named, by its folder or as in /proc/PID/cgroup. Raises UserError."""
+    """The cgroup that the user named, by its directory or as in /proc/PID/cgroup. Raises UserError."""
     option = f"{option} {path}"
     hint = f"name a group below {tree.root}, as in /proc/PID/cgroup"
     if "\0" in path:
@@ -171,7 +171,7 @@ _V1_FILES = (
 )
 
 RECHECK_LOOKS = 10
-"""Files that say nothing new are read again within so many looks, each group's at another one."""
+"""Unchanged files are read again within this many scans, each group's in another one."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
@@ -262,7 +262,7 @@ class CounterReader:
                 continue
             devices, bad_lines = self._parsers[number][1](text)
             if bad_lines:
-                notes.append(f"{paths[number]}: {bad_lines} line(s) not understood")
+                notes.append(f"{paths[number]}: {bad_lines} invalid line(s)")
             for device, values in devices.items():
                 known = merged.setdefault(device, {})
                 if not values.keys() <= known.keys():

@@ -353,7 +353,7 @@ class Machine:
 
 
 def machine_of(folder: str) -> Machine | None:
-    r"""The VM that a cgroup's folder is named after, else None.
+    r"""The VM that a cgroup's directory is named after, else None.
 
     libvirt with systemd makes `machine-qemu\x2d3\x2dNAME.scope`, without it `qemu-3-NAME.libvirt-qemu`.
     """

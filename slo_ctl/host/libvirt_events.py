@@ -152,7 +152,7 @@ class LibvirtWatch:
         return found.vm.name
 
     def take_tuned(self) -> set[str]:
-        """UUIDs of the domains whose tuning (blkiotune, blkdeviotune) anybody changed since the last call."""
+        """UUIDs of the domains whose tuning (blkiotune, blkdeviotune) was changed since the last call."""
         with self._changed:
             tuned, self._tuned = self._tuned, set()
         return tuned
@@ -292,7 +292,7 @@ class LibvirtWatch:
 
 
 _REASONS = {
-    0: "the connection broke",
+    0: "the connection was lost",
     1: "libvirtd closed the connection",
     2: "libvirtd does not answer",
     3: "the connection was closed",

@@ -238,7 +238,7 @@ class SocketPeers:
         try:
             open_now = self._ask(wanted)
         except OSError as error:
-            note(f"connections of Unix sockets are not known: {error.strerror}; name namespaces= in [vm]")
+            note(f"connections of Unix sockets are unknown: {error.strerror}; name namespaces= in [vm]")
             return {}
         groups = frozenset(cgroups)
         if groups != self._scanned or self._clock() - self._scanned_at_s >= _RESCAN_S:
@@ -274,7 +274,7 @@ class SocketPeers:
 
 # Hints from the kernel that something may have changed: processes, and block devices.
 #
-# Hints only: they say when to look again, never what there is. Both can be missing (no privilege, no such
+# Hints only: they say when to scan again, never what exists. Both can be missing (no privilege, no such
 # netlink in a container), and then everything is looked at every time.
 
 _KERNEL_GROUP = 1
@@ -362,7 +362,7 @@ def _process_socket() -> Any:
     events = cn_proc.ProcEventSocket()
     try:
         events.bind()
-        # As its `control` does, which waits for ever where nobody answers.
+        # As its `control` does, which would wait indefinitely for an answer.
         message = cn_proc.proc_event_control()
         message["header"]["type"] = NLMSG_DONE
         message["action"] = cn_proc.PROC_CN_MCAST_LISTEN

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def why_not_run(program: Path, *, as_root: bool) -> str:
-    """Empty when it may be run. `as_root`: nobody but root may be able to change or replace it."""
+    """Empty if it may be run. `as_root`: only root may be able to change or replace it."""
     if not program.is_absolute():
         return "is not an absolute path"
     try:
@@ -25,7 +25,7 @@ def why_not_run(program: Path, *, as_root: bool) -> str:
     problem = _why_not_roots(found)
     if problem:
         return problem
-    # Whoever may write to one of its folders can put another program in its place.
+    # Write access to one of its directories would allow replacing the program.
     for folder in dict.fromkeys([*real.parents, *program.parents]):
         try:
             problem = _why_not_roots(folder.stat())

@@ -19,7 +19,7 @@ from slo_ctl.host.task_delay import SYSCTL
 
 GROUP = "slo-ctl"
 _QEMU_FOLDERS = ("/usr/libexec", "/usr/lib/qemu")
-"""Where distributions keep a QEMU that is on nobody's PATH."""
+"""Where distributions install a QEMU that is not in PATH."""
 
 
 def _has_group(name: str) -> bool:
@@ -96,7 +96,7 @@ def _root(host: Host) -> Finding:
 
 def _group(host: Host) -> Finding:
     if host.has_group(GROUP):
-        return Finding(True, f"group {GROUP} is there")
+        return Finding(True, f"group {GROUP} exists")
     return Finding(False, f"there is no group {GROUP}", f"groupadd --system {GROUP}")
 
 
@@ -107,13 +107,13 @@ def _systemd(host: Host) -> Finding:
             return Finding(True, "systemd runs this host")
         return Finding(
             False,
-            "systemd runs this host, but there is no system bus to set properties of its units over",
+            "systemd runs this host, but without a system bus its units cannot be changed",
             "install package dbus",
         )
     return Finding(
         False,
         "the host was not booted by systemd",
-        "have another supervisor run `slo-ctl daemon`, and stop it by SIGTERM",
+        "run `slo-ctl daemon` under another supervisor that stops it with SIGTERM",
     )
 
 
@@ -137,7 +137,7 @@ def _io_controller(host: Host) -> Finding:
     if "io" not in _words(tree.root / "cgroup.subtree_control"):
         return Finding(
             False,
-            f"{where} has the io controller, and gives it to no group",
+            f"{where} has the io controller, but enables it for no group",
             f"echo +io > {tree.root}/cgroup.subtree_control (systemd does for any IOWeight=)",
         )
     return Finding(True, f"{where} with the io controller")
@@ -223,7 +223,7 @@ def _nvme_namespaces(host: Host) -> Finding:
     return Finding(
         False,
         f"no NVMe drive has it ({', '.join(drives)}: oacs bit 3 is 0)",
-        "use the namespaces that there are, or a drive with namespace management",
+        "use existing namespaces, or a drive with namespace management",
     )
 
 
@@ -248,7 +248,7 @@ REQUIREMENTS = (
     Requirement("qemu", "running VMs", _qemu),
     Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli),
     Requirement("nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces),
-    Requirement("fio", "measuring what a device can do", _program("fio", "fio")),
+    Requirement("fio", "measuring the performance of devices", _program("fio", "fio")),
 )
 """All requirements, in the order in which to fix them."""
 

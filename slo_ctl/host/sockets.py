@@ -30,7 +30,7 @@ def check_socket_path(path: Path) -> None:
 
 
 def make_socket_folder(folder: Path) -> None:
-    """Make a folder for sockets that all can enter; what they can use is up to each socket's mode.
+    """Make a directory for sockets that all can enter; what they can use is up to each socket's mode.
 
     Raises UserError when it cannot be made.
     """
@@ -41,7 +41,7 @@ def make_socket_folder(folder: Path) -> None:
 
 
 def listen(path: Path, mode: int, group: int | None) -> socket.socket:
-    """A socket at `path`, in a folder that is there, which `group` (a number) owns where one is given.
+    """A socket at `path`, in a directory that is there, which `group` (a number) owns where one is given.
 
     A socket file without a listener is replaced. Raises UserError when it cannot be made or another process
     listens on it.

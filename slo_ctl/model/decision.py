@@ -107,7 +107,7 @@ class Setting:
 
     knob: Knob
     value: SettingValue
-    """Words are in force when the knob reads all of them, and maybe others besides."""
+    """Words are in force if the knob reads all of them, possibly with others."""
     vm: str
     """The VM it is set for; empty for a whole device."""
     reason: str
@@ -139,7 +139,7 @@ class Outcome:
     after: SettingValue
     """Read back."""
     reason: str = ""
-    """Why it did not take, or what was rounded; empty otherwise."""
+    """Why it could not be applied, or what was rounded; empty otherwise."""
 
 
 def in_force(wanted: SettingValue, read: SettingValue) -> bool:

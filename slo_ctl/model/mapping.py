@@ -169,7 +169,7 @@ class NamespaceMapping:
     path: str = ""
     """The path that libvirt opens for it."""
     namespaces_before: tuple[int, ...] | None = None
-    """NSIDs on the drive just before ours was asked for: a crash then leaves one that is not among them."""
+    """NSIDs on the drive just before ours was created: after a crash, ours is one that is not among them."""
 
     @property
     def complete(self) -> bool:

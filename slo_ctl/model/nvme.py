@@ -306,4 +306,4 @@ class DeviceWaf:
     emulated: bool = False
     """The counters are synthetic, of an emulator: no ground truth."""
     reason: str = ""
-    """Why there is none, or why better sources were passed over."""
+    """Why it is missing, or why better sources were not used."""

@@ -98,7 +98,7 @@ class VmSample:
     """Requests of every kind completed in the window."""
     host_page_writes: int
     gc_page_writes: int
-    """Pages copied by GC while serving this VM's writes (whoever owned them)."""
+    """Pages copied by GC while serving this VM's writes, of any owner."""
     victim_pages: int
     """Pages, valid or not, of the victim blocks collected while serving this VM."""
     victim_valid_pages: int

@@ -78,7 +78,7 @@ class SloUpdate:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Class and group by their keys, as far as they are set."""
+        """Class and group by their keys, if set."""
         named = {CLASS_KEY: self.class_name, GROUP_KEY: self.group_name}
         return {key: name for key, name in named.items() if name is not None}
 

@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     NO_MECHANISM = "no-mechanism"
     """Nothing on this host can keep the SLO."""
     UNAPPLIED = "unapplied"
-    """A setting did not take."""
+    """A setting could not be applied."""
     UNKNOWN_VM = "unknown-vm"
     """Named in the configuration, but not on this host."""
 
@@ -71,7 +71,7 @@ class VmStatus:
     waf: float | None = None
     unapplied: tuple[Outcome, ...] = ()
     group: str = ""
-    """Of whose minimum and maximum it has a part, which `slo` is with; empty: of none."""
+    """Group of whose minimum and maximum `slo` includes a part; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ class LatencyWindow:
         return last is not None and bool(last.reads.bounds_s or last.writes.bounds_s)
 
     def add(self, now_s: float, disks: Sequence[DiskLatency]) -> None:
-        """A reading; the same objects as before: there is no newer one."""
+        """A reading; the same objects as before if there is no newer one."""
         same = len(disks) == len(self._read) and all(map(operator.is_, disks, self._read))
         if not disks or same:
             if now_s - self._read_at_s > self._window_s:

@@ -58,7 +58,7 @@ class HostObserver:
         on_change: Callable[[], None] | None = None,
         monitor: bool = False,
     ) -> None:
-        """`libvirt_uri` None: ask no libvirt. `run` is the folder with the sockets of emulated devices.
+        """`libvirt_uri` None: ask no libvirt. `run` is the directory with the sockets of emulated devices.
 
         `named` and `namespaces` are as for `configure`. `watch` is used in the place of one for
         `libvirt_uri`. Starts to listen for events; `on_change` is called, by another thread, after libvirt's
@@ -100,7 +100,7 @@ class HostObserver:
         self._joined_from = (-1, None)
 
     def observe(self) -> Inventory:
-        """See what there is now. Never waits for libvirt, but for a moment the first time."""
+        """Scan the host. Never waits for libvirt, except briefly the first time."""
         notes: list[str] = [text for text in (self._processes.problem, self._blocks.problem) if text]
         changed = self._processes.changed()
         if self._watch is not None:

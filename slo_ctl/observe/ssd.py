@@ -221,25 +221,25 @@ class ServedDevice:
             self._client = None
 
     def sample(
-        self, standings: Mapping[str, VmInForce], keys: Mapping[str, str] | None = None
+        self, in_force: Mapping[str, VmInForce], keys: Mapping[str, str] | None = None
     ) -> DeviceSample:
         """The window since the last sample. Raises ObserveGone when the server does not answer.
 
-        Both mappings are by namespace: `standings` of those that VMs are on, `keys` the names that samples go
-        by, by default `DEVICE/NAMESPACE`. What is not in `standings` is inactive; what is, is active when
+        Both mappings are by namespace: `in_force` of those that VMs are on, `keys` the names that samples go
+        by, by default `DEVICE/NAMESPACE`. What is not in `in_force` is inactive; what is, is active when
         it had a request completed or has one outstanding. Weights and limits are those that the server has
-        in force, whatever `standings` says. The first sample, and the first after a restart of the server,
+        in force, whatever `in_force` says. The first sample, and the first after a restart of the server,
         has windows of no length.
         """
         statistics = self._ask()
         try:
-            return self._sample(statistics, standings, keys or {})
+            return self._sample(statistics, in_force, keys or {})
         except (KeyError, TypeError, AttributeError) as error:
             self._lose()
             raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
 
     def _sample(
-        self, statistics: dict[str, Any], standings: Mapping[str, VmInForce], keys: Mapping[str, str]
+        self, statistics: dict[str, Any], in_force: Mapping[str, VmInForce], keys: Mapping[str, str]
     ) -> DeviceSample:
         self.time_scale = statistics["time_scale"]
         self.scheduler = str(statistics.get("scheduler", self._record.scheduler))
@@ -263,7 +263,7 @@ class ServedDevice:
         }
         vms = []
         for name, each in namespaces.items():
-            window, known = now[name].since(last.get(name, now[name])), standings.get(name)
+            window, known = now[name].since(last.get(name, now[name])), in_force.get(name)
             waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
             standing = VmInForce(
                 slo=known.slo if known else Slo(),

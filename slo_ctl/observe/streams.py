@@ -26,7 +26,7 @@ _FOLDERS = ("exports", _VHOST_USER)
 
 
 class ExportPaths:
-    """Sockets of emulated SSDs below the folder that has a folder for each:
+    """Sockets of emulated SSDs below the directory that has a directory for each:
     `DEVICE/exports/NAMESPACE.sock` (NBD) and `DEVICE/vhost-user/NAMESPACE.sock`."""
 
     def __init__(self, run: Path) -> None:
@@ -232,7 +232,7 @@ def _with_device(vm: Vm, disk: Disk, roots: HostRoots, note: Note) -> Disk:
         if vm.state is VmState.SHUT_OFF:
             # Storage of a VM that is off may be detached.
             return disk
-        note(f"VM {vm.name}, disk {disk.target}: there is no {disk.source}")
+        note(f"VM {vm.name}, disk {disk.target}: no such path: {disk.source}")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         note(f"VM {vm.name}, disk {disk.target}: {disk.source}: {reason}")
@@ -283,7 +283,7 @@ def read_inventory(
     named_cgroups: Mapping[str, str] | Iterable[str] = (),
     roots: HostRoots | None = None,
 ) -> Inventory:
-    """See what there is. VMs of a libvirt that is not this host's are listed without cgroups and devices.
+    """Scan the host. VMs of a remote libvirt are listed without cgroups and devices.
 
     `named_cgroups` are VMs without libvirt: cgroups by name, or cgroups that go by their own path.
     """

@@ -234,7 +234,7 @@ def _job(status: int, out: str, err: str, given: str) -> dict[str, Any]:
     if status < 0:
         raise UserError(
             f"fio was killed by {signal.Signals(-status).name} while it measured {given}",
-            "what was measured before is kept: run the same command again to continue",
+            "completed measurements are kept: run the same command again to continue",
         )
     # Notes may come before the object.
     start = out.find("{")

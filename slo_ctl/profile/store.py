@@ -104,7 +104,7 @@ class RecordStore(Generic[R]):
 
 
 def age_text(age_s: float) -> str:
-    """An age as people say it."""
+    """An age in words."""
     for unit_s, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if age_s >= unit_s:
             count = int(age_s // unit_s)

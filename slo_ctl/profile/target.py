@@ -142,7 +142,8 @@ def check_direct(target: Target) -> None:
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise UserError(
-                f"{target.given}: its file system takes no direct I/O", "name a place on another file system"
+                f"{target.given}: its file system does not support direct I/O",
+                "name a place on another file system",
             ) from None
         raise UserError(f"{target.given}: {error.strerror}", "name another target") from None
     finally:
@@ -155,7 +156,7 @@ def _block(given: str, path: Path) -> Target:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise UserError(f"{given}: {error.strerror}", "run as root, for a device that is there") from None
+        raise UserError(f"{given}: {error.strerror}", "run as root, and name an existing device") from None
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
     finally:
@@ -370,7 +371,7 @@ class NbdExport:
                 raise UserError(
                     f"{self._address.uri}: the server refuses export {self._address.export or '(default)'}: "
                     f"{data.decode(errors='replace') or hex(kind)}",
-                    "nbdinfo --list shows what it has; TLS is not supported",
+                    "`nbdinfo --list` shows its exports; TLS is not supported",
                 )
             if kind == _REP_INFO and struct.unpack(">H", data[:2])[0] == _INFO_EXPORT:
                 self.size_bytes, flags = struct.unpack(">QH", data[2:12])

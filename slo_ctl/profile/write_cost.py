@@ -88,7 +88,7 @@ def _chosen(
         what = f"writes of {few[0]} bytes" if few else "writes of any one size"
         raise UserError(
             f"fewer than {LEAST_REQUESTS} {what} with a response time are in the trace",
-            "`slo-ctl trace info` says what is in it",
+            "`slo-ctl trace info` shows its contents",
         )
     sizes = sorted(frequent if sizes_bytes else frequent[:MOST_SIZES])
     return {size: np.concatenate(kept[size]) for size in sizes}

@@ -245,7 +245,7 @@ def _check_target(request: Request, target: Target) -> None:
         raise UserError(
             f"{given}: the {kind} has {format_bytes_exact(target.size_bytes)}, and "
             f"{format_bytes_exact(request.span_bytes)} are to be written",
-            "lower --bytes, and end --sizes sooner where that asks for it",
+            "lower --bytes, or the upper end of --sizes",
         )
 
 

@@ -238,8 +238,8 @@ class History:
 
         `slo_changes` are those since the epoch before, each with its VM.
 
-        `outcomes` are the epoch's; unchanged ones are left out, and those that did not take are found in
-        `status` as well. Raises HistoryError; nothing of the epoch is kept then, and the next call
+        `outcomes` are the epoch's; unchanged ones are left out, and unapplied ones are in `status` as well.
+        Raises HistoryError; nothing of the epoch is kept then, and the next call
         tries again.
         """
         try:

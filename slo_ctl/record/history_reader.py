@@ -65,7 +65,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeSeen:
-    """A setting for the VM's sake that was changed, restored, or did not take."""
+    """A setting for the VM's sake that was changed, restored, or could not be applied."""
 
     at: float
     knob: str

@@ -18,9 +18,9 @@ _PRIMARY_CODE_BITS = 0xFF
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REASONS = {
-    sqlite3.SQLITE_READONLY: ("{path} is read-only", "make it and its folder writable for the daemon"),
-    sqlite3.SQLITE_PERM: ("{path} may not be opened", "make it and its folder writable for the daemon"),
-    sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened", "check that its folder is there and writable"),
+    sqlite3.SQLITE_READONLY: ("{path} is read-only", "make it and its directory writable for the daemon"),
+    sqlite3.SQLITE_PERM: ("{path} may not be opened", "make it and its directory writable for the daemon"),
+    sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened", "check that its directory is there and writable"),
     sqlite3.SQLITE_BUSY: ("{path} is locked by another program", "stop the program that has it open"),
     sqlite3.SQLITE_LOCKED: ("{path} is locked by another program", "stop the program that has it open"),
 }
@@ -77,7 +77,7 @@ def _is_full(folder: Path) -> bool:
 
 
 _APPLICATION_ID = 0x534C4F48
-"""`SLOH` in the header of the file: nobody else's database is ever written to."""
+"""`SLOH` in the header of the file: databases of other programs are never written to."""
 
 FIELDS = (
     "iops",

@@ -50,7 +50,7 @@ class Upkeep:
         self._looked_at: int | None = None
         self._verdicts_done = 0
         self.forgotten: set[int] = set()
-        """Numbers of VMs' streams that no longer exist; whoever remembers them takes them from here."""
+        """Numbers of streams that no longer exist, for callers that cache them."""
 
     def step(self, now_ms: int) -> bool:
         """Do a little; False when there was nothing to do. Called inside a transaction."""

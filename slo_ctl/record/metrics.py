@@ -72,7 +72,7 @@ _OF_VM: dict[str, tuple[str, Callable[[VmStatus], float | None]]] = {
     "weight": ("Weight of the VM's SLO.", lambda v: v.slo.weight),
     "min_iops": ("Minimum of the VM's SLO.", lambda v: v.slo.min_iops),
     "max_iops": ("Maximum of the VM's SLO.", lambda v: v.slo.max_iops),
-    "unapplied_settings": ("Settings for the VM that did not take.", lambda v: len(v.unapplied)),
+    "unapplied_settings": ("Settings for the VM that could not be applied.", lambda v: len(v.unapplied)),
 }
 
 _OF_DEVICE: dict[str, tuple[str, Callable[[DeviceStatus], float | None]]] = {

@@ -79,7 +79,7 @@ class SloStore:
         self._store = JsonStore(
             path,
             _File,
-            repair="restore it, or move it away to start without what `slo-ctl vm set` has set",
+            repair="restore it, or move it away to start without the SLOs of `slo-ctl vm set`",
             mode=0o644,
         )
 
@@ -98,7 +98,7 @@ class SloStore:
     def change(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
         """Change the SLOs of all these VMs, or raise UserError and change none. What is set afterwards.
 
-        Unsetting what is not there is no error.
+        Unsetting a field that is not set is not an error.
         """
         for vm in vms:
             check_vm_name(vm)

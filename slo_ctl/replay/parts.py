@@ -144,7 +144,7 @@ class PreparedDrive:
     @property
     def floors(self) -> Split:
         """The fewest OPS blocks with which each VM's GC makes progress."""
-        device, tenants = self._stage.aged_drive(Placement.ISOLATED, "wfq")
+        device, tenants = self._stage.preconditioned_drive(Placement.ISOLATED, "wfq")
         return tuple(device.space(t).min_ops_blocks - self._plan.held_blocks for t in tenants)
 
     def run(
@@ -187,7 +187,7 @@ class PreparedDrive:
         if only is not None:
             vms = tuple(replace(vm, starts_stopped=vm.name != only) for vm in vms)
             scenario = replace(scenario, vms=vms)
-        device, tenants = self._stage.aged_drive(policy.placement, scheduler)
+        device, tenants = self._stage.preconditioned_drive(policy.placement, scheduler)
         return PolicyRun(scenario, self._plan, self._stage.sources, device, tenants, policy).play(Silent())
 
 

@@ -32,7 +32,7 @@ class Requests:
     def __init__(self, batches: Iterable[Batch], notes: tuple[str, ...] = ()) -> None:
         self._batches = batches
         self.notes = notes
-        """Sentences about the source that whoever reads the result should know."""
+        """Notes about the source for the reader of the result."""
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._batches)
@@ -92,7 +92,7 @@ def _remapping(
         if touched_bytes > size_bytes:
             notes.append(
                 f"VM {vm.name}: its trace touches {touched_bytes / 2**20:.0f} MiB, more than the VM has; "
-                "what lies beyond the end was wrapped around"
+                "requests beyond the end were wrapped around"
             )
         return [compact, remap.Modulo(size_bytes)]
     summary = summarise(reader, reader.volumes)
@@ -223,7 +223,7 @@ class TimedPlayer:
         return self._device.host_page_writes
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """Play; a boundary in time is reached even when nobody asks for anything."""
+        """Play; a boundary in time is reached even without requests."""
         until_ns = None if until_s is None else round(until_s * _NS_PER_S)
         while True:
             reason, starving = self._device.run(until_ns, until_writes)

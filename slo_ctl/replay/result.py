@@ -95,7 +95,7 @@ class VmResult(_Model):
     bandwidth_bytes_s: Number = None
     host_page_writes: Count = 0
     gc_page_writes: Count = 0
-    """Pages moved by GC while serving this VM's writes, whoever owned them."""
+    """Pages moved by GC while serving this VM's writes, of any owner."""
     waf: Number = None
     """(host + GC) / host page writes."""
     gc_write_ratio: Number = None

@@ -292,7 +292,7 @@ def run(scenario: Scenario, progress: ProgressSink) -> Result:
                     runs = _with_alone(scenario, stage, runs, progress)
                 complete = True
         except KeyboardInterrupt:
-            stage.notes.append("interrupted: what is missing was not run")
+            stage.notes.append("interrupted: missing parts were not run")
         return Result(
             scenario=scenario.echo(),
             command=command_line(scenario),
@@ -339,7 +339,7 @@ def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> De
 class Stage:
     """What all runs start from: the VMs' requests, and a preconditioned drive for each placement.
 
-    A context manager, which keeps the preconditioned drives in a folder.
+    A context manager, which keeps the preconditioned drives in a directory.
     """
 
     def __init__(self, scenario: Scenario, progress: ProgressSink) -> None:
@@ -364,7 +364,7 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    def aged_drive(self, placement: Placement, scheduler: str = "auto") -> tuple[Device, list[int]]:
+    def preconditioned_drive(self, placement: Placement, scheduler: str = "auto") -> tuple[Device, list[int]]:
         """A drive of its own, with the tenant numbers of the VMs; `scheduler` where the scenario leaves it
         open."""
         path = Path(self._folder.name) / placement.value
@@ -403,7 +403,7 @@ class Stage:
 
 def _run_policy(scenario: Scenario, stage: Stage, name: str, progress: ProgressSink) -> RunResult:
     policy = make_policy(name)
-    device, tenants = stage.aged_drive(policy.placement, POLICIES[name].scheduler)
+    device, tenants = stage.preconditioned_drive(policy.placement, POLICIES[name].scheduler)
     run = PolicyRun(scenario, stage.plan, stage.sources, device, tenants, policy)
     unit = "virtual s" if scenario.duration.timed else "drive writes"
     phase = progress.phase(name, scenario.duration.amount, unit)
@@ -447,7 +447,7 @@ def _alone(
         policy="shared",
         compare=(),
     )
-    device, tenants = stage.aged_drive(Placement.SHARED)
+    device, tenants = stage.preconditioned_drive(Placement.SHARED)
     phase = progress.phase(f"{name} alone", amount, "virtual s" if timed else "drive writes")
     run = PolicyRun(single, stage.plan, stage.sources, device, tenants, make_policy("shared"))
     result = run.play(phase)

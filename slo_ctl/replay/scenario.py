@@ -160,7 +160,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if not self.vms:
-            raise UserError("there is no VM to run", "add --vm name=NAME,workload=uniform or a [[vm]] table")
+            raise UserError("no VM to run", "add --vm name=NAME,workload=uniform or a [[vm]] table")
         check_namespaces(self.device, [(vm.name, vm.size_bytes) for vm in self.vms])
         _check_clock(self)
         _check_lengths(self)

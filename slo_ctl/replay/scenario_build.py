@@ -49,7 +49,7 @@ _TRIAL_BYTES = 2**20
 
 
 def workload_names() -> tuple[str, ...]:
-    """Every workload there is."""
+    """Every workload."""
     from traces.workload_kinds import WORKLOADS  # here and below only when needed: numpy
 
     return tuple(WORKLOADS)
@@ -361,7 +361,7 @@ def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
             fields.fail(key, "belongs to a trace", f"leave {key} out, or give trace= instead of workload=")
     parameters = check_workload(fields, workload)
     if mode is Mode.OPEN and "iops" not in parameters:
-        fields.fail("mode", "needs iops=", "there are no time stamps; say how many requests a second")
+        fields.fail("mode", "needs iops=", "without time stamps, give the requests per second")
     if mode is not Mode.OPEN and "iops" in parameters:
         fields.fail("iops", "has no meaning without mode=open", "add mode=open, or give max= to limit the VM")
     return SyntheticSource(workload, tuple(parameters.items()))

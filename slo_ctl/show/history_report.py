@@ -81,7 +81,7 @@ def vm_plots(history: VmHistory, summary: Summary, slo: Slo | None, key: str) ->
         _plot(
             (history, summary, f"share-{key}"),
             "Share against entitlement",
-            "Of what the device delivered: ",
+            "Of the work that the device delivered: ",
             [
                 _Curve("share", points, "share", blue),
                 _Curve("entitled", points, "target_share", MUTED.stand_in, dotted),

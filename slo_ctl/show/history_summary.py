@@ -66,7 +66,7 @@ class Summary:
 
     @property
     def worst(self) -> Stretch | None:
-        """The longest stretch in which the SLO was missed."""
+        """The longest period in which the SLO was missed."""
         return max(self.missed, key=lambda stretch: stretch.duration_s, default=None)
 
 
@@ -270,10 +270,10 @@ def met_text(summary: Summary) -> str:
 
 
 def worst_text(summary: Summary, report: HostReport) -> str:
-    """The worst stretch with its reason."""
+    """The worst period with its reason."""
     worst = summary.worst
     if worst is None:
-        return "never missed" if summary.met is not None else "no stretch known"
+        return "never missed" if summary.met is not None else "worst period unknown"
     dated = report.until - report.since > DAY_S
     return (
         f"worst: {clock(worst.since, dated)} to {clock(worst.until, dated)} "

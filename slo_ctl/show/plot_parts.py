@@ -205,7 +205,7 @@ def strength(number: int, of: int) -> float:
 
 
 def short_name(name: str) -> str:
-    """A VM's name as far as it fits below a bar."""
+    """A VM's name, shortened to fit below a bar."""
     shown = printable(name)
     return shown if len(shown) <= _LABEL_CHARACTERS else shown[: _LABEL_CHARACTERS - 1] + "\u2026"
 

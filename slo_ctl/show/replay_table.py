@@ -134,7 +134,7 @@ def _interference(run: RunResult) -> str:
         return f"{layout}; all {numbers.count(total)} pages moved by GC belonged to the VM that caused it."
     return (
         f"{layout}; {numbers.percent(foreign / total, 0)} of the {numbers.count(total)} pages moved by GC "
-        "belonged to another VM than the one that caused it."
+        "belonged to a VM other than the one that caused it."
     )
 
 

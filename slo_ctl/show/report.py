@@ -132,7 +132,7 @@ def _sections(plots: list[Plot]) -> list[dict[str, Any]]:
 
 
 def _owner(key: str) -> str:
-    """The first section whose keys fit: `u-alone` is not `u-` over time."""
+    """The first section whose keys match: `u-alone` is not `u-` over time."""
     return next(title for title, keys in _SECTIONS if key.startswith(keys))
 
 

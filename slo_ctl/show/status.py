@@ -59,7 +59,7 @@ def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verd
     known = {vm.vm for vm in status.vms}
     for name in names:
         if name not in known:
-            hint = near_or_listed(name, known, "there are no VMs at present")
+            hint = near_or_listed(name, known, "no VMs at present")
             raise UserError(f"there is no VM {name}", hint)
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)

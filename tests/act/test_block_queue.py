@@ -90,9 +90,7 @@ def want(knob: Knob, value: str) -> Setting:
     return Setting(knob, value, "", "the profile says so")
 
 
-def test_a_scheduler_is_set_with_its_parameters_and_put_back_with_those_it_had(
-    host: Host, tmp_path: Path
-) -> None:
+def test_scheduler_and_parameters_are_set_and_restored(host: Host, tmp_path: Path) -> None:
     expire = host.device / "queue" / "iosched" / "read_expire"
     expire.write_text("77\n")
     before = host.snapshot()
@@ -113,7 +111,7 @@ def test_a_scheduler_is_set_with_its_parameters_and_put_back_with_those_it_had(
     assert len(Journal(tmp_path / "journal.json")) == 0
 
 
-def test_what_somebody_else_changes_is_set_again(host: Host, tmp_path: Path) -> None:
+def test_setting_changed_by_others_is_set_again(host: Host, tmp_path: Path) -> None:
     keeper = host.keeper(tmp_path / "journal.json")
     wanted = [want(SCHEDULER, "bfq low_latency=0")]
     keeper.apply(wanted)
@@ -137,7 +135,7 @@ def test_io_cost_is_set_read_back_and_switched_off_again(host: Host, tmp_path: P
     assert "ctrl=auto" in (host.cgroup / "io.cost.model").read_text()
 
 
-def test_an_operators_io_cost_comes_back(host: Host, tmp_path: Path) -> None:
+def test_io_cost_of_the_operator_is_restored(host: Host, tmp_path: Path) -> None:
     own = QOS_ON.replace("max=100.00", "max=150.00")
     (host.cgroup / "io.cost.qos").write_text(f"8:0 {QOS_OFF}\n8:16 {own}\n")
     actuator = BlockQueueActuator(host.sys, host.cgroup)
@@ -149,18 +147,18 @@ def test_an_operators_io_cost_comes_back(host: Host, tmp_path: Path) -> None:
     assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
 
 
-def test_a_missing_module_is_named(host: Host, tmp_path: Path) -> None:
+def test_missing_kernel_module_is_named(host: Host, tmp_path: Path) -> None:
     (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "kyber")])
     assert outcome.state is OutcomeState.UNAPPLIED
     assert "modprobe kyber-iosched" in outcome.reason
 
 
-def test_a_parameter_that_is_not_there_is_reported(host: Host, tmp_path: Path) -> None:
+def test_missing_parameter_is_reported(host: Host, tmp_path: Path) -> None:
     (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "bfq turbo=1")])
     assert (outcome.state, "turbo" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
 
 
-def test_a_device_that_is_gone_or_another_one_by_now_is_left_alone(host: Host, tmp_path: Path) -> None:
+def test_removed_or_replaced_device_is_not_touched(host: Host, tmp_path: Path) -> None:
     keeper = host.keeper(tmp_path / "journal.json")
     keeper.apply([want(SCHEDULER, "bfq")])
     link = host.sys / "dev" / "block" / "8:16"
@@ -176,7 +174,7 @@ def test_a_device_that_is_gone_or_another_one_by_now_is_left_alone(host: Host, t
     assert len(Journal(tmp_path / "journal.json")) == 0
 
 
-def test_partitions_and_devices_that_pass_requests_on_are_refused(tmp_path: Path) -> None:
+def test_partitions_and_stacked_devices_are_refused(tmp_path: Path) -> None:
     disk = tmp_path / "sdx"
     (disk / "sdx1").mkdir(parents=True)
     (disk / "sdx1" / "partition").write_text("1\n")
@@ -199,14 +197,14 @@ def test_partitions_and_devices_that_pass_requests_on_are_refused(tmp_path: Path
         (Knob(Lever.DEVICE_COST, "sdx", "weights", "8:16"), "a=b"),
     ],
 )
-def test_what_is_no_value_of_a_knob_is_refused_and_touches_nothing(
+def test_invalid_value_is_refused_and_changes_nothing(
     host: Host, tmp_path: Path, knob: Knob, value: str | float | None
 ) -> None:
     (outcome,) = host.keeper(tmp_path / "journal.json").apply([Setting(knob, value, "", "")])
     assert (outcome.state, host.writes) == (OutcomeState.UNAPPLIED, 0)
 
 
-def test_without_io_cost_it_says_so(host: Host) -> None:
+def test_missing_io_cost_is_reported(host: Host) -> None:
     with pytest.raises(ActError, match="cgroup v2"):
         BlockQueueActuator(host.sys, None).read(QOS)
     (host.cgroup / "io.cost.qos").unlink()
@@ -215,7 +213,7 @@ def test_without_io_cost_it_says_so(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("tick_ms", "kept"), [(1.0, "10"), (4.0, "12"), (10.0, "10")])
-def test_times_come_out_as_whole_ticks(host: Host, tick_ms: float, kept: str) -> None:
+def test_times_are_rounded_to_whole_ticks(host: Host, tick_ms: float, kept: str) -> None:
     actuator = BlockQueueActuator(host.sys, None, tick_ms)
     wanted = "mq-deadline read_expire=10 fifo_batch=10"
     assert actuator.normalise(SCHEDULER, wanted) == f"mq-deadline read_expire={kept} fifo_batch=10"

@@ -1,4 +1,4 @@
-"""Calls that hang: nobody waits for them, and no threads pile up."""
+"""Calls that hang do not block others or accumulate threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def until_none() -> None:
         time.sleep(0.01)
 
 
-def test_results_and_errors_come_through() -> None:
+def test_results_and_errors_are_returned() -> None:
     calls = BoundedCalls(WHAT, timeout_s=5)
     assert [calls.call("a", lambda: 1), calls.call("b", lambda: 2)] == [1, 2]
     with pytest.raises(ZeroDivisionError):
@@ -35,7 +35,7 @@ def test_results_and_errors_come_through() -> None:
     assert threads() == 0
 
 
-def test_one_that_hangs_holds_up_nobody_else_and_is_taken_up_again() -> None:
+def test_hanging_call_does_not_block_others_and_is_resumed() -> None:
     calls, gate = BoundedCalls(WHAT, timeout_s=0.5), threading.Event()
     with pytest.raises(ActError, match=r"has not answered for \d+\.\d s") as refused:
         calls.call("stuck", gate.wait)
@@ -62,7 +62,7 @@ def test_one_that_hangs_holds_up_nobody_else_and_is_taken_up_again() -> None:
     assert threads() == 0
 
 
-def test_threads_do_not_pile_up() -> None:
+def test_hanging_calls_do_not_accumulate_threads() -> None:
     calls, gate = BoundedCalls(WHAT, timeout_s=0.01, max_threads=3), threading.Event()
     for number in range(20):
         with pytest.raises(ActError):
@@ -81,7 +81,7 @@ class Clock:
         return self.now_s
 
 
-def test_who_is_answers_slowly_has_the_full_time_again() -> None:
+def test_slow_answer_restores_full_timeout() -> None:
     """Else no answer would be waited for again where each takes longer than the little time."""
     clock = Clock()
     calls = one_that_hung_until(1.0, clock)
@@ -94,7 +94,7 @@ def test_who_is_answers_slowly_has_the_full_time_again() -> None:
     until_none()
 
 
-def test_who_hangs_for_long_is_given_little_time_until_it_answers() -> None:
+def test_long_hang_shortens_timeout_until_it_answers() -> None:
     clock = Clock()
     calls = one_that_hung_until(60.0, clock)
     with pytest.raises(ActError):
@@ -121,7 +121,7 @@ def one_that_hung_until(now_s: float, clock: Clock) -> BoundedCalls:
     return calls
 
 
-def test_nothing_is_said_of_what_is_being_changed() -> None:
+def test_hanging_change_refuses_further_calls() -> None:
     calls, gate = BoundedCalls(WHAT, timeout_s=0.01), threading.Event()
     calls.refuse_while_hanging("a")
     with pytest.raises(ActError):

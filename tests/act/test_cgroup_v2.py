@@ -67,7 +67,7 @@ def test_limits_are_read(tree: Tree) -> None:
     assert read(limit("read_iops", DeviceNumber(7, 7))) is None
 
 
-def test_a_limit_is_written_alone(tree: Tree) -> None:
+def test_writing_one_limit_keeps_the_others(tree: Tree) -> None:
     for value, text in ((300.0, "259:0 wiops=300"), (None, "259:0 wiops=max")):
         (tree.vm / "io.max").write_text("")
         tree.actuator.write(limit("write_iops"), value)
@@ -138,7 +138,9 @@ def test_a_parent_without_io_is_named(tree: Tree) -> None:
     (tree.root / "machine.slice" / "cgroup.subtree_control").write_text("cpu memory\n")
     with pytest.raises(ActError) as refused:
         tree.actuator.write(limit("read_iops"), 5)
-    assert f"{tree.root}/machine.slice gives its groups no io controller" in refused.value.reason
+    assert (
+        f"{tree.root}/machine.slice does not enable the io controller for its groups" in refused.value.reason
+    )
     assert f"echo +io > {tree.root}/machine.slice/cgroup.subtree_control" in refused.value.hint
     assert not refused.value.gone
     assert not (tree.vm / "io.max").exists()
@@ -173,19 +175,19 @@ def test_settings_that_cgroups_do_not_have_are_refused(tree: Tree, knob: Knob) -
 
 
 @pytest.mark.parametrize("text", ["", "default x\n", "8:0 50\n", "\x00\n"])
-def test_a_weight_that_is_not_understood(tree: Tree, text: str) -> None:
+def test_unparsable_weight_is_refused(tree: Tree, text: str) -> None:
     (tree.vm / "io.bfq.weight").write_text(text)
     with pytest.raises(ActError, match="the weight in it is not valid"):
         tree.actuator.read(weight())
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "259:0\n", "259:0 riops\n", "259:0 riops=x\n", "x riops=3\n"])
-def test_limits_that_are_not_understood_are_none(tree: Tree, text: str) -> None:
+def test_unparsable_limits_are_unknown(tree: Tree, text: str) -> None:
     (tree.vm / "io.max").write_text(text)
     assert tree.actuator.read(limit("read_iops")) is None
 
 
-def test_which_weights_take_effect(tree: Tree) -> None:
+def test_weights_take_effect_only_under_bfq_or_io_cost(tree: Tree) -> None:
     def found() -> str:
         can = probe(tree.tree, tree.sys, [NVME]).devices[NVME]
         return can.weights.mechanism if can.weights else can.problem
@@ -218,7 +220,7 @@ def test_which_weights_take_effect(tree: Tree) -> None:
         ("", "0", 10),
     ],
 )
-def test_the_step_of_limits_is_a_request_in_each_slice_of_the_kernel(
+def test_limit_step_is_one_request_per_kernel_slice(
     tree: Tree, release: str, rotational: str, step: float
 ) -> None:
     (tree.queue / "rotational").write_text(f"{rotational}\n")
@@ -235,7 +237,7 @@ def test_io_latency_is_found_below_the_root(tree: Tree) -> None:
     assert found()
 
 
-def test_nvme_multipath_takes_limits_only(tree: Tree) -> None:
+def test_nvme_multipath_supports_limits_only(tree: Tree) -> None:
     (tree.root / "machine.slice" / "io.latency").write_text("")
     (tree.root / "io.cost.qos").write_text("259:0 enable=1 ctrl=auto\n")
     head = tree.sys / "devices" / "virtual" / "nvme-subsystem" / "nvme-subsys0" / "nvme0n1"
@@ -250,7 +252,7 @@ def test_nvme_multipath_takes_limits_only(tree: Tree) -> None:
     assert "nvme_core.multipath=N" in can.problem
 
 
-def test_systemd_sets_what_its_units_have_on_v2_only(tree: Tree, tmp_path: Path) -> None:
+def test_systemd_properties_are_used_on_v2_only(tree: Tree, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert not probe(tree.tree, tree.sys, [NVME], run).systemd
     (run / "systemd" / "system").mkdir(parents=True)
@@ -266,7 +268,7 @@ def test_host_without_cgroups_is_reported(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("missing", ["", "v2", "systemd", "bfq"])
-def test_systemd_maps_weights_of_libvirt_only_with_all_three(tmp_path: Path, missing: str) -> None:
+def test_systemd_maps_libvirt_weights_only_if_three_conditions_hold(tmp_path: Path, missing: str) -> None:
     queue = tmp_path / "sys" / "block" / "sda" / "queue"
     queue.mkdir(parents=True)
     (queue / "scheduler").write_text("mq-deadline [none] bfq\n" if missing == "bfq" else "none [bfq]\n")

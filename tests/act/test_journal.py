@@ -29,7 +29,7 @@ def test_journal_reads_back_what_was_written(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["journal.json"]
 
 
-def test_words_there_and_back_and_what_an_older_release_wrote(tmp_path: Path) -> None:
+def test_values_survive_and_older_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     knob = Knob(Lever.DEVICE_SCHEDULER, "sda", "scheduler", "8:0")
     Journal(path).add({knob: Original("bfq low_latency=1", "")})
@@ -40,7 +40,7 @@ def test_words_there_and_back_and_what_an_older_release_wrote(tmp_path: Path) ->
     assert original == Original(5.0, "a")
 
 
-def test_the_first_original_stays(tmp_path: Path) -> None:
+def test_first_original_value_is_kept(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.add({FTL: Original(1.0, "db")})
     journal.add({FTL: Original(2.0, "db")})
@@ -49,7 +49,7 @@ def test_the_first_original_stays(tmp_path: Path) -> None:
     assert len(Journal(tmp_path / "journal.json")) == 0
 
 
-def test_a_boot_takes_what_the_kernel_kept(tmp_path: Path) -> None:
+def test_reboot_drops_originals_of_settings_kept_by_the_kernel(tmp_path: Path) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("one\n")
     Journal(tmp_path / "j", boot).add({CGROUP: Original(None, "web"), FTL: Original(1.5, "db")})
@@ -89,7 +89,7 @@ ENTRY = {
         {"format_version": 3, "entries": []},
     ],
 )
-def test_a_damaged_one_is_refused_and_left_as_it_is(tmp_path: Path, content: Any) -> None:
+def test_damaged_journal_is_refused_and_kept(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "journal.json"
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     path.write_bytes(raw)
@@ -108,7 +108,7 @@ def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, raw: by
         Journal(path)
 
 
-def test_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
+def test_fifo_in_place_of_the_journal_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "journal.json")
     with pytest.raises(UserError, match="is not a regular file") as refused:
         Journal(tmp_path / "journal.json")

@@ -58,7 +58,9 @@ steps = st.lists(
 
 @settings(max_examples=120, deadline=None)
 @given(steps)
-def test_originals_come_back(history: list[tuple[str, dict[Knob, float | None], int | None]]) -> None:
+def test_original_values_are_restored(
+    history: list[tuple[str, dict[Knob, float | None], int | None]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder) / "journal.json")
         named: set[Knob] = set()
@@ -116,7 +118,7 @@ def test_rounded_values_are_reported(world: World) -> None:
     assert clipped.reason == "4000 is 1000 there"
 
 
-def test_drift_is_corrected_within_a_rotation(world: World) -> None:
+def test_drift_is_corrected_within_one_rotation_of_checks(world: World) -> None:
     wanted = [want(knob, 300) for knob in KNOBS]
     world.keeper.apply(wanted)
     for knob in KNOBS:
@@ -131,7 +133,7 @@ def test_drift_is_corrected_within_a_rotation(world: World) -> None:
     assert world.actuator.values == originals()
 
 
-def test_few_are_read_once_they_are_in_force(tmp_path: Path) -> None:
+def test_settings_in_force_are_read_in_rotation(tmp_path: Path) -> None:
     knobs = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(500)]
     actuator = MemoryActuator(dict.fromkeys(knobs, 100.0))
     keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
@@ -143,7 +145,7 @@ def test_few_are_read_once_they_are_in_force(tmp_path: Path) -> None:
     assert actuator.reads == len(knobs)
 
 
-def test_what_does_not_take_is_unapplied(world: World) -> None:
+def test_setting_without_effect_is_unapplied(world: World) -> None:
     world.actuator.deaf.add(WEIGHTS[0])
     for _ in range(2):
         (outcome,) = world.keeper.apply([want(WEIGHTS[0], 300)])
@@ -163,7 +165,7 @@ def test_one_failure_does_not_stop_the_others(world: World) -> None:
     assert outcomes[0].reason == "no such file (load bfq)"
 
 
-def test_what_was_set_to_nearly_the_original_is_restored_exactly(world: World) -> None:
+def test_value_close_to_the_original_is_restored_exactly(world: World) -> None:
     world.keeper.apply([want(LIMITS[1], 600.0)])
     nearly = 500.00000000000006
     world.actuator.values[LIMITS[1]] = nearly
@@ -171,13 +173,13 @@ def test_what_was_set_to_nearly_the_original_is_restored_exactly(world: World) -
     assert world.actuator.values == originals()
 
 
-def test_two_vms_on_one_knob(world: World) -> None:
+def test_conflicting_values_for_one_knob_are_reported(world: World) -> None:
     first, second = world.keeper.apply([want(WEIGHTS[0], 3, "a"), want(WEIGHTS[0], 4, "b")])
     assert (first.state, first.after) == (OutcomeState.APPLIED, 3)
-    assert (second.state, second.reason) == (OutcomeState.UNAPPLIED, "VM a wants 3 of the same knob")
+    assert (second.state, second.reason) == (OutcomeState.UNAPPLIED, "VM a sets the same knob to 3")
 
 
-def test_settings_of_what_is_gone_are_dropped(world: World) -> None:
+def test_settings_of_removed_objects_are_dropped(world: World) -> None:
     world.keeper.apply([want(WEIGHTS[0], 3), want(WEIGHTS[1], 3)])
     del world.actuator.values[WEIGHTS[0]]
     outcomes = world.keeper.undo()
@@ -186,7 +188,7 @@ def test_settings_of_what_is_gone_are_dropped(world: World) -> None:
     assert len(Journal(world.path)) == 0
 
 
-def test_a_new_object_of_the_same_name_has_its_own_original(world: World) -> None:
+def test_recreated_object_has_its_own_original_value(world: World) -> None:
     world.keeper.apply([want(LIMITS[0], 50)])
     del world.actuator.values[LIMITS[0]]
     (gone,) = world.keeper.apply([want(LIMITS[0], 50)], verify_all=True)
@@ -197,7 +199,7 @@ def test_a_new_object_of_the_same_name_has_its_own_original(world: World) -> Non
     assert world.actuator.values[LIMITS[0]] == 77
 
 
-def test_what_cannot_be_given_back_now_is_later(world: World) -> None:
+def test_failed_restore_is_retried(world: World) -> None:
     world.keeper.apply([want(WEIGHTS[0], 3), want(WEIGHTS[1], 3)])
     world.actuator.broken[WEIGHTS[0]] = ActError("nobody answers")
     assert [o.state for o in world.keeper.undo()] == [OutcomeState.UNAPPLIED, OutcomeState.RESTORED]
@@ -207,7 +209,7 @@ def test_what_cannot_be_given_back_now_is_later(world: World) -> None:
     assert world.actuator.values == originals()
 
 
-def test_one_that_has_to_wait_for_another(tmp_path: Path) -> None:
+def test_dependent_setting_waits_for_the_other(tmp_path: Path) -> None:
     class Budget(MemoryActuator):
         """The sum of all values is bounded, as that of OPS blocks is."""
 
@@ -224,7 +226,7 @@ def test_one_that_has_to_wait_for_another(tmp_path: Path) -> None:
     assert [o.state for o in keeper.undo()] == [OutcomeState.RESTORED] * 3
 
 
-def test_without_a_journal_nothing_is_touched(tmp_path: Path) -> None:
+def test_nothing_is_changed_without_a_journal(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     actuator = MemoryActuator(originals())
@@ -239,7 +241,7 @@ def test_without_a_journal_nothing_is_touched(tmp_path: Path) -> None:
     assert actuator.values[WEIGHTS[1]] == 100
 
 
-def test_ops_are_given_back_by_undo_only(tmp_path: Path) -> None:
+def test_ops_are_restored_by_undo_only(tmp_path: Path) -> None:
     from slo_ctl.act.journal import Original
 
     knob = Knob(Lever.FTL_OPS, "ssd0/a", "ops_blocks")
@@ -254,12 +256,12 @@ def test_ops_are_given_back_by_undo_only(tmp_path: Path) -> None:
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.RESTORED, 20, 10)
 
 
-def test_knobs_say_what_they_are() -> None:
+def test_knobs_are_described() -> None:
     assert len(set(map(str, KNOBS))) == len(KNOBS)
     assert all(a != b for a, b in itertools.combinations(KNOBS, 2))
 
 
-def test_the_same_settings_again_and_then_fewer(world: World) -> None:
+def test_repeated_and_fewer_settings_are_noticed(world: World) -> None:
     """What is remembered from one call to the next hides no change, also not of a list that is changed."""
     (one, other), actuator = WEIGHTS[:2], world.actuator
     wanted = [want(one, 2.0), want(other, 3.0)]

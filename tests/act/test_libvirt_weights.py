@@ -88,7 +88,7 @@ def actuator(host: SystemdHost) -> LibvirtActuator:
     return LibvirtActuator(systemd_maps_weights=True, open_connection=host.open)
 
 
-def test_every_bfq_weight_gets_through_systemd(actuator: LibvirtActuator) -> None:
+def test_every_bfq_weight_survives_systemd_mapping(actuator: LibvirtActuator) -> None:
     for weight in range(1, 1001):
         actuator.write(WEIGHT, weight)
         assert actuator.read(WEIGHT) == weight
@@ -96,16 +96,14 @@ def test_every_bfq_weight_gets_through_systemd(actuator: LibvirtActuator) -> Non
 
 
 @pytest.mark.parametrize("code", ["VIR_ERR_INVALID_CONN", "VIR_ERR_RPC", "VIR_ERR_SYSTEM_ERROR"])
-def test_a_lost_connection_is_made_again(actuator: LibvirtActuator, host: SystemdHost, code: str) -> None:
+def test_lost_connection_is_reopened(actuator: LibvirtActuator, host: SystemdHost, code: str) -> None:
     assert actuator.read(WEIGHT) == 100
     host.codes, host.alive = [getattr(libvirt, code)], False
     assert actuator.read(WEIGHT) == 100
     assert host.opened == 2
 
 
-def test_a_libvirtd_that_is_down_is_not_a_vm_that_is_gone(
-    actuator: LibvirtActuator, host: SystemdHost
-) -> None:
+def test_libvirtd_down_is_not_taken_for_vm_gone(actuator: LibvirtActuator, host: SystemdHost) -> None:
     host.codes = [libvirt.VIR_ERR_RPC] * 2
     with pytest.raises(ActError) as refused:
         actuator.read(WEIGHT)
@@ -124,7 +122,7 @@ def test_vm_that_is_gone_is_reported(actuator: LibvirtActuator, host: SystemdHos
     assert off.value.gone
 
 
-def test_a_vhost_user_disk(actuator: LibvirtActuator) -> None:
+def test_limits_of_vhost_user_disk_are_refused(actuator: LibvirtActuator) -> None:
     with pytest.raises(ActError, match="vhost-user"):
         actuator.write(LIMIT, 100)
 
@@ -140,7 +138,7 @@ class HangingHost(SystemdHost):
         return super().lookupByUUIDString(uuid)
 
 
-def test_one_vm_that_hangs_holds_up_no_other() -> None:
+def test_hanging_vm_does_not_block_others() -> None:
     gate = threading.Event()
     actuator = LibvirtActuator(open_connection=HangingHost(gate).open, timeout_s=0.05)
     stuck = Knob(Lever.LIBVIRT_WEIGHT, "stuck", "weight")

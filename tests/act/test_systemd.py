@@ -115,7 +115,7 @@ def knob(name: str, device: str = NVME) -> Knob:
         ("latency_us", 5000.0, ("IODeviceLatencyTargetUSec", {NODE: 5000})),
     ],
 )
-def test_properties_are_set_read_back_and_taken_back(
+def test_properties_are_set_read_back_and_restored(
     systemd: FakeSystemd, tmp_path: Path, name: str, value: float, assigned: tuple[str, int | Entries]
 ) -> None:
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
@@ -133,7 +133,7 @@ def test_properties_are_set_read_back_and_taken_back(
     assert {path: path.read_text() for path in systemd.group.iterdir()} == files
 
 
-def test_a_weight_that_the_unit_had_is_given_back(systemd: FakeSystemd, tmp_path: Path) -> None:
+def test_weight_of_the_unit_is_restored(systemd: FakeSystemd, tmp_path: Path) -> None:
     systemd.weight = 70
     systemd.realise()
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
@@ -142,13 +142,13 @@ def test_a_weight_that_the_unit_had_is_given_back(systemd: FakeSystemd, tmp_path
     assert systemd.assigned == [("IOWeight", 300), ("IOWeight", 70)]
 
 
-def test_a_device_keeps_the_name_that_the_property_has_for_it(systemd: FakeSystemd) -> None:
+def test_device_name_used_by_the_property_is_kept(systemd: FakeSystemd) -> None:
     systemd.by_device["IOReadIOPSMax"] = {NODE: 900, "/dev/gone": 5}
     systemd.actuator.write(knob("read_iops"), 400.0)
     assert systemd.by_device["IOReadIOPSMax"] == {NODE: 400, "/dev/gone": 5}
 
 
-def test_what_systemd_does_not_take_is_reported(systemd: FakeSystemd, tmp_path: Path) -> None:
+def test_value_refused_by_systemd_is_reported(systemd: FakeSystemd, tmp_path: Path) -> None:
     systemd.deaf = True
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     outcomes = keeper.apply([Setting(knob(name), 300.0, "web", "") for name in ("cost_weight", "read_iops")])
@@ -157,7 +157,7 @@ def test_what_systemd_does_not_take_is_reported(systemd: FakeSystemd, tmp_path: 
     ] * 2
 
 
-def test_a_limit_written_past_systemd_is_not_taken_away(systemd: FakeSystemd, tmp_path: Path) -> None:
+def test_limit_written_without_systemd_is_kept(systemd: FakeSystemd, tmp_path: Path) -> None:
     """systemd writes all four limits of a device at once, those that it does not know of as max."""
     (systemd.group / "io.max").write_text(f"{NVME} rbps=max wbps=5000 riops=max wiops=max\n")
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
@@ -171,7 +171,7 @@ def test_a_limit_written_past_systemd_is_not_taken_away(systemd: FakeSystemd, tm
     assert outcome.state is OutcomeState.APPLIED
 
 
-def test_what_somebody_writes_beside_it_later_outlives_it(systemd: FakeSystemd, tmp_path: Path) -> None:
+def test_later_limit_written_by_others_is_kept(systemd: FakeSystemd, tmp_path: Path) -> None:
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
     (systemd.group / "io.max").write_text(f"{NVME} rbps=max wbps=5000 riops=400 wiops=max\n")
@@ -181,7 +181,7 @@ def test_what_somebody_writes_beside_it_later_outlives_it(systemd: FakeSystemd, 
     assert (systemd.group / "io.max").read_text().startswith(f"{NVME} wbps=5000\n")
 
 
-def test_a_group_without_the_controller_has_nothing_of_its_own(systemd: FakeSystemd) -> None:
+def test_group_without_controller_gets_it_from_systemd(systemd: FakeSystemd) -> None:
     """systemd enables it with the first property."""
     for name in ("io.weight", "io.max"):
         (systemd.group / name).unlink()
@@ -191,7 +191,7 @@ def test_a_group_without_the_controller_has_nothing_of_its_own(systemd: FakeSyst
     assert systemd.actuator.read(knob("read_iops")) == 400.0
 
 
-def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+def test_hanging_systemd_is_not_waited_for(tmp_path: Path) -> None:
     systemd = FakeSystemd(tmp_path)
     answers = threading.Event()
     actuator = systemd.waiting_for(lambda: answers.wait(20.0), timeout_s=0.05)
@@ -207,7 +207,7 @@ def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     actuator.close()
 
 
-def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> None:
+def test_slow_systemd_still_applies_the_change(tmp_path: Path) -> None:
     """Though nothing is ever answered in time, and nothing is taken for restored meanwhile."""
     systemd = FakeSystemd(tmp_path)
     slow = threading.Event()
@@ -230,7 +230,7 @@ def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> Non
     actuator.close()
 
 
-def test_somebody_who_writes_past_systemd_is_found_out(systemd: FakeSystemd, tmp_path: Path) -> None:
+def test_write_without_systemd_is_detected(systemd: FakeSystemd, tmp_path: Path) -> None:
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     setting = Setting(knob("cost_weight"), 300.0, "web", "")
     keeper.apply([setting])
@@ -268,12 +268,12 @@ def test_device_that_is_gone_is_reported(systemd: FakeSystemd) -> None:
         ("", None),
     ],
 )
-def test_which_unit_a_group_is_of(cgroup: str, unit: str | None) -> None:
+def test_unit_of_a_group_is_found(cgroup: str, unit: str | None) -> None:
     assert unit_of(cgroup) == unit
 
 
 @given(st.text())
-def test_units_have_no_surprising_characters(cgroup: str) -> None:
+def test_unit_names_have_no_special_characters(cgroup: str) -> None:
     unit = unit_of(cgroup)
     assert unit is None or (unit.isascii() and not set(unit) & set(" \n\0'\"$;|&/"))
 

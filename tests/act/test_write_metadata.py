@@ -36,7 +36,7 @@ def test_written_metadata_reads_back_the_same(vm: WritableDomain) -> None:
     write_metadata(vm, {})
 
 
-def test_what_is_not_taken_is_reported(vm: WritableDomain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_metadata_is_reported(vm: WritableDomain, monkeypatch: pytest.MonkeyPatch) -> None:
     call = vm.call
 
     def deaf(method: str, *arguments: Any, hint: str = "") -> Any:

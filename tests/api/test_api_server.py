@@ -117,7 +117,7 @@ def served() -> Iterator[Served]:
         assert not path.exists()
 
 
-def test_status_is_the_dataclass(served: Served) -> None:
+def test_status_equals_the_dataclass(served: Served) -> None:
     assert from_json(served.client.get("/v1/status")) == STATUS
     served.controller.latest = None
     with pytest.raises(UserError, match="first epoch"):
@@ -129,7 +129,7 @@ def test_status_is_the_dataclass(served: Served) -> None:
     assert [vm["vm"] for vm in served.client.get("/v1/vms")["vms"]] == ["web/1"]
 
 
-def test_setting_and_unsetting(served: Served) -> None:
+def test_slo_is_set_and_unset(served: Served) -> None:
     reply = served.client.put("/v1/vms/web/1/slo?force=true", {"fields": {"weight": 3, "p99": "5ms"}})
     assert reply["slo"]["weight"] == 3
     assert reply["vm_set"] == {"weight": 3.0, "p99_latency_us": 5000.0}
@@ -197,7 +197,7 @@ def test_plan_history_reload_metrics(served: Served) -> None:
     assert 'slo_ctl_vm_verdict{device="ssd0",verdict="ok",vm="web/1"} 1.0' in text
 
 
-def test_the_description_is_real(served: Served) -> None:
+def test_openapi_describes_real_routes(served: Served) -> None:
     text = _raw(served.path, b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     api = json.loads(text.partition(b"\r\n\r\n")[2])
     reply = api["paths"]["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
@@ -220,9 +220,7 @@ def test_the_description_is_real(served: Served) -> None:
         ("delete", "/v1/vms/{name}/slo", "/v1/vms/web/1/slo"),
     ],
 )
-def test_replies_have_the_fields_that_the_description_names(
-    served: Served, method: str, path: str, asked: str
-) -> None:
+def test_replies_have_the_documented_fields(served: Served, method: str, path: str, asked: str) -> None:
     text = _raw(served.path, b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     api = json.loads(text.partition(b"\r\n\r\n")[2])
     content = api["paths"][path][method]["responses"]["200"]["content"]["application/json"]
@@ -230,14 +228,14 @@ def test_replies_have_the_fields_that_the_description_names(
     assert set(getattr(served.client, method)(asked)) == {"format_version", *described}
 
 
-def test_its_mode_and_a_second_server(served: Served) -> None:
+def test_socket_has_its_mode_and_refuses_a_second_server(served: Served) -> None:
     assert stat.S_IMODE(served.path.stat().st_mode) == 0o660
     with pytest.raises(UserError, match="address already in use"):
         ApiServer(FakeController(), served.path, "no-such-group")
     assert served.client.get("/v1/health")
 
 
-def test_a_stale_socket_makes_way(tmp_path: Path) -> None:
+def test_stale_socket_is_replaced(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="slo-") as folder:
         path = Path(folder) / "api.sock"
         with socket.socket(socket.AF_UNIX) as dead:
@@ -278,7 +276,7 @@ def test_large_bodies_and_headers_are_refused(served: Served) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.builds(lambda b: b"PUT /v1/vms/a/slo HTTP/1.1\r\n" + b, st.binary()))
-def test_garbage_harms_nobody(served: Served, garbage: bytes) -> None:
+def test_garbage_does_not_affect_other_clients(served: Served, garbage: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(5)
         client.connect(str(served.path))
@@ -298,7 +296,7 @@ json_values = st.recursive(
     st.dictionaries(st.sampled_from(["weight", "min_iops", "p99", "max_bandwidth", "x"]), json_values)
     | json_values
 )
-def test_any_json_is_taken_or_refused(served: Served, body: Any) -> None:
+def test_any_json_is_accepted_or_refused(served: Served, body: Any) -> None:
     output = ""
     try:
         served.client.put("/v1/vms/web/1/slo", {"fields": body})
@@ -383,7 +381,7 @@ def http(status: str, body: bytes) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def test_answers_and_refusals() -> None:
+def test_client_returns_answers_and_refusals() -> None:
     with answering(http("200 OK", b'{"format_version": 1, "vms": []}')) as client:
         assert client.get("/v1/vms") == {"format_version": 1, "vms": []}
     refusal = b'{"format_version": 1, "error": {"message": "there is no VM web", "hint": "see `vm list`"}}'
@@ -393,7 +391,7 @@ def test_answers_and_refusals() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"<html>", b'{"error": "text"}', b'{"error": null}'])
-def test_a_refusal_that_is_not_ours(body: bytes) -> None:
+def test_error_of_another_server_is_reported(body: bytes) -> None:
     with answering(http("500 Oops", body)) as client, pytest.raises(UserError, match="500"):
         client.get("/v1/status")
 

@@ -1,4 +1,4 @@
-"""The page over real TCP: what is there, who may ask, and what its files may do."""
+"""The page over real TCP: its resources, access to it, and its content security policy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ask(
         ("/history.json?vm=web/1&minutes=60", "application/json", b'"points"'),
     ],
 )
-def test_what_is_there(port: int, target: str, kind: str, part: bytes) -> None:
+def test_page_serves_each_resource(port: int, target: str, kind: str, part: bytes) -> None:
     reply, body = ask(port, target)
     assert (reply.status, reply.headers["Content-Type"]) == (200, kind)
     assert part in body
@@ -78,7 +78,7 @@ def test_what_is_there(port: int, target: str, kind: str, part: bytes) -> None:
     assert int(head.headers["Content-Length"]) > 0
 
 
-def test_the_history_is_that_of_the_minutes_asked_for(port: int) -> None:
+def test_history_covers_the_requested_minutes(port: int) -> None:
     _, body = ask(port, "/history.json?vm=web/1&minutes=60")
     history = json.loads(body)
     assert history["vm"] == "web/1"
@@ -86,7 +86,7 @@ def test_the_history_is_that_of_the_minutes_asked_for(port: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_it_is_read_only(port: int, method: str) -> None:
+def test_page_refuses_writes(port: int, method: str) -> None:
     reply, body = ask(port, "/status.json", method)
     assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
     assert "read-only" in json.loads(body)["error"]["message"]
@@ -95,7 +95,7 @@ def test_it_is_read_only(port: int, method: str) -> None:
 @pytest.mark.parametrize(
     "target", ["/v1/status", "/v1/reload", "/metrics", "/page.py", "/../page.py", "//evil/", "/page/"]
 )
-def test_nothing_else_is_there(port: int, target: str) -> None:
+def test_unknown_path_is_404(port: int, target: str) -> None:
     assert ask(port, target)[0].status == 404
 
 
@@ -103,13 +103,13 @@ def test_nothing_else_is_there(port: int, target: str) -> None:
     ("query", "status"),
     [("", 422), ("vm=web/1&minutes=0", 422), ("vm=web/1&minutes=nan", 422), ("vm=broken", 503)],
 )
-def test_a_history_that_there_cannot_be(port: int, query: str, status: int) -> None:
+def test_history_of_unknown_vm_is_404(port: int, query: str, status: int) -> None:
     reply, body = ask(port, f"/history.json?{query}")
     assert (reply.status, set(json.loads(body)["error"])) == (status, {"message", "hint"})
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:9465", "127.9.9.9", "[::1]:9465"])
-def test_a_host_that_is_this_one(port: int, host: str) -> None:
+def test_loopback_host_headers_are_accepted(port: int, host: str) -> None:
     assert ask(port, "/status.json", Host=host)[0].status == 200
 
 
@@ -117,13 +117,13 @@ def test_a_host_that_is_this_one(port: int, host: str) -> None:
     "host",
     ["evil.example", "evil.example:9465", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", ""],
 )
-def test_a_name_that_was_made_to_point_here_is_refused(port: int, host: str) -> None:
+def test_dns_rebinding_is_refused(port: int, host: str) -> None:
     reply, body = ask(port, "/status.json", Host=host)
     assert reply.status == 421
     assert b"web/1" not in body
 
 
-def test_another_site_may_lead_here_but_not_ask_for_data(port: int) -> None:
+def test_cross_site_link_is_allowed_but_not_data(port: int) -> None:
     def status(target: str, mode: str) -> int:
         return ask(port, target, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode=mode)[0].status
 
@@ -132,7 +132,7 @@ def test_another_site_may_lead_here_but_not_ask_for_data(port: int) -> None:
     assert ask(port, "/status.json", Sec_Fetch_Site="same-origin")[0].status == 200
 
 
-def test_before_the_first_epoch(port: int, controller: FakeController) -> None:
+def test_page_answers_before_the_first_epoch(port: int, controller: FakeController) -> None:
     controller.latest = None
     try:
         reply, body = ask(port, "/status.json")
@@ -142,7 +142,7 @@ def test_before_the_first_epoch(port: int, controller: FakeController) -> None:
     assert "first epoch" in json.loads(body)["error"]["message"]
 
 
-def test_it_listens_only_where_asked_and_keeps_that_when_it_cannot(controller: FakeController) -> None:
+def test_page_keeps_its_address_if_the_new_one_fails(controller: FakeController) -> None:
     page, first, second = Page(controller), free_port(), free_port()
     page.listen(None)
     page.listen(f"127.0.0.1:{first}")
@@ -163,7 +163,7 @@ def test_it_listens_only_where_asked_and_keeps_that_when_it_cannot(controller: F
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9465", "[::]:9465", "192.0.2.1:9465", "localhost:9465"])
-def test_it_listens_on_no_other_address(controller: FakeController, address: str) -> None:
+def test_page_listens_on_loopback_only(controller: FakeController, address: str) -> None:
     with pytest.raises(UserError, match="not a loopback address"):
         Page(controller).listen(address)
 
@@ -180,7 +180,7 @@ def test_names_of_vms_cannot_become_markup() -> None:
     assert re.findall(ways, library) == []
 
 
-def test_the_page_needs_nothing_that_its_policy_forbids() -> None:
+def test_page_obeys_its_content_security_policy() -> None:
     html = SOURCES["index.html"]
     assert re.findall(r"\son\w+=|style=|<style|javascript:", html) == []
     assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {

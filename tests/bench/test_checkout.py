@@ -13,7 +13,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 SCRIPTS = sorted(path for path in BENCH.glob("*.py") if "__main__" in path.read_text())
 
 
-def test_packages_are_those_beside_bench_also_in_processes_that_it_starts(tmp_path: Path) -> None:
+def test_benches_and_their_children_use_packages_of_this_checkout(tmp_path: Path) -> None:
     for package in ("bench", "slo_ctl"):
         (tmp_path / package).mkdir()
     (tmp_path / "slo_ctl" / "__init__.py").touch()
@@ -29,7 +29,7 @@ def test_packages_are_those_beside_bench_also_in_processes_that_it_starts(tmp_pa
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_every_benchmark_uses_it_before_any_package(script: Path) -> None:
+def test_every_benchmark_imports_checkout_first(script: Path) -> None:
     modules = []
     for node in ast.parse(script.read_text()).body:
         if isinstance(node, ast.ImportFrom):

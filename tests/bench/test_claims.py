@@ -12,13 +12,13 @@ import pytest
 @pytest.mark.parametrize(
     "claim", [each for each in claims.CLAIMS if each.quick], ids=lambda claim: claim.where
 )
-def test_a_quick_claim_holds(claim: claims.Claim) -> None:
+def test_quick_claim_holds(claim: claims.Claim) -> None:
     holds, result = claims.outcome(claim)
     assert holds, f"{claim.claim}: {result}"
 
 
 @pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.claim[:40])
-def test_a_claim_is_made_by_a_page_and_has_a_command(claim: claims.Claim) -> None:
+def test_claim_names_its_page_and_command(claim: claims.Claim) -> None:
     for page in claim.where.split(", "):
         assert (claims.ROOT / page).is_file(), page
     python, *words = shlex.split(claim.command)
@@ -29,7 +29,7 @@ def test_a_claim_is_made_by_a_page_and_has_a_command(claim: claims.Claim) -> Non
         assert (claims.ROOT / file).exists(), file
 
 
-def test_the_page_has_every_claim_and_no_other() -> None:
+def test_claims_page_is_up_to_date() -> None:
     rows = [line for line in claims.page(claims.earlier()).splitlines() if line.startswith(("| ", "- "))]
     assert len(rows) == 1 + len(claims.CLAIMS)
     assert claims.page(claims.earlier()) == claims.PAGE.read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ def log_of(folder: Path, *requests: tuple[float, float]) -> Path:
     return path
 
 
-def test_requests_are_counted_by_the_second_they_were_completed_in(tmp_path: Path) -> None:
+def test_requests_are_counted_in_the_second_of_completion(tmp_path: Path) -> None:
     requests = read_requests(log_of(tmp_path, (0.1, 1), (2.5, 4), (0.9, 2), (1.0, 3), (7.0, 5)))
     assert requests.began_s == pytest.approx(BEGAN_S + 0.1)
     assert requests.per_second(BEGAN_S, 4) == [2, 1, 1, 0]
@@ -53,7 +53,7 @@ def test_shares_are_of_the_last_seconds() -> None:
     assert Load({"web": [0], "db": [0]}, {}).shares(2) == {"web": 0.0, "db": 0.0}
 
 
-def test_the_worst_window_slides() -> None:
+def test_worst_window_is_a_sliding_one() -> None:
     assert worst_window([10, 10, 4, 2, 6, 10], 3) == (2, 4.0)
     assert worst_window([10, 20], 3) == (0, 15.0)
     assert mean([]) == 0.0
@@ -63,7 +63,7 @@ def test_the_worst_window_slides() -> None:
     ("dip", "length_s", "kept"),
     [(100, 60, True), (86, 10, False), (91, 10, True), (94, 60, False), (0, 2, False)],
 )
-def test_a_case_is_kept_by_its_mean_and_by_its_worst_ten_seconds(dip: int, length_s: int, kept: bool) -> None:
+def test_case_is_judged_by_mean_and_worst_ten_seconds(dip: int, length_s: int, kept: bool) -> None:
     with_daemon = [100] * (60 - length_s) + [dip] * length_s
     found = compare([100] * 60, with_daemon)
     assert found.without_iops == 100
@@ -71,14 +71,14 @@ def test_a_case_is_kept_by_its_mean_and_by_its_worst_ten_seconds(dip: int, lengt
     assert found.kept is kept
 
 
-def test_the_worst_window_is_over_the_mean_without_the_daemon() -> None:
+def test_worst_window_is_relative_to_the_mean_without_daemon() -> None:
     found = compare([50, 150] * 30, [100] * 30 + [80] * 30)
     assert found.ratio == pytest.approx(0.9)
     assert found.worst_from_s == 30
     assert found.worst_ratio == pytest.approx(0.8)
 
 
-def test_nothing_without_the_daemon_is_no_ratio() -> None:
+def test_zero_without_daemon_gives_no_ratio() -> None:
     assert compare([0, 0], [1, 1]).ratio == 0
 
 
@@ -100,7 +100,7 @@ def test_reasons_that_differ_in_figures_only_are_one() -> None:
     ]
 
 
-def test_spans_of_seconds() -> None:
+def test_spans_of_seconds_are_formatted() -> None:
     assert spans([3, -1, 0, 1, 3, 7, 8]) == "-1-1, 3, 7-8"
     assert spans([]) == ""
 

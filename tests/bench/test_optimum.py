@@ -23,7 +23,7 @@ def comparison(run: Figures, best: Figures, best_of_all: Figures | None = None) 
     return Comparison("X", "two VMs", False, run, best, best_of_all or best, run, run, 1)
 
 
-def test_nothing_is_missed_where_nothing_is_better() -> None:
+def test_no_bar_is_missed_without_a_better_split() -> None:
     run = figures(vm("a", 100), vm("b", 300, 3))
     found = judged(comparison(run, run))
     assert (found.missed, found.notes) == ((), ())
@@ -38,7 +38,7 @@ def test_a_total_below_the_best_is_missed_with_both_splits() -> None:
     assert "0.909 of the best: OPS 20/80, best 40/60" in missed
 
 
-def test_a_split_that_takes_from_who_is_throttled_is_only_noted() -> None:
+def test_split_that_harms_a_throttled_vm_is_only_noted() -> None:
     run = figures(vm("qd1", 100), vm("qd256", 900))
     bold = figures(vm("qd1", 40), vm("qd256", 1200))
     found = judged(comparison(run, run, bold))
@@ -47,7 +47,7 @@ def test_a_split_that_takes_from_who_is_throttled_is_only_noted() -> None:
     assert "qd1 0.40" in found.notes[0]
 
 
-def test_who_has_its_share_by_weight_is_not_harmed() -> None:
+def test_vm_with_its_share_by_weight_is_not_harmed() -> None:
     before = figures(vm("a", 200), vm("b", 200), vm("c", 50))
     now = figures(vm("a", 160), vm("b", 250), vm("c", 45))
     assert harmed(now, before) == ["c"]
@@ -94,7 +94,7 @@ def test_distance_from_exact_proportions() -> None:
     assert off_weights([0, 0], [1, 1]) == 0
 
 
-def test_a_lower_total_is_told_with_what_differs() -> None:
+def test_lower_total_is_reported_with_the_difference() -> None:
     rows = (
         VmRow("large", 1, None, "pages/s", 500, 500, 900, 1, 1, 50),
         VmRow("small", 1, None, "pages/s", 300, 300, 100, 1, 1, 50),

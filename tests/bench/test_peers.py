@@ -88,7 +88,7 @@ def _events(tmp_path: Path) -> Path:
     return path
 
 
-def test_both_peers_say_the_same_of_six_requests(events: Path, tmp_path: Path) -> None:
+def test_parsers_of_both_peers_agree_on_six_requests(events: Path, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOG)
     of_disksim, of_mqsim = disksim_requests(events, [SIX], 8), mqsim_requests(tmp_path / "log", 0)
     assert of_disksim.response_ns.tolist() == [820_480, 820_480, 1_640_960, 80_480, 2_461_440, 1_281_920]
@@ -97,7 +97,7 @@ def test_both_peers_say_the_same_of_six_requests(events: Path, tmp_path: Path) -
     assert np.abs(of_disksim.completed_ns - of_mqsim.completed_ns).max() < 2_000
 
 
-def test_ours_takes_as_long_for_one_request() -> None:
+def test_slo_ctl_takes_as_long_for_one_request() -> None:
     ours = OurDrive(SMALL, our_config(SMALL))
     one = Phase(SIX.time_ns[:1], SIX.page[:1], SIX.is_write[:1])
     assert ours.play(one)[1] == pytest.approx(0.82048)
@@ -105,13 +105,13 @@ def test_ours_takes_as_long_for_one_request() -> None:
     assert ours.play(read)[1] == pytest.approx(0.08048)
 
 
-def test_a_request_that_was_not_given_is_refused(events: Path) -> None:
+def test_unknown_request_in_output_is_refused(events: Path) -> None:
     fewer = Phase(SIX.time_ns[:5], SIX.page[:5], SIX.is_write[:5])
     with pytest.raises(PeerError, match="completed 6 requests of 5"):
         disksim_requests(events, [fewer], 8)
 
 
-def test_counters_of_gc() -> None:
+def test_gc_counters_are_parsed() -> None:
     assert mqsim_flash(FTL, 1_155_440) == Flash(1_155_440, 2_771_204, 28_689)
     assert disksim_flash(CLEANED, 245_440) == Flash(245_440, 661_455, 7_071)
 
@@ -131,7 +131,7 @@ def test_dead_blocks_and_missing_counters_are_refused() -> None:
         mqsim_flash("<MQSim_Results/>", 1)
 
 
-def test_requests_that_mqsim_never_completed() -> None:
+def test_uncompleted_requests_of_mqsim_are_counted() -> None:
     said = "Flow trace - total requests generated: 1155440 total requests serviced:1154116\n"
     assert mqsim_never_completed(said) == 1_324
 
@@ -196,27 +196,27 @@ def test_a_fifth_of_the_pages_gets_four_fifths_of_the_writes() -> None:
     assert hottest / writes.sum() == pytest.approx(0.8, abs=0.02)
 
 
-def test_ours_without_gc_has_its_ideal_speed() -> None:
+def test_slo_ctl_without_gc_has_its_ideal_speed() -> None:
     found = run_ours(make_work("sequential", SMALL, 2_000, seed=1), SMALL)
     assert found.waf == 1.0
     assert found.iops == pytest.approx(2e9 / (SMALL.program_ns + SMALL.transfer_ns), rel=0.03)
 
 
-def test_what_is_not_built_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(PeerError, match="no such folder; --mqsim takes a checkout of MQSim"):
+def test_missing_build_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PeerError, match="no such directory; --mqsim takes a checkout of MQSim"):
         program_of(tmp_path / "nowhere", "MQSim", "MQSim")
     assert peers.main(["--mqsim", str(tmp_path), "--only", "sequential"]) == 2
     assert "build MQSim in its checkout first" in capsys.readouterr().err
 
 
-def test_a_checkout_of_disksim_without_ssds_is_said(tmp_path: Path) -> None:
+def test_disksim_checkout_without_ssd_extension_is_reported(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "disksim").touch(mode=0o755)
     with pytest.raises(PeerError, match="no SSD extension"):
         DiskSim(tmp_path)
 
 
-def test_the_table_and_the_reasons() -> None:
+def test_table_has_rows_and_reasons() -> None:
     drive = Drive()
     outcome = Outcome("DiskSim", "uniform", 3.75, 1155, 16.9, 82.8, 270_540, 93.1)
     lost = Outcome("MQSim, GC first", "uniform", 4.1, 1000, 72.0, 300.0, 60_000, 96.6, never_completed=1_239)
@@ -240,12 +240,12 @@ def test_a_peer_that_stalled_is_not_compared() -> None:
     assert "stalled" in peers.why([stalled], [same], Drive(), 108_000)[0]
 
 
-def test_what_ours_takes_is_said() -> None:
+def test_mean_of_slo_ctl_is_explained_by_gc() -> None:
     ours = Outcome("slo-ctl", "uniform", 3.37, 1379, 2.94, 4.18, 3_500_000, 90.0)
     assert "its part of GC, 2.90 ms" in peers.why([ours], [], Drive(), 108_000)[0]
 
 
-def test_only_known_work_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         peers.main(["--only", "uniform,random"])
     assert "random: not of uniform" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Changes through the control socket: OPS moves, sizes, weights, limits; and what is due of them."""
+"""Changes through the control socket: OPS moves, sizes, weights, limits; and which of them must persist."""
 
 from __future__ import annotations
 

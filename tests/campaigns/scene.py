@@ -1,4 +1,4 @@
-"""A device that goes on being served, and what it has to hold."""
+"""A device that stays in service, and its expected contents."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Held:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"resources"}))
-def test_nothing_that_was_promised_is_lost(name: str, tmp_path: Path) -> None:
+def test_round_of_each_campaign_finds_no_fault(name: str, tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("cc is not installed (scripts/setup.sh --real)")
     (result,) = Campaign(name, KINDS[name], tmp_path).run(SEED, 60, rounds=1)
@@ -42,7 +42,7 @@ def test_nothing_that_was_promised_is_lost(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 # What a file system keeps of a disk that failed is not certain: that fault is left to long runs.
 @pytest.mark.parametrize("name", sorted(set(FAULTS) - {"failing disk"}))
-def test_a_device_gets_over_what_the_host_withholds(name: str, tmp_path: Path) -> None:
+def test_device_recovers_from_exhausted_resources(name: str, tmp_path: Path) -> None:
     if name == "clock jumps" and fake_clock() is None:
         pytest.skip("faketime is not installed (scripts/setup.sh --real)")
     (result,) = Campaign(name.replace(" ", "-"), FAULTS[name], tmp_path).run(SEED, 60, rounds=1)
@@ -52,7 +52,7 @@ def test_a_device_gets_over_what_the_host_withholds(name: str, tmp_path: Path) -
     assert "fault" not in result, result["fault"]
 
 
-def test_each_sector_is_of_a_version_that_is_allowed() -> None:
+def test_sector_of_a_wrong_version_is_detected() -> None:
     ledger = Ledger(1)
     versions = [ledger.issue(0, 1) for _ in range(3)]
     ledger.due(0, 1, versions[1])
@@ -66,7 +66,7 @@ def test_each_sector_is_of_a_version_that_is_allowed() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_sync_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_does_not_sync_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("cc") is None:
         pytest.skip("cc is not installed (scripts/setup.sh --real)")
     monkeypatch.setenv("DISK_LOG_FORGETS_SYNCS", "1")

@@ -43,7 +43,7 @@ def test_help_shows_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "words", [("rplay",), ("--verbos",), ("replay", "--vn", "x"), ("replay", "--vm"), ("demo", "surplus")]
 )
-def test_usage_errors(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_exit_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*words) == 2
     shown = capsys.readouterr()
     output, hint = shown.err.splitlines()
@@ -60,14 +60,14 @@ def test_user_errors_are_one_line_whatever_is_in_them(
     assert capsys.readouterr().err == "slo-ctl: no such file a\\nb\\x1b[2J\nhint: try\\nanother\n"
 
 
-def test_user_errors_are_one_line_wherever_they_are_told() -> None:
+def test_user_errors_are_one_line_wherever_they_are_raised() -> None:
     error = UserError("key a\nb\x1b[2J is unknown", "did you mean\r\u202ea?")
     assert error.message == "key a\\nb\\x1b[2J is unknown"
     assert error.hint == "did you mean\\r\\u202ea?"
     assert str(error).isprintable()
 
 
-def test_user_errors_without_a_hint(
+def test_user_error_without_a_hint_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(monkeypatch, UserError("no"))
@@ -84,7 +84,9 @@ def test_trace_errors_are_user_errors(
     assert capsys.readouterr().err == "slo-ctl: a.spc:3: LBA: no number\nhint: see line 3\n"
 
 
-def test_unexpected_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_exits_with_1_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing(monkeypatch, ZeroDivisionError("oh"))
     monkeypatch.delenv("SLO_CTL_DEBUG", raising=False)
     assert run() == 1
@@ -124,7 +126,7 @@ def test_help_imports_nothing_heavy() -> None:
         ("jinja2", ["fsim", "ext", "--report", "r.html"]),
     ],
 )
-def test_a_package_that_is_not_installed_is_named(
+def test_missing_python_package_is_named(
     package: str,
     words: list[str],
     tmp_path: Path,
@@ -161,7 +163,7 @@ def test_a_package_that_is_not_installed_is_named(
         ["report"],
     ],
 )
-def test_without_plots_nothing_needs_the_packages_for_them(words: list[str], tmp_path: Path) -> None:
+def test_commands_without_plots_need_no_plot_packages(words: list[str], tmp_path: Path) -> None:
     """As on the daemon's host, which has only what the daemon needs."""
     code = (
         "import sys\n"
@@ -177,7 +179,7 @@ def test_without_plots_nothing_needs_the_packages_for_them(words: list[str], tmp
     assert done.returncode in (0, 1, 4), done.stderr
 
 
-def test_what_prints_results_imports_nothing_of_the_extra() -> None:
+def test_printing_results_imports_nothing_of_the_extra() -> None:
     shown = ("measurements", "replay_table")
     modules = ", ".join(["fsim.tables", *(f"slo_ctl.show.{name}" for name in shown)])
     code = (
@@ -189,7 +191,7 @@ def test_what_prints_results_imports_nothing_of_the_extra() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+def test_closed_pipe_prints_no_error() -> None:
     command = f"{shlex.quote(sys.executable)} -m slo_ctl.cli replay --help | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -203,7 +205,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("noun", ["vm", "device", "trace"])
-def test_a_noun_alone_prints_its_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_group_without_command_prints_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(noun) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith(f"Usage: slo-ctl {noun} [OPTIONS] COMMAND [ARGS]...\n")
@@ -224,7 +226,7 @@ def test_help_reads_the_same_with_every_release_of_typer_and_click(
     assert capsys.readouterr().out.startswith("Usage: slo-ctl status [OPTIONS] [VM]...\n")
 
 
-def test_a_value_that_is_not_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_option_value_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("completion", "powershell") == 2
     output = capsys.readouterr().err.splitlines()[0]
     assert "'powershell' is not one of 'bash', 'zsh', 'fish'" in output
@@ -239,7 +241,7 @@ def test_every_argument_has_its_help() -> None:
                 assert getattr(parameter, "help", None), f"{noun} {verb.name} {parameter.name}"
 
 
-def test_what_does_not_answer_is_4(
+def test_unreachable_server_exits_with_4(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(monkeypatch, UnreachableError("no answer", "start it"))
@@ -271,7 +273,9 @@ def test_an_interrupt_during_imports_is_quiet(module: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_configuration_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_configuration_directory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = ("--root", str(tmp_path), "--once")
     assert run("daemon", *root, "--config", str(tmp_path / "nope")) == 2
     assert f"--config: there is no directory {tmp_path / 'nope'}" in capsys.readouterr().err

@@ -23,7 +23,7 @@ def config(folder: Path, *words: str) -> int:
     return app.run(["config", *words, "--config", str(folder)])
 
 
-def test_a_valid_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_configuration_passes_the_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert config(folder, "check") == 0
     assert capsys.readouterr().out == f"{folder}: configuration is valid\n"
 
@@ -43,7 +43,7 @@ def test_all_errors_of_all_files_are_reported(folder: Path, capsys: pytest.Captu
     assert len(json.loads(capsys.readouterr().out)["errors"]) == 4
 
 
-def test_errors_across_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_across_tables_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "slo-ctl.toml").write_text("[vm.web]\nmin_iops = 50\nmax_iops = 5\n")
     assert config(folder, "check") == 2
     assert "min_iops=50 is more than max_iops=5" in capsys.readouterr().err
@@ -100,11 +100,11 @@ def test_fields_of_a_class_are_shown_with_their_origin(
     assert "slo-ctl.toml" not in capsys.readouterr().out
 
 
-def test_reload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = ("--root", str(tmp_path))
     with FakeDaemon(tmp_path, {"/v1/reload": {"format_version": 1, "config_problem": ""}}) as daemon:
         assert app.run(["config", "reload", *root]) == 0
-        assert "read the configuration again" in capsys.readouterr().out
+        assert "reloaded its configuration" in capsys.readouterr().out
         daemon.answers["/v1/reload"] = {"format_version": 1, "config_problem": "slo-ctl.toml:3: bad"}
         assert app.run(["config", "reload", *root]) == 2
         refused = capsys.readouterr().err.splitlines()

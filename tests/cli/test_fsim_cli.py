@@ -41,7 +41,7 @@ def test_table_report_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["drives"] == result["drives"]
 
 
-def test_a_block_trace_is_played_as_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_block_trace_is_replayed_as_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.csv"
     lines = [f"{128166372003061629 + i},host,0,Write,{i % 300 * 65536},65536,100" for i in range(600)]
     trace.write_text("\n".join(lines) + "\n")
@@ -72,7 +72,7 @@ def test_a_block_trace_is_played_as_files(tmp_path: Path, capsys: pytest.Capture
         (["ext", "--device", "size=64MiB,op=7%", "--jobs", "1"], "ext on sandisk at 10%"),
     ],
 )
-def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*words) == 2
     assert said in capsys.readouterr().err
 

@@ -48,7 +48,7 @@ def history(root: Path, *words: str) -> int:
     return app.run(["history", "--root", str(root), *words])
 
 
-def test_from_the_file_without_a_daemon(
+def test_history_is_read_from_the_file_without_a_daemon(
     tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert history(tmp_path, "web", "--since", "100s", "--limit", "10") == 0
@@ -115,7 +115,9 @@ def test_bad_times_are_refused(
     assert "hint: " in capsys.readouterr().err
 
 
-def test_a_time_when_nothing_was(tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_time_range_is_reported(
+    tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert begin
     assert history(tmp_path, "web", "--since", "2020-01-31 14:00", "--until", "2020-02-01") == 0
     assert "no measurements in this interval" in capsys.readouterr().out
@@ -145,7 +147,9 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def test_summary_from_the_file(tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_summarizes_the_file(
+    tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert report(tmp_path, "--since", "100s") == 0
     shown = capsys.readouterr()
     assert shown.err.count("the daemon is not reachable; reading") == 1
@@ -159,7 +163,7 @@ def test_summary_from_the_file(tmp_path: Path, started: float, capsys: pytest.Ca
     ]
 
 
-def test_json(tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_json(tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(tmp_path, "--since", "100s", "--vm", "web", "--json") == 0
     output = json.loads(capsys.readouterr().out)
     (web,) = output["vms"]
@@ -187,7 +191,9 @@ def test_emulated_devices_are_known_without_a_daemon(
     assert capsys.readouterr().out.splitlines()[1].startswith("db on ssd0 (EMULATED): SLO met in 100.0%")
 
 
-def test_page_from_the_daemon(tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_page_is_made_from_the_daemon(
+    tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = History(tmp_path / "history.db", 86400.0, 1 << 30)
 
     def answer(path: str) -> dict[str, Any]:
@@ -233,12 +239,12 @@ def test_page_from_the_daemon(tmp_path: Path, started: float, capsys: pytest.Cap
         (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
         (
             ("--since", "2020-01-31", "--until", "2020-02-01"),
-            "nothing is recorded of any VM from 2020-01-31 00:00:00 to 2020-02-01 00:00:00",
+            "nothing is recorded for any VM from 2020-01-31 00:00:00 to 2020-02-01 00:00:00",
         ),
         (("-o", "/nowhere/report.html"), "--output: there is no directory /nowhere"),
     ],
 )
-def test_refusals(
+def test_bad_report_options_are_refused(
     tmp_path: Path, words: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(tmp_path, *words) == 2
@@ -247,11 +253,11 @@ def test_refusals(
     assert hint.startswith("hint: ")
 
 
-def test_missing_and_empty_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_empty_histories_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(tmp_path) == 4
     assert "nor can its history be read" in capsys.readouterr().err
     empty = History(tmp_path / "history.db", 86400.0, 1 << 30)
     empty.add(host_status(vms=(), at=time.time()))
     empty.close()
     assert report(tmp_path) == 2
-    assert "nothing is recorded of any VM" in capsys.readouterr().err
+    assert "nothing is recorded for any VM" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def pages(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "man").iterdir())
 
 
-def test_a_page_for_every_command(pages: list[Path]) -> None:
+def test_every_command_has_a_man_page(pages: list[Path]) -> None:
     names = {page.name for page in pages}
     assert {"slo-ctl.1", "slo-ctl-vm-set.1", "slo-ctl-device.1"} <= names
     assert {f"slo-ctl-{name}.1" for name in app.COMMANDS} <= names
@@ -39,7 +39,7 @@ def test_a_page_for_every_command(pages: list[Path]) -> None:
         assert r" \- " in text.splitlines()[2]
 
 
-def test_every_page_has_examples_that_the_command_line_takes() -> None:
+def test_examples_in_man_pages_are_accepted() -> None:
     program = typer.main.get_command(app.build([]))
 
     def examples(command: Any) -> Iterator[str]:
@@ -70,7 +70,7 @@ def test_pages_are_well_formed(pages: list[Path], command: tuple[str, ...]) -> N
     assert done.stdout + done.stderr == ""
 
 
-def test_the_date_of_a_build_can_be_given(
+def test_source_date_epoch_sets_the_date(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
@@ -78,7 +78,7 @@ def test_the_date_of_a_build_can_be_given(
     assert '"1970-01-02"' in capsys.readouterr().out
 
 
-def test_man_pages_into_an_impossible_folder_are_refused(
+def test_man_pages_into_an_unusable_directory_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")

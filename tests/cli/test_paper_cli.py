@@ -14,7 +14,7 @@ def run(*words: str) -> int:
     return app.run(["paper", *words])
 
 
-def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     from papers.registry import FIGURES
 
     assert run() == 0
@@ -25,7 +25,7 @@ def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None
     assert [each["key"] for each in listed] == list(FIGURES)
 
 
-def test_one_figure_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_figure_writes_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {name: tmp_path / f"p.{name}" for name in ("md", "html", "json")}
     words = ["fast15:table3", "fast15:table2", "--quick", "--quiet", "--jobs", "1"]
     words += [
@@ -49,7 +49,7 @@ def test_one_figure_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "emulated SSD" in files["html"].read_text()
 
 
-def test_figures_are_taken_from_an_earlier_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_an_earlier_run_are_reused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "p.json"
     assert run("fast15:table3", "--quick", "--quiet", "--save-json", str(saved)) == 0
     capsys.readouterr()
@@ -58,14 +58,14 @@ def test_figures_are_taken_from_an_earlier_run(tmp_path: Path, capsys: pytest.Ca
     assert [figure["key"] for figure in figures] == ["fast15:table3", "fast15:3"]
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrelated_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"figures": 3}')
     assert run("--from", str(other)) == 2
     assert str(other) in capsys.readouterr().err
 
 
-def test_an_unknown_figure_is_refused_with_its_neighbour(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_figure_is_refused_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("fast15:tabel3") == 2
     assert capsys.readouterr().err == (
         "slo-ctl: there is no figure fast15:tabel3\nhint: did you mean fast15:table3?\n"

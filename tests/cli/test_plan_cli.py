@@ -24,7 +24,7 @@ def planned(root: Path, plan: Plan, *words: str) -> int:
         return app.run(["plan", "--root", str(root), *words])
 
 
-def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_without_changes_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((SAME,), (DevicePlan("ssd0", "proportional", (), ("all are within 3 %",)),))
     assert planned(tmp_path, plan) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -36,7 +36,7 @@ def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "/slo/slow" in capsys.readouterr().out
 
 
-def test_changes_are_pending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((SAME, CHANGE), (), ("libvirt is away",))
     assert planned(tmp_path, plan) == 3
     shown = capsys.readouterr()

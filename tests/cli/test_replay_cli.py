@@ -56,7 +56,7 @@ def run(*words: str) -> int:
     return app.run(list(words))
 
 
-def test_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_prints_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("replay", "--vm", VM, "--compare", "shared") == 0
     shown = capsys.readouterr()
     assert "EMULATED SSD" in shown.out
@@ -65,7 +65,7 @@ def test_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -
     assert engine.scenarios[0].policies == ("shared", "proportional")
 
 
-def test_json_is_all_there_is_on_stdout(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_only_output_on_stdout(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("replay", "--vm", VM, "--json", "--quiet") == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["format_version"] == 1
@@ -83,7 +83,7 @@ def test_replay_writes_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(item.name for item in tmp_path.iterdir()) == ["out.html", "out.json"]
 
 
-def test_an_interrupted_run_still_delivers(
+def test_interrupted_run_prints_partial_result(
     engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.complete = False
@@ -118,7 +118,7 @@ def test_outputs_are_checked_before_the_run(
         (("none.toml",), "none.toml: No such file"),
     ],
 )
-def test_mistakes_are_one_line_and_a_hint(
+def test_errors_are_one_line_and_a_hint(
     engine: Engine, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("replay", *words) == 2
@@ -129,7 +129,7 @@ def test_mistakes_are_one_line_and_a_hint(
     assert engine.scenarios == []
 
 
-def test_a_scenario_file_with_options_over_it(engine: Engine, tmp_path: Path) -> None:
+def test_options_override_the_scenario_file(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("seed = 4\n[[vm]]\nname = 'db'\nworkload = 'uniform'\n")
     assert (
         run("replay", "run.toml", "--duration", "3x", "--no-alone", "--event", "at=1x,vm=db,action=stop") == 0
@@ -162,7 +162,7 @@ def test_demo_with_all_policies(engine: Engine, capsys: pytest.CaptureFixture[st
     assert engine.scenarios[0].policies == ("shared", "static", "algorithm1", "proportional")
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_output_file_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):

@@ -36,7 +36,7 @@ def test_status_of_satisfied_vms_exits_with_0(tmp_path: Path, capsys: pytest.Cap
     assert shown.err == "note: libvirt does not answer\n"
 
 
-def test_degraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_degraded_vm_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         assert status(tmp_path) == 3
         assert "db on ssd0: insufficient: below its minimum" in capsys.readouterr().out
@@ -50,7 +50,7 @@ def test_degraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "no VM matches" in capsys.readouterr().out
 
 
-def test_json_is_the_daemons_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_passed_through_from_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = {**to_json(host_status(vms=WELL)), "tomorrow": [1]}
     with FakeDaemon(tmp_path, {"/v1/status": body}):
         assert status(tmp_path, "--json") == 0
@@ -73,7 +73,7 @@ def test_bad_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
             assert hint.startswith("hint: ")
 
 
-def test_an_interval_is_not_a_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_interval_is_not_taken_for_a_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         assert status(tmp_path, "--watch", "5") == 2
     assert capsys.readouterr().err == (
@@ -152,7 +152,7 @@ def test_watch_redraws_through_a_restart_of_the_daemon(tmp_path: Path) -> None:
         os.close(ours)
 
 
-def test_watch_into_a_pipe(tmp_path: Path) -> None:
+def test_watch_into_a_pipe_prints_json_lines(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
         process = subprocess.Popen(
             [*COMMAND, "--json", "--root", str(tmp_path)], stdout=subprocess.PIPE, start_new_session=True

@@ -46,7 +46,7 @@ def run(*words: str) -> int:
     return app.run(["sweep", *words, "--quiet", "--jobs", "1"])
 
 
-def test_how_many_vms_a_drive_carries(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_finds_the_number_of_vms_per_drive(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, plot = scenario.with_suffix(".csv"), scenario.with_suffix(".svg")
     words = [str(scenario), "--vms", "1,3,5", "--policy", "shared", "--op", "10%,30%"]
     assert run(*words, "--out", str(out), "--plot", str(plot), "--json") == 0
@@ -63,7 +63,7 @@ def test_how_many_vms_a_drive_carries(scenario: Path, capsys: pytest.CaptureFixt
     assert "<svg" in plot.read_text()
 
 
-def test_a_sweep_continues_where_it_ended(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_sweep_is_resumed(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = scenario.with_suffix(".csv")
     assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out)) == 0
     first = out.read_text()
@@ -94,7 +94,7 @@ def test_refusals_name_the_option(
     assert reason in capsys.readouterr().err
 
 
-def test_a_mistake_in_the_scenario_is_not_taken_for_a_drive_that_is_too_small(
+def test_scenario_error_is_not_taken_for_a_small_drive(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for line, reason in (("queue_depth = 8", "unknown key queue_depth"), ('min = "few"', "min")):
@@ -104,7 +104,7 @@ def test_a_mistake_in_the_scenario_is_not_taken_for_a_drive_that_is_too_small(
     assert not scenario.with_suffix(".csv").exists()
 
 
-def test_a_file_of_something_else_is_kept(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrelated_output_file_is_kept(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = scenario.with_suffix(".csv")
     other.write_text(SCENARIO)
     assert run(str(scenario), "--out", str(other)) == 2
@@ -114,7 +114,9 @@ def test_a_file_of_something_else_is_kept(scenario: Path, capsys: pytest.Capture
     assert "does not end in .csv or .parquet" in capsys.readouterr().err
 
 
-def test_parquet_and_how_many_may_be_more(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_results_are_resumed_and_lower_bounds_marked(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = scenario.with_suffix(".parquet")
     assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out)) == 0
     assert "1 or more" in capsys.readouterr().out
@@ -132,7 +134,7 @@ def test_parquet_and_how_many_may_be_more(scenario: Path, capsys: pytest.Capture
     assert not partial.exists()
 
 
-def test_a_worker_that_dies_costs_only_what_it_had_in_work(scenario: Path) -> None:
+def test_dead_worker_loses_only_its_current_replay(scenario: Path) -> None:
     out = scenario.with_suffix(".csv")
     words = ["sweep", str(scenario), "--vms", "1,2", "--seeds", "4", "--policy", "shared", "--out", str(out)]
     command = [sys.executable, "-m", "slo_ctl.cli", *words, "--jobs", "2"]

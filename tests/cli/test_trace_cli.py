@@ -71,7 +71,9 @@ def test_skipping_is_reported(spc: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--action", "X"], "action is 'X'"),
     ],
 )
-def test_info_refuses(options: list[str], reason: str, spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_refuses_bad_input(
+    options: list[str], reason: str, spc: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["trace", "info", str(spc), *options]) == 2
     error = capsys.readouterr().err
     assert reason in error
@@ -102,7 +104,7 @@ def test_info_refuses(options: list[str], reason: str, spc: Path, capsys: pytest
         (["--only", "trim"], "no records left"),
     ],
 )
-def test_convert_refuses(
+def test_convert_refuses_bad_options(
     options: list[str], reason: str, spc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["trace", "convert", str(spc), str(tmp_path / "out"), *options]) == 2
@@ -128,7 +130,7 @@ def test_convert_a_bad_trace_leaves_nothing(spc: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [spc]
 
 
-def test_convert_in_place(spc: Path) -> None:
+def test_convert_can_overwrite_its_input(spc: Path) -> None:
     assert run(["trace", "convert", str(spc), str(spc), "--force"]) == 0
     assert open_trace(spc).format == "slo-ctl"
     assert len(read(spc)) == 4
@@ -151,7 +153,7 @@ def test_convert_in_place(spc: Path) -> None:
         (["--shift", "1MiB"], [1052672, 1052672, 1056768, 1048576], [0, 500, 1250, 90_000]),
     ],
 )
-def test_convert_changes(
+def test_convert_applies_each_transformation(
     options: list[str], offsets: list[int], times_ms: list[int], spc: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.csv.zst"

@@ -1,4 +1,4 @@
-"""`slo-ctl try` as far as nothing has to run for it."""
+"""The parts of `slo-ctl try` that need no running drive."""
 
 from __future__ import annotations
 
@@ -50,14 +50,12 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
         ("web", '"web" is not key=value'),
     ],
 )
-def test_weights_that_are_none_are_refused(
-    weights: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_weights_are_refused(weights: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try", "--weights", weights]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_directory_with_something_in_it_is_refused_and_kept(
+def test_directory_with_files_is_refused_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for each in ("find_server", "_check_fio_has_nbd"):
@@ -79,13 +77,13 @@ def test_a_program_that_is_missing_is_named_with_its_package(
     assert "package fio" in said
 
 
-def test_the_drive_serves_as_requests_come() -> None:
+def test_drive_serves_requests_on_arrival() -> None:
     record = plan_device(f"name=ssd0,{DRIVE}", ["name=a", "name=b"])
     assert isinstance(record, SsdRecord)
     assert record.scheduler == "fifo"
 
 
-def test_verdicts_are_those_of_the_drive_and_a_vm_without_one_is_not_met() -> None:
+def test_verdict_is_of_the_drive_and_missing_one_is_not_met() -> None:
     status = host_status()
     row = replace(status.vms[0], vm="web", device="ssd0", verdict=Verdict.OK, reason="kept")
     status = replace(status, vms=(row, replace(row, vm="db", device="other")))
@@ -113,14 +111,14 @@ def rows(*vms: ComparedVm, width: int | None = None) -> list[str]:
     return [" ".join(line.split()) for line in capture.get().splitlines()]
 
 
-def test_a_row_has_both_sides() -> None:
+def test_row_has_both_halves() -> None:
     heading, _, web, db = rows(WEB, DB)
     assert heading == "VM WEIGHT ENTITLED SHARE IOPS P99 VERDICT"
     assert web == "web 1 10.0% 66.0% → 10.0% 1,500 → 240 22 ms → 156 ms ok"
     assert db == "db 9 90.0% 34.0% → 90.0% 800 → 2,060 22 ms → 9 ms ok"
 
 
-def test_what_is_not_measured_yet_is_a_dash() -> None:
+def test_unmeasured_value_is_a_dash() -> None:
     row = rows(ComparedVm("web", 1.0, 0.5, 16, Figures(0.5, 900.0)))[2]
     assert row == "web 1 50.0% 50.0% → ? 900 → ? ? → ? ?".replace("?", UNKNOWN)
 
@@ -129,7 +127,7 @@ def test_a_narrow_terminal_keeps_shares_and_verdicts() -> None:
     assert rows(WEB, DB, width=50)[0] == "VM ENTITLED SHARE VERDICT"
 
 
-def test_a_gain_is_told_with_who_paid_for_it() -> None:
+def test_gain_is_reported_with_the_vms_that_lost() -> None:
     assert gains([WEB, DB]) == [
         (
             "Gained: db had 38% of its entitlement without slo-ctl and has 100% with it; "
@@ -140,7 +138,7 @@ def test_a_gain_is_told_with_who_paid_for_it() -> None:
     ]
 
 
-def test_no_gain_and_a_loss_are_told_as_such() -> None:
+def test_no_gain_and_loss_are_reported_as_such() -> None:
     even = ComparedVm("a", 1.0, 0.5, 16, Figures(0.5, 100.0), Figures(0.49, 90.0))
     other = ComparedVm("b", 1.0, 0.5, 16, Figures(0.5, 100.0), Figures(0.51, 100.0))
     assert gains([even, other]) == [
@@ -158,7 +156,7 @@ def test_vms_that_got_nothing_are_compared() -> None:
     assert gains([nothing])[-1] == "All together: 0 IOPS without slo-ctl, 0 with it."
 
 
-def test_the_json_is_versioned_and_plain() -> None:
+def test_json_is_versioned_and_plain() -> None:
     value = json.loads(json.dumps(Tried((WEB, DB), 15.0).to_json()))
     assert (value["format_version"], value["emulated"], value["drive"]) == (1, True, DRIVE)
     assert value["measured_s"] == 15.0

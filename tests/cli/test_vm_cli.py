@@ -99,12 +99,12 @@ def test_without_a_daemon_cgroups_still_show_vms(root: Path, capsys: pytest.Capt
 
 
 @pytest.mark.usefixtures("no_daemon")
-def test_a_daemon_that_was_named_has_to_be_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_daemon_must_answer(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--cgroup-root", str(root), "--connect", "qemu:///session") == 2
     assert capsys.readouterr().err == "slo-ctl: no connection to qemu:///session\nhint: start libvirtd\n"
 
 
-def test_names_cannot_break_out(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_escaped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "machine.slice" / r"machine-qemu\x2d2\x2d\x1b[2J[red]\xff.scope").mkdir()
     (root / "machine.slice" / "machine-qemu\\x2d3\\x2d\u202e\n.scope").mkdir()
     assert listed("--no-libvirt", "--cgroup-root", str(root)) == 0
@@ -117,7 +117,7 @@ def test_names_cannot_break_out(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "\x1b[2J[red]\udcff" in names
 
 
-def test_vm_list_of_a_host_without_vms(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vm_list_without_vms_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--no-libvirt", "--cgroup-root", str(root / SCOPE)) == 2
     assert "no cgroup tree" in capsys.readouterr().err
     (root / SCOPE / "io.stat").unlink()

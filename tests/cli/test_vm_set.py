@@ -42,7 +42,7 @@ def stored(root: Path) -> dict[str, dict[str, float]]:
     return SloStore(DaemonPlaces(root).slos).read().fields
 
 
-def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slo_is_set_shown_and_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "web", "weight=3,min=100,max_bandwidth=100MiB", "p99=5ms") == 0
     shown = capsys.readouterr()
     assert "web: set" in shown.out
@@ -123,7 +123,7 @@ def test_bad_slos_are_refused(
     assert stored(root) == {}
 
 
-def test_units_and_names_of_libvirt(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_units_and_libvirt_names_are_accepted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "web", "min=1.5k,total_iops_sec=5k,", "total_bytes_sec=100MiB/s") == 0
     assert stored(root)["web"] == {
         "min_iops": 1500.0,
@@ -150,7 +150,7 @@ def add_vms(root: Path) -> None:
         file.write("[vm.web2]\n[vm.db]\nclass = 'gold'\nweight = 2\n[class.gold]\nweight = 9\nmin = '1k'\n")
 
 
-def test_several_vms_and_patterns(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_vms_and_patterns_are_set(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_vms(root)
     assert vm(root, "set", "web*", "db", "max=2k", "p99=5ms") == 0
     assert capsys.readouterr().out.count("set, stored") == 3
@@ -188,7 +188,7 @@ def test_several_vms_and_patterns(root: Path, capsys: pytest.CaptureFixture[str]
         (("unset", "web*"), "no VM matches web*: there are none", "vm list"),
     ],
 )
-def test_all_or_nothing(
+def test_vm_set_changes_all_vms_or_none(
     root: Path, words: tuple[str, ...], message: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_vms(root)
@@ -207,7 +207,7 @@ def test_one_vm_that_refuses_refuses_for_all(root: Path, capsys: pytest.CaptureF
     assert stored(root) == {"db": {"max_iops": 100.0}}
 
 
-def test_classes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_class_is_set_and_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_vms(root)
     assert vm(root, "show", "db", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -234,7 +234,7 @@ def test_vms_of_the_configuration_are_listed(root: Path, capsys: pytest.CaptureF
     assert any(line.startswith("web ") for line in capsys.readouterr().out.splitlines())
 
 
-def test_a_vm_that_is_not_here_yet(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_vm_needs_force(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "later", "weight=2") == 2
     assert "--force" in capsys.readouterr().err
     assert vm(root, "set", "later", "weight=2", "--force") == 0
@@ -246,14 +246,14 @@ def test_a_vm_that_is_not_here_yet(root: Path, capsys: pytest.CaptureFixture[str
     assert "did you mean later?" in capsys.readouterr().err
 
 
-def test_against_what_was_set_before(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradiction_with_earlier_vm_set_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "web", "max=100") == 0
     assert vm(root, "set", "web", "min=200") == 2
     assert "VM web: min_iops=200 is more than max_iops=100" in capsys.readouterr().err
     assert stored(root) == {"web": {"max_iops": 100.0}}
 
 
-def test_a_broken_configuration_is_a_note(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_configuration_is_a_note(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "slo-ctl.toml").write_text("[libvirt]\nuri = none\n")
     assert vm(root, "set", "web", "weight=2", "--force") == 0
     assert "slo-ctl.toml:2: " in capsys.readouterr().err
@@ -313,7 +313,7 @@ def daemon(root: Path) -> Iterator[FakeDaemon]:
         fake.close()
 
 
-def test_the_daemon_is_asked_when_it_runs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_daemon_is_used(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with daemon(root) as fake:
         assert vm(root, "set", "a/b", "weight=3", "p99=5ms", "--force") == 0
         assert vm(root, "unset", "a/b", "p99", "min") == 0
@@ -397,7 +397,7 @@ def test_slo_from_libvirt_metadata_is_shown(root: Path, capsys: pytest.CaptureFi
         connection.close()
 
 
-def test_metadata_of_several_vms(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metadata_of_several_vms_is_written(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
     connection = libvirt.open("test:///default")
     here = ("--metadata", "--connect", "test:///default")
@@ -419,7 +419,7 @@ def test_metadata_of_several_vms(root: Path, capsys: pytest.CaptureFixture[str])
         connection.close()
 
 
-def test_names_cannot_break_out(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_escaped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "\x1b[2J\nx"
     assert vm(root, "set", hostile, "weight=1", "--force") == 0
     assert vm(root, "show", hostile) == 0

@@ -213,7 +213,7 @@ def root() -> Iterator[Path]:
         *(pytest.param(command, 4, hint, id=command) for command, hint in UNREACHABLE),
     ],
 )
-def test_wrong_input_is_answered_in_two_lines(
+def test_wrong_input_gives_an_error_and_a_hint(
     command: str,
     status: int,
     hint: str,

@@ -90,7 +90,7 @@ def refused(folder: Path) -> UserError:
     return error
 
 
-def test_programs_of_hooks_are_looked_at_by_the_check_only(tmp_path: Path) -> None:
+def test_hook_programs_are_examined_by_config_check_only(tmp_path: Path) -> None:
     program = tmp_path / "on-verdict"
     write(tmp_path, f'[hooks]\non_verdict = ["{program}", "two words"]')
     assert load(tmp_path).on_verdict == (str(program), "two words")
@@ -103,12 +103,12 @@ def test_programs_of_hooks_are_looked_at_by_the_check_only(tmp_path: Path) -> No
     assert load(tmp_path).on_verdict == ()
 
 
-def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
+def test_defaults_apply_without_a_file(tmp_path: Path) -> None:
     assert load(tmp_path) == DEFAULTS == Config()
     assert load(tmp_path / "nowhere") == DEFAULTS
 
 
-def test_defaults_are_those_of_the_parts() -> None:
+def test_defaults_equal_those_of_the_modules() -> None:
     assert DEFAULTS.daemon.policy == DEFAULT_POLICY
     assert DEFAULTS.libvirt.uri == DEFAULT_URI
     assert DEFAULTS.cgroup_root == DEFAULT_ROOT
@@ -166,7 +166,7 @@ def test_later_files_override_key_by_key(tmp_path: Path) -> None:
     )
 
 
-def test_classes_and_synonyms(tmp_path: Path) -> None:
+def test_classes_and_synonyms_are_accepted(tmp_path: Path) -> None:
     config = load(
         write(
             tmp_path,
@@ -184,7 +184,7 @@ def test_classes_and_synonyms(tmp_path: Path) -> None:
     assert config.notes == ("class gold: weight: 4 in conf.d/b.toml:2 overrides 3 in conf.d/a.toml:2",)
 
 
-def test_patterns_for_names_of_vms(tmp_path: Path) -> None:
+def test_vm_name_patterns_are_matched(tmp_path: Path) -> None:
     config = load(
         write(
             tmp_path,
@@ -205,7 +205,7 @@ def test_patterns_for_names_of_vms(tmp_path: Path) -> None:
     assert Config().with_slo_of("web") is None
 
 
-def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
+def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
     write(tmp_path, None, a="")
     for name in (".hidden.toml", "b.toml.bak", "c.toml~", "README"):
         (tmp_path / "conf.d" / name).write_text("nonsense")
@@ -250,7 +250,7 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[device]\nname = 'a'", 1, "device is not a list of tables", "[[device]]"),
         ("[[device]]\npath = '/dev/a'", 1, "[[device]] name is missing", "add name"),
         ("[[device]]\nname = 'a/b'", 2, "is not a valid name", "letters"),
-        ("[[device]]\nname = 'a'\n[[device]]\nname = 'a'", 3, "is there already (slo-ctl.toml:1)", "one"),
+        ("[[device]]\nname = 'a'\n[[device]]\nname = 'a'", 3, "is already defined (slo-ctl.toml:1)", "one"),
         (
             "[[device]]\nname='a'\npath='/x'\npolicy='static'",
             4,
@@ -328,7 +328,7 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("\ufeff[daemon]", 1, "byte order mark", ""),
     ],
 )
-def test_mistakes_are_refused_with_file_and_line(
+def test_errors_are_reported_with_file_and_line(
     text: str, line: int, message: str, hint: str, tmp_path: Path
 ) -> None:
     write(tmp_path, None)
@@ -347,10 +347,10 @@ def test_contradicting_bounds_of_two_files_are_refused(tmp_path: Path) -> None:
     assert error.message == f"{tmp_path}/conf.d/x.toml:3: VM web: min_iops=9 is more than max_iops=5"
 
 
-def test_what_stands_in_place_of_files(tmp_path: Path) -> None:
+def test_directories_fifos_and_links_in_place_of_files_are_refused(tmp_path: Path) -> None:
     main = tmp_path / "slo-ctl.toml"
     main.mkdir()
-    assert refused(tmp_path).message == f"{main}: is a folder"
+    assert refused(tmp_path).message == f"{main}: is a directory"
     main.rmdir()
     os.mkfifo(main)
     assert "not a regular file" in refused(tmp_path).message
@@ -365,7 +365,7 @@ def test_what_stands_in_place_of_files(tmp_path: Path) -> None:
     assert str(tmp_path / "conf.d") in refused(tmp_path).message
     (tmp_path / "conf.d").unlink()
     (tmp_path / "conf.d" / "x.toml").mkdir(parents=True)
-    assert "x.toml: is a folder" in refused(tmp_path).message
+    assert "x.toml: is a directory" in refused(tmp_path).message
 
 
 def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert refused(tmp_path).message == f"{tmp_path}/slo-ctl.toml: Permission denied"
 
 
-def test_encodings_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_and_size_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main = tmp_path / "slo-ctl.toml"
     main.write_bytes("[vm.web]\n# größer\nweight = 1".encode("latin-1"))
     assert refused(tmp_path).message == f"{main}:2: is not UTF-8 text"
@@ -402,7 +402,7 @@ def test_encodings_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         max_size=12,
     )
 )
-def test_anything_is_read_or_refused_with_its_line(
+def test_any_text_is_read_or_refused_with_its_line(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("config")

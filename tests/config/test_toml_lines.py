@@ -84,7 +84,7 @@ def places(value: object, where: tuple[str | int, ...] = ()) -> set[tuple[str | 
     return found.union(*(places(item, (*where, key)) for key, item in inside.items()))
 
 
-def test_every_place_has_a_line() -> None:
+def test_every_key_has_a_line() -> None:
     assert set(key_lines(DOCUMENT)) == places(tomllib.loads(DOCUMENT))
 
 
@@ -117,7 +117,7 @@ lines = st.one_of(
 
 
 @given(st.lists(lines, max_size=12), st.sampled_from(["\n", "\r\n"]))
-def test_agrees_with_tomllib(document: list[str], newline: str) -> None:
+def test_parser_agrees_with_tomllib(document: list[str], newline: str) -> None:
     text = "\n".join(document).replace("\n", newline)
     try:
         tables = tomllib.loads(text)

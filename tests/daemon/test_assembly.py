@@ -86,7 +86,7 @@ def test_streams_of_one_vm_are_one_row() -> None:
     assert row.u == pytest.approx(0.375)
 
 
-def test_a_device_with_a_problem_and_a_vm_that_is_off() -> None:
+def test_device_problem_and_stopped_vm_are_shown() -> None:
     _, row = build(replace(SSD, problem="ssd0: not there", vms={"web": VmView(())}))
     assert (row.verdict, row.reason, row.iops) == (Verdict.NO_MECHANISM, "ssd0: not there", None)
     idle = replace(SSD, vms={"web": VmView((replace(WINDOW, iops=0.0),), wants_more=False)})
@@ -102,7 +102,7 @@ def test_a_device_with_a_problem_and_a_vm_that_is_off() -> None:
         (VmState.SHUT_OFF, "vm set", Verdict.IDLE),
     ],
 )
-def test_a_vm_on_no_managed_device(state: VmState, source: str, verdict: Verdict) -> None:
+def test_vm_without_managed_device_has_no_backend(state: VmState, source: str, verdict: Verdict) -> None:
     _, row = build(None, replace(WEB, state=state), resolved(source))
     assert (row.verdict, row.device, row.backend, row.disks) == (verdict, "", "none", ("vda",))
     if verdict is Verdict.NO_MECHANISM:
@@ -116,13 +116,13 @@ def test_a_vm_on_no_managed_device(state: VmState, source: str, verdict: Verdict
 @pytest.mark.parametrize(
     ("bounds", "verdict", "reason"),
     [
-        ({"max_iops": 200.0}, Verdict.OK, "nothing in the SLO is missed"),
+        ({"max_iops": 200.0}, Verdict.OK, "SLO met"),
         ({"max_iops": 100.0}, Verdict.CAPPED, "at its maximum of 100 IOPS"),
         ({"min_iops": 90.0}, Verdict.OK, "100 IOPS, minimum 90"),
         ({"min_iops": 190.0}, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 190"),
     ],
 )
-def test_a_group_is_judged_by_what_its_vms_got_together(
+def test_group_is_judged_by_the_sum_of_its_vms(
     bounds: dict[str, float], verdict: Verdict, reason: str
 ) -> None:
     member = replace(resolved(), group_name="shop")
@@ -146,7 +146,7 @@ def test_a_group_without_vms_is_idle() -> None:
     )
 
 
-def test_a_vm_that_is_not_here() -> None:
+def test_configured_but_missing_vm_is_unknown() -> None:
     status, _ = build(named_by={"gone": "config a.toml:3", "web": "`vm set`"})
     assert [(row.vm, row.verdict) for row in status.vms] == [
         ("gone", Verdict.UNKNOWN_VM),
@@ -155,7 +155,7 @@ def test_a_vm_that_is_not_here() -> None:
     assert "config a.toml:3" in status.vms[0].reason
 
 
-def test_unapplied_settings_belong_to_their_device() -> None:
+def test_unapplied_settings_are_shown_on_their_device() -> None:
     setting = Setting(Knob(Lever.FTL_LIMIT, "ssd0/n1", "total_iops"), 5.0, "web", "its maximum")
     outcome = Outcome(setting, OutcomeState.UNAPPLIED, None, None, "refused")
     _, row = build(outcomes=(outcome, replace(outcome, state=OutcomeState.APPLIED)))
@@ -170,7 +170,7 @@ def test_minimums_above_the_capacity_are_reported() -> None:
     assert not build(replace(crowded, capacity_iops=None))[0].devices[0].overcommitted
 
 
-def test_a_vm_on_a_drive_that_is_shared_as_a_whole() -> None:
+def test_vm_on_a_shared_drive_has_rates_of_its_namespace_and_share_of_the_drive() -> None:
     """Its row has what it does on that namespace; share and minimum are of the drive."""
     on_two = replace(
         VIEW, target_share=0.4, target_iops=200.0, drive_iops=200.0, remark="limited to 200 IOPS"

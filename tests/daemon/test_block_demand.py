@@ -13,19 +13,19 @@ def demand(waits: int, delay_s: float, iops: float, times: int = 3) -> bool | No
     return known.wants_more("web")
 
 
-def test_threads_that_wait_all_the_time_would_take_more() -> None:
+def test_threads_always_waiting_mean_the_vm_wants_more() -> None:
     assert demand(100, 0.95, 100.0) is True
     assert demand(100, 3.5, 100.0) is True  # several at a time
     assert demand(100, 0.4, 100.0) is False
 
 
-def test_where_no_thread_waits_nothing_is_known() -> None:
+def test_demand_is_unknown_if_no_thread_waits() -> None:
     assert demand(0, 0.0, 100.0) is None  # asynchronous
     assert demand(10, 0.01, 100.0) is None  # but for a few
     assert BlockDemand(1.0).wants_more("web") is None
 
 
-def test_what_was_long_ago_does_not_count() -> None:
+def test_old_waits_are_ignored() -> None:
     known = BlockDemand(2.0)
     for _ in range(5):
         known.add("web", BlockDelay(1.0, 100, 1.0, 1), 100.0)

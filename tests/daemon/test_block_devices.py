@@ -50,7 +50,7 @@ def pools(blocks: BlockDevices) -> list[set[str]]:
     return sorted(({device.name for device in pool.devices} for pool in blocks._pools.values()), key=min)
 
 
-def test_namespaces_come_and_go_and_those_of_a_drive_are_one_pool(
+def test_namespaces_of_a_drive_form_one_pool_as_they_change(
     tmp_path: Path, found: dict[str, BlockPlace]
 ) -> None:
     blocks = BlockDevices(places(tmp_path), tmp_path / "sys", tmp_path / "run", Problems())

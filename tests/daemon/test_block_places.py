@@ -57,10 +57,10 @@ def fast(path: str = "/dev/null", scheduler: str = "auto", name: str = "fast") -
     return DeviceConfig(name, path, None, "slo-ctl.toml:1", scheduler)
 
 
-def test_namespaces_are_named_by_their_nsids_and_come_and_go(drive: Drive) -> None:
+def test_namespaces_are_named_by_nsid_as_they_change(drive: Drive) -> None:
     assert block_places([fast()], drive.sys) == (
         {},
-        ("device fast (slo-ctl.toml:1): /dev/null has no namespace that is attached",),
+        ("device fast (slo-ctl.toml:1): /dev/null has no attached namespace",),
     )
     drive.attach("nvme0n1", 7)
     drive.attach("nvme0n2", 2)
@@ -94,19 +94,19 @@ def test_a_drive_that_is_listed_twice_is_managed_once(drive: Drive, tmp_path: Pa
     assert found == {"fast-n1": BlockPlace("/dev/nvme0n1", "auto", "fast")}
 
 
-def test_names_that_are_taken_or_unknown_are_the_kernels(drive: Drive) -> None:
+def test_taken_or_unknown_names_fall_back_to_the_kernels(drive: Drive) -> None:
     drive.attach("nvme0n1", 1)
     drive.attach("nvme0n2", None)
     other = fast("/dev/sdb", name="fast-n1")
     assert set(block_places([fast(), other], drive.sys)[0]) == {"fast-n1", "fast-nvme0n1", "fast-nvme0n2"}
 
 
-def test_heads_of_multipath_stand_for_their_paths(drive: Drive) -> None:
+def test_multipath_heads_stand_for_their_paths(drive: Drive) -> None:
     drive.attach("nvme0n1", 4, "nvme0c0n1")
     assert block_places([fast()], drive.sys)[0] == {"fast-n4": BlockPlace("/dev/nvme0n1", "auto", "fast")}
 
 
-def test_a_node_that_udev_has_yet_to_make_is_waited_for(
+def test_device_node_not_yet_made_by_udev_is_waited_for(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive.attach("nvme0n1", 1)
@@ -114,7 +114,7 @@ def test_a_node_that_udev_has_yet_to_make_is_waited_for(
     assert block_places([fast()], drive.sys)[0] == {}
 
 
-def test_other_paths_are_taken_as_they_are(drive: Drive, tmp_path: Path) -> None:
+def test_other_paths_are_used_unchanged(drive: Drive, tmp_path: Path) -> None:
     """A missing block device is reported when it is read."""
     file = tmp_path / "file"
     file.touch()

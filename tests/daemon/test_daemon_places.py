@@ -9,7 +9,7 @@ import pytest
 from slo_ctl.daemon.files import DaemonPlaces
 
 
-def test_all_paths_are_below_a_given_root() -> None:
+def test_all_paths_are_in_the_given_root() -> None:
     places = DaemonPlaces(Path("/tmp/x"))  # noqa: S108 - a name only
     assert places.config == places.state == Path("/tmp/x")  # noqa: S108
     assert str(places.api_socket) == "/tmp/x/run/api.sock"  # noqa: S108
@@ -31,7 +31,7 @@ def test_paths_without_a_root_are_those_of_the_system(monkeypatch: pytest.Monkey
     assert DaemonPlaces(config=Path("/srv/c")).config == Path("/srv/c")
 
 
-def test_of_a_user_without_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_paths_of_a_user_without_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)

@@ -70,7 +70,7 @@ def host(tmp_path: Path) -> Host:
 MINIMUM = {"a": Slo(min_iops=100.0), "b": Slo()}
 
 
-def test_without_a_valid_profile_the_scheduler_stays_where_no_weights_need_another(host: Host) -> None:
+def test_scheduler_unchanged_without_profile_and_weights(host: Host) -> None:
     assert host.want(MINIMUM) == {}
     assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.reasons_text
     host.profile(FLASH, kernel="older")
@@ -89,7 +89,7 @@ def test_unequal_weights_get_bfq_without_a_profile_until_they_are_equal_for_a_wh
     assert host.want(EQUAL, 1.0 + SETTLE_S) == {}
 
 
-def test_weights_that_io_cost_keeps_already_are_left_to_it(host: Host) -> None:
+def test_weights_enforced_by_io_cost_need_no_bfq(host: Host) -> None:
     (host.tree.root / "io.cost.qos").write_text(f"{NUMBER} enable=1 ctrl=auto\n")
     assert host.want(UNEQUAL) == {}
     (host.tree.root / "io.cost.qos").write_text(f"{NUMBER} enable=0 ctrl=auto\n")
@@ -106,7 +106,7 @@ def test_weights_go_through_io_cost_by_the_model_of_the_profile(host: Host) -> N
     assert host.policies.label("fast") == "scheduler none"
 
 
-def test_a_tighter_target_decides_at_once_and_a_looser_one_after_a_while(host: Host) -> None:
+def test_tighter_target_acts_at_once_and_looser_one_later(host: Host) -> None:
     host.profile(FLASH)
     tight = {"a": Slo(p99_latency_us=2000.0)}
     assert host.want(EQUAL) == {"scheduler": "none"}
@@ -116,7 +116,7 @@ def test_a_tighter_target_decides_at_once_and_a_looser_one_after_a_while(host: H
 
 
 @pytest.mark.parametrize("lines", [DISK, FLASH])
-def test_what_was_chosen_does_not_change_the_choice(host: Host, lines: Lines) -> None:
+def test_choice_does_not_depend_on_the_earlier_choice(host: Host, lines: Lines) -> None:
     host.profile(lines)
     first = host.want(UNEQUAL)
     host.choose(first["scheduler"].split()[0])
@@ -128,20 +128,20 @@ def test_what_was_chosen_does_not_change_the_choice(host: Host, lines: Lines) ->
     assert host.want(UNEQUAL, 2.0) == first, "nor after a restart of the daemon"
 
 
-def test_a_damaged_profile_leaves_what_was_decided(host: Host) -> None:
+def test_damaged_profile_keeps_the_decision(host: Host) -> None:
     stored = host.profile(DISK)
     first = host.want(UNEQUAL)
     assert first["scheduler"].startswith("bfq")
     stored.write_text("{")
     host.profile(FLASH, serial="of another")  # so that the folder is looked into again
     assert host.want(UNEQUAL, 1.0) == first
-    assert "the stored profile is not taken" in host.reasons_text
+    assert "stored profile ignored" in host.reasons_text
     host.policies = DevicePolicies(host.places, host.sys)
     assert host.want(UNEQUAL, 2.0) == {}
     assert "damaged" in host.reasons_text
 
 
-def test_keep_a_name_and_what_cannot_be_set(host: Host) -> None:
+def test_configured_scheduler_is_kept_set_or_refused(host: Host) -> None:
     host.profile(DISK)
     assert host.want(EQUAL, wish="keep") == {}
     assert host.want(EQUAL, wish="kyber") == {"scheduler": "kyber"}

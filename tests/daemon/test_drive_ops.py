@@ -108,7 +108,7 @@ def run(drive: Drive, control: DriveOpsControl, journal: Journal, seconds: int, 
     return asked
 
 
-def test_ops_go_to_the_namespace_that_writes_most_and_the_split_before_is_kept(tmp_path: Path) -> None:
+def test_ops_move_to_the_heaviest_writer_and_original_split_is_kept(tmp_path: Path) -> None:
     drive, journal = Drive(), Journal(tmp_path / "journal")
     before = {each.nsid: each.ops_blocks for each in drive.log().namespaces}
     control = DriveOpsControl(_NQN, window_s=10.0)
@@ -130,7 +130,7 @@ def test_ops_go_to_the_namespace_that_writes_most_and_the_split_before_is_kept(t
     assert 1.0 < shown.waf < 1.0 / (1.0 - shown.u) + 0.3
 
 
-def test_nothing_is_asked_for_while_blocks_move_or_where_the_drive_refuses(tmp_path: Path) -> None:
+def test_no_move_is_requested_while_blocks_move_or_after_refusal(tmp_path: Path) -> None:
     drive, journal = Drive(), Journal(tmp_path / "journal")
     control = DriveOpsControl(_NQN, window_s=10.0)
     assert run(drive, control, journal, 40, refusal="Invalid Command Opcode") == 0
@@ -147,7 +147,7 @@ def test_nothing_is_asked_for_while_blocks_move_or_where_the_drive_refuses(tmp_p
     assert control.requests(journal) == []
 
 
-def test_a_drive_that_does_not_answer_or_was_replaced_begins_anew(tmp_path: Path) -> None:
+def test_unreachable_or_replaced_drive_starts_over(tmp_path: Path) -> None:
     drive, journal = Drive(), Journal(tmp_path / "journal")
     control = DriveOpsControl(_NQN, window_s=10.0)
     run(drive, control, journal, 20)

@@ -138,7 +138,7 @@ def three(**slos: Slo) -> Host:
     return Host({(vm, minor + 1): 16.0 for minor, vm in enumerate(slos)}, slos, set(slos))
 
 
-def test_a_dry_run_says_what_would_be_found_by_trying() -> None:
+def test_dry_run_reports_that_limits_are_found_by_trying() -> None:
     host = three(a=Slo(1), b=Slo(3, min_iops=200))
     host.run(3)
     assert host.pool.left_out(host.slos, {"a"}) == (
@@ -149,7 +149,7 @@ def test_a_dry_run_says_what_would_be_found_by_trying() -> None:
     assert host.pool.left_out({"a": Slo(1), "b": Slo(3)}, ()) == ""
 
 
-def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
+def test_weights_between_namespaces_are_enforced_by_limits_and_reported() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.run(40)
     assert [host.iops(vm) for vm in "abc"] == [pytest.approx(each, rel=0.05) for each in (100, 300, 600)]
@@ -165,7 +165,7 @@ def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
     assert host.pool.capacity.iops == pytest.approx(1000, rel=0.01)
 
 
-def test_where_nobody_was_given_a_weight_nothing_is_done() -> None:
+def test_no_limits_without_configured_weights() -> None:
     host = three(a=Slo(), b=Slo(), c=Slo())
     host.weighted = set()
     host.queues["a", 1] = 200.0
@@ -180,7 +180,7 @@ def test_where_nobody_was_given_a_weight_nothing_is_done() -> None:
     assert host.iops("b") == pytest.approx(333, rel=0.06)
 
 
-def test_on_one_namespace_the_kernels_weights_are_left_to_it() -> None:
+def test_weights_on_one_namespace_are_left_to_the_kernel() -> None:
     host = Host(
         {("a", 1): 16.0, ("b", 1): 16.0, ("c", 2): 0.0}, {"a": Slo(1), "b": Slo(3), "c": Slo(9)}, {"b"}
     )
@@ -197,7 +197,7 @@ def test_on_one_namespace_the_kernels_weights_are_left_to_it() -> None:
     assert host.pool.guard.throttles == {}
 
 
-def test_limits_that_take_long_to_be_in_force_are_waited_for() -> None:
+def test_slow_limits_are_waited_for() -> None:
     """On a slow host systemd answers after the epoch: what is not in force yet must not count as no help."""
     host = three(a=Slo(1), b=Slo(3))
     host.epochs_to_apply = 5
@@ -205,7 +205,7 @@ def test_limits_that_take_long_to_be_in_force_are_waited_for() -> None:
     assert [host.iops(vm) for vm in "ab"] == [pytest.approx(each, rel=0.1) for each in (250, 750)]
 
 
-def test_a_limit_that_is_never_in_force_is_not_waited_for_for_ever() -> None:
+def test_wait_for_a_limit_never_in_force_ends() -> None:
     host = three(a=Slo(1), b=Slo(3))
     host.epochs_to_apply = 10**6
     host.run(10)
@@ -244,7 +244,7 @@ def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
     assert host.iops("a") == pytest.approx(200, rel=0.1)
 
 
-def test_a_vm_that_cannot_be_limited_everywhere_is_not() -> None:
+def test_vm_that_cannot_be_limited_everywhere_is_not_limited() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.unlimitable = {"a"}
     host.run(30)

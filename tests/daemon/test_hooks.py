@@ -37,7 +37,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_it_is_given_the_change_and_nothing_else(tmp_path: Path) -> None:
+def test_hook_gets_the_change_and_nothing_else(tmp_path: Path) -> None:
     command = program(tmp_path, f'{{ echo "$1"; env | sort; }} > {tmp_path}/said')
     with closing(Hooks(command)) as hooks:
         hooks.add([change("we\nb; touch /x")])
@@ -56,7 +56,7 @@ def test_it_is_given_the_change_and_nothing_else(tmp_path: Path) -> None:
     assert len(said) == 7
 
 
-def test_one_at_a_time_and_only_the_newest_of_a_vm(tmp_path: Path) -> None:
+def test_one_hook_at_a_time_and_queued_changes_are_merged(tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     os.mkfifo(go)
     # A second one at the same time would find the folder there already.
@@ -74,7 +74,7 @@ def test_one_at_a_time_and_only_the_newest_of_a_vm(tmp_path: Path) -> None:
     assert said.read_text().splitlines() == ["first ok insufficient", "web ok idle"]
 
 
-def test_a_full_queue_leaves_out_the_oldest(tmp_path: Path) -> None:
+def test_full_queue_drops_the_oldest(tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     os.mkfifo(go)
     command = program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}; [ "$SLO_CTL_VM" != vm0 ] || read _ < {go}')
@@ -88,7 +88,7 @@ def test_a_full_queue_leaves_out_the_oldest(tmp_path: Path) -> None:
     assert said.read_text().split() == ["vm0", "vm3", "vm4"]
 
 
-def test_one_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+def test_hanging_hook_is_killed_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with closing(Hooks(program(tmp_path, f"sleep 100 & echo $$ $! > {pids}; wait"), limit_s=0.5)) as hooks:
         hooks.add([change()])
@@ -105,7 +105,7 @@ def _status(pid: str) -> str:
         return "\nState:\tZ"
 
 
-def test_a_stop_kills_what_runs_and_leaves_out_what_waits(tmp_path: Path) -> None:
+def test_stop_kills_the_running_hook_and_drops_the_queue(tmp_path: Path) -> None:
     said = tmp_path / "said"
     hooks = Hooks(program(tmp_path, f"echo >> {said}; exec sleep 100"))
     hooks.add([change("web"), change("db")])
@@ -116,7 +116,7 @@ def test_a_stop_kills_what_runs_and_leaves_out_what_waits(tmp_path: Path) -> Non
     assert hooks.results() == {"done": 0, "failed": 0, "killed": 1, "left-out": 1}
 
 
-def test_programs_end_while_a_stop_does_other_work(tmp_path: Path) -> None:
+def test_hooks_finish_while_the_daemon_stops(tmp_path: Path) -> None:
     said = tmp_path / "said"
     hooks = Hooks(program(tmp_path, f"echo >> {said}; exec sleep 100"))
     hooks.add([change("web")])
@@ -130,7 +130,7 @@ def test_programs_end_while_a_stop_does_other_work(tmp_path: Path) -> None:
     assert hooks.results() == {"done": 0, "failed": 0, "killed": 1, "left-out": 0}
 
 
-def test_a_failure_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     command = program(tmp_path, "exit 3")
     with closing(Hooks(command)) as hooks, caplog.at_level(logging.WARNING):
         hooks.add([change("web"), change("db")])
@@ -144,7 +144,7 @@ def test_a_failure_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_none_without_a_command(tmp_path: Path) -> None:
+def test_no_hook_without_a_command(tmp_path: Path) -> None:
     said = tmp_path / "said"
     with closing(Hooks(())) as hooks:
         hooks.add([change()])
@@ -154,7 +154,7 @@ def test_none_without_a_command(tmp_path: Path) -> None:
     assert said.read_text() == "db\n"
 
 
-def test_what_may_be_run(tmp_path: Path) -> None:
+def test_hook_program_is_checked(tmp_path: Path) -> None:
     path = Path(program(tmp_path, "")[0])
     assert why_not_run(path, as_root=False) == ""
     assert why_not_run(Path("hook"), as_root=False) == "is not an absolute path"
@@ -166,7 +166,7 @@ def test_what_may_be_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
-def test_root_runs_only_what_is_roots(tmp_path: Path) -> None:
+def test_root_runs_only_programs_owned_by_root(tmp_path: Path) -> None:
     path = Path(program(tmp_path, "")[0])
     assert why_not_run(path, as_root=True) == ""
     path.chmod(0o775)
@@ -179,7 +179,7 @@ def test_root_runs_only_what_is_roots(tmp_path: Path) -> None:
     assert why_not_run(path, as_root=True) == "is not owned by root"
 
 
-def test_first_verdicts_are_changes_only_when_the_slo_is_not_kept() -> None:
+def test_first_verdict_counts_only_if_the_slo_is_missed() -> None:
     changes = VerdictChanges()
     assert changes.of(_status_of(web=OK, db=SHORT)) == [change("db", SHORT, None)]
     assert changes.of(_status_of(web=OK, db=SHORT)) == []

@@ -55,7 +55,7 @@ def fields(entry: bytes) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_verdict_with_its_fields(journal: socket.socket, stderr: io.StringIO) -> None:
+def test_verdict_is_logged_with_its_fields(journal: socket.socket, stderr: io.StringIO) -> None:
     hostile = "web\nSLO_CTL_VERDICT=ok\nPRIORITY=0\udcff"
     change = VerdictChange(hostile, "ssd0", Verdict.OK, Verdict.INSUFFICIENT, "80 of 100 IOPS")
     EpochLog().verdicts([change])
@@ -71,28 +71,28 @@ def test_a_verdict_with_its_fields(journal: socket.socket, stderr: io.StringIO) 
     assert stderr.getvalue() == ""
 
 
-def test_several_vms_and_names_that_are_no_text(journal: socket.socket, stderr: io.StringIO) -> None:
+def test_several_vms_and_non_utf8_names_are_logged(journal: socket.socket, stderr: io.StringIO) -> None:
     logging.getLogger("slo_ctl.daemon").info("set", extra={"vm": ("a", "b\ud800")})
     got = fields(journal.recv(65536))
     assert [value for name, value in got if name == "SLO_CTL_VM"] == ["a", "b\\ud800"]
     assert stderr.getvalue() == ""
 
 
-def test_without_a_journal_it_goes_to_stderr(stderr: io.StringIO) -> None:
+def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
     epoch_log = EpochLog()
     epoch_log.wrong({"ssd0": "no answer"}, ())
     epoch_log.wrong({}, ())
     assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
 
 
-def test_changes_between_kept_slos_are_not_told(stderr: io.StringIO) -> None:
+def test_changes_between_met_slos_are_not_logged(stderr: io.StringIO) -> None:
     epoch_log = EpochLog()
     epoch_log.verdicts([VerdictChange("web", "ssd0", Verdict.OK, Verdict.IDLE, "no requests")])
     epoch_log.verdicts([VerdictChange("web", "", Verdict.UNKNOWN_VM, Verdict.OK, "it is here")])
     assert stderr.getvalue() == "VM web: ok: it is here\n"
 
 
-def test_whose_stream_it_is(tmp_path: Path) -> None:
+def test_journal_stream_is_recognised_by_device_and_inode(tmp_path: Path) -> None:
     with (tmp_path / "stream").open("w") as file:
         found = os.fstat(file.fileno())
         assert is_journal(file.fileno(), f"{found.st_dev}:{found.st_ino}")

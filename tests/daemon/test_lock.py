@@ -11,9 +11,13 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.files import only_daemon
 
 
-def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:
+def test_second_daemon_error_names_pid(tmp_path: Path) -> None:
     path = tmp_path / "run" / "daemon.lock"
-    with only_daemon(path), pytest.raises(UserError, match=f"as process {os.getpid()}"), only_daemon(path):
+    with (
+        only_daemon(path),
+        pytest.raises(UserError, match=rf"already running \(PID {os.getpid()}\)"),
+        only_daemon(path),
+    ):
         pass
     with only_daemon(path):
         assert path.read_text().strip() == str(os.getpid())
@@ -26,7 +30,7 @@ def test_a_lock_of_a_dead_daemon_is_free(tmp_path: Path) -> None:
         assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_place_where_no_file_can_be(tmp_path: Path) -> None:
+def test_unusable_lock_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="--root"), only_daemon(tmp_path / "file" / "daemon.lock"):
         pass

@@ -103,7 +103,7 @@ def test_slos_of_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
         assert verdicts(daemon) == {"web": Verdict.OK}
 
 
-def test_who_set_what_is_in_the_history(tmp_path: Path) -> None:
+def test_user_of_each_slo_change_is_in_the_history(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="alice")
@@ -115,7 +115,7 @@ def test_who_set_what_is_in_the_history(tmp_path: Path) -> None:
     ]
 
 
-def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
+def test_missing_vm_is_unknown_vm(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         with pytest.raises(RefusalError, match="no VM wed") as error:
@@ -129,7 +129,7 @@ def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_the_hook_is_run_beside_the_epochs_and_by_no_dry_run(tmp_path: Path, dry_run: bool) -> None:
+def test_hook_does_not_delay_epochs_and_is_not_run_by_dry_runs(tmp_path: Path, dry_run: bool) -> None:
     hook, said = tmp_path / "hook", tmp_path / "said"
     hook.write_text(f'#!/bin/sh\nexec > {said}\necho "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT"\n')
     hook.chmod(0o755)
@@ -215,7 +215,7 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
             daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
         assert daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 400.0}))[0].notes == ()
-        with pytest.raises(RefusalError, match="1,100 IOPS, and it can do 1,000") as error:
+        with pytest.raises(RefusalError, match="1,100 IOPS, above its capacity of 1,000") as error:
             daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 500.0}))
         assert error.value.status == 409
         # Of two VMs on the device, together.
@@ -225,7 +225,7 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
             status=dataclasses.replace(status, devices=(device,), vms=(row, other)),
             names=frozenset(["web", "db"]),
         )
-        with pytest.raises(RefusalError, match="1,200 IOPS, and it can do 1,000"):
+        with pytest.raises(RefusalError, match="1,200 IOPS, above its capacity of 1,000"):
             daemon.controller.change_slos(["web", "db"], SloUpdate({"min_iops": 300.0}))
         assert (
             "overcommitted"
@@ -242,7 +242,7 @@ def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tm
             daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
         assert daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 8000.0}))[0].notes == ()
-        with pytest.raises(RefusalError, match="9,500 IOPS, and it can do 9,000 at most, by its timing"):
+        with pytest.raises(RefusalError, match=r"9,500 IOPS, above its capacity of 9,000 \(estimated from"):
             daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 9500.0}))
         assert (
             "overcommitted"
@@ -250,7 +250,7 @@ def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tm
         )
 
 
-def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None:
+def test_invalid_configuration_keeps_the_last_valid_one(tmp_path: Path) -> None:
     observer = FakeObserver()
     file = tmp_path / "slo-ctl.toml"
     file.write_text('[libvirt]\nuri = "none"\n[vm.web]\nweight = 2\ncgroup = "/x/web"\n')
@@ -286,7 +286,7 @@ def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) 
         assert any("promises.json" in note for note in status.notes)
 
 
-def test_what_a_killed_daemon_left_half_written_is_removed_at_the_start(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_daemon_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
     left = tmp_path / f".promises.json.{ended.pid}.partial"
@@ -307,7 +307,7 @@ def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
         assert not any("history" in note for note in daemon.epoch().notes)
 
 
-def test_one_device_going_wrong_is_told_once_and_stops_nobody(
+def test_device_failure_is_logged_once_and_does_not_affect_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "slo-ctl.toml"
@@ -336,7 +336,7 @@ def test_one_device_going_wrong_is_told_once_and_stops_nobody(
     assert sum(record.exc_info is not None for record in caplog.records) == 1
 
 
-def test_work_of_other_threads_is_done_by_the_loop(tmp_path: Path) -> None:
+def test_calls_of_other_threads_run_in_the_loop(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         plans = []
@@ -358,7 +358,7 @@ def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
+def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
     """An SLO in force is not a reason to set anything in the course of it."""
     group = tmp_path / "cgroup" / "web"
     group.mkdir(parents=True)
@@ -378,7 +378,7 @@ def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "history.db").exists()
 
 
-def test_slos_are_resolved_again_only_where_something_changed() -> None:
+def test_slos_are_resolved_only_after_changes() -> None:
     resolver, config = Resolver(), dataclasses.replace(CONFIG, daemon=DaemonConfig())
     first = resolver.resolve(["a", "b"], StoredSlos({"a": {"weight": 2.0}}), {}, config)
     second = resolver.resolve(["a", "b"], StoredSlos({"a": {"weight": 3.0}}), {}, config)
@@ -386,7 +386,7 @@ def test_slos_are_resolved_again_only_where_something_changed() -> None:
     assert (first["a"].slo.weight, second["a"].slo.weight) == (2.0, 3.0)
 
 
-def test_reasons_are_told_once() -> None:
+def test_reasons_are_logged_once() -> None:
     reasons = RecentReasons(2)
     assert reasons.add(["x", "y", "x"]) == ["x", "y"]
     assert reasons.add(["x"]) == []
@@ -397,7 +397,7 @@ def test_reasons_are_told_once() -> None:
     assert reasons.add(["x"]) == ["x"]
 
 
-def test_whether_systemd_maps_weights_is_found_out_and_passed_on(tmp_path: Path) -> None:
+def test_systemd_weight_mapping_is_detected_and_passed_on(tmp_path: Path) -> None:
     """Also where the tree is seen, or the scheduler chosen, only after the first epoch."""
     scheduler = tmp_path / "sys" / "block" / "sda" / "queue" / "scheduler"
     scheduler.parent.mkdir(parents=True)

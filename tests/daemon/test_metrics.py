@@ -22,7 +22,7 @@ ORDER = ("lever", "result", "vm", "device", "kind")
 STATUS = HostStatus(1.0, 10.0, 1.0, 1, 1.0, "bad", (DeviceStatus("ssd0", "emulated", "", "", 10.0),), VMS)
 
 
-def test_text_that_prometheus_reads() -> None:
+def test_text_is_valid_for_prometheus() -> None:
     families = {f.name: f for f in text_string_to_metric_families(Metrics(lambda: STATUS).text().decode())}
     assert {s.labels["vm"] for s in families["slo_ctl_vm_weight"].samples} == {vm.vm for vm in VMS}
     assert families["slo_ctl_vm_throttle_wait_seconds"].samples[0].value == pytest.approx(0.002)
@@ -97,7 +97,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_over_tcp_only_where_asked() -> None:
+def test_tcp_metrics_only_if_configured() -> None:
     port = free_port()
     metrics = Metrics(lambda: STATUS)
     metrics.listen(None)

@@ -37,7 +37,7 @@ def test_namespace_that_two_vms_use_is_noted() -> None:
     assert "ssd0/n1 is used by web and db" in notes[0]
 
 
-def test_who_hangs_up_keeps_the_seat_unless_its_disks_are_known() -> None:
+def test_occupant_kept_after_disconnect_unless_disks_known() -> None:
     before, _ = on_emulated("ssd0", [stream("web", "n1", None), stream("db", "n2")], SLOS, {})
     assert set(on_emulated("ssd0", [], SLOS, before)[0]) == {"n1"}
     assert set(on_emulated("ssd0", [], {"db": SLOS["db"]}, before)[0]) == set()
@@ -48,7 +48,7 @@ def test_vm_without_slo_gets_no_namespace() -> None:
     assert on_emulated("ssd0", [stream("nobody", "n1")], SLOS, {})[0] == {}
 
 
-def test_a_namespace_of_several_vms_is_nobodys_and_one_vm_has_parts() -> None:
+def test_namespace_of_several_vms_is_unassigned_and_one_vm_has_parts() -> None:
     slos = {"a": Slo(weight=4), "b": Slo(weight=2)}
     found = on_nvme({1: {"a"}, 2: {"a"}, 3: {"a", "b"}, 4: {"b"}, 5: set()}, slos)
     assert found == {

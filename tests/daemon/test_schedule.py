@@ -1,4 +1,4 @@
-"""When epochs are due."""
+"""When epochs start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_epochs_start_at_multiples_of_their_length() -> None:
         now += 0.3
 
 
-def test_late_epochs_do_not_pile_up() -> None:
+def test_late_epochs_do_not_accumulate() -> None:
     schedule = Schedule(1.0, 0.0)
     schedule.take(0.0)
     assert schedule.take(4.5) == 3
@@ -28,7 +28,7 @@ def test_late_epochs_do_not_pile_up() -> None:
 
 
 @given(st.floats(0.01, 10), st.lists(st.floats(0, 30), max_size=40))
-def test_on_the_grid_whatever_epochs_take(epoch_s: float, took_s: list[float]) -> None:
+def test_epochs_stay_on_the_grid_whatever_they_take(epoch_s: float, took_s: list[float]) -> None:
     schedule, now, begun = Schedule(epoch_s, 0.0), 0.0, 0
     for took in took_s:
         now += schedule.wait_s(now)
@@ -47,7 +47,7 @@ def test_changed_epoch_length_counts_from_now() -> None:
     assert schedule.wait_s(0.5) == pytest.approx(0.2)
 
 
-def test_a_change_brings_the_next_epoch_forward() -> None:
+def test_change_starts_the_next_epoch_early() -> None:
     schedule = Schedule(10.0, 0.0)
     schedule.take(0.0)
     schedule.bring_forward(4.0)
@@ -58,7 +58,7 @@ def test_a_change_brings_the_next_epoch_forward() -> None:
     assert schedule.wait_s(4.05) == pytest.approx(BROUGHT_FORWARD_S - 0.05)
 
 
-def test_a_change_never_puts_an_epoch_off() -> None:
+def test_change_never_delays_an_epoch() -> None:
     schedule = Schedule(0.1, 0.0)
     schedule.take(0.0)
     schedule.bring_forward(0.01)
@@ -66,7 +66,7 @@ def test_a_change_never_puts_an_epoch_off() -> None:
 
 
 @given(st.lists(st.floats(0, 0.3), max_size=200))
-def test_a_burst_of_changes_is_five_epochs_a_second(pauses_s: list[float]) -> None:
+def test_burst_of_changes_gives_five_epochs_per_second(pauses_s: list[float]) -> None:
     schedule, now, epochs = Schedule(60.0, 0.0), 0.0, 0
     schedule.take(0.0)
     for pause_s in pauses_s:

@@ -55,7 +55,7 @@ def names(device: EmulatedDevice) -> list[str]:
     return [each.name for each in device.record.namespace]
 
 
-def test_a_device_is_taken_up_again_when_namespaces_come_or_go_and_only_then(followed: Followed) -> None:
+def test_device_is_reopened_only_if_its_namespaces_change(followed: Followed) -> None:
     first = followed.device()
     assert names(first) == ["a"]
     assert followed.device() is first
@@ -72,7 +72,7 @@ def test_a_device_is_taken_up_again_when_namespaces_come_or_go_and_only_then(fol
     assert names(third) == ["a"]
 
 
-def test_another_namespace_of_the_same_name_is_noticed(followed: Followed) -> None:
+def test_recreated_namespace_of_the_same_name_is_noticed(followed: Followed) -> None:
     followed.change("add", "d", "--namespace", "name=b,size=16MiB")
     before = followed.device()
     followed.change("remove", "d/b", "--yes")
@@ -82,7 +82,7 @@ def test_another_namespace_of_the_same_name_is_noticed(followed: Followed) -> No
     assert [each.size_bytes >> 20 for each in after.record.namespace] == [32, 8]
 
 
-def test_one_that_comes_while_settings_cannot_be_read_is_found_afterwards(followed: Followed) -> None:
+def test_namespace_added_while_settings_are_unreadable_is_found_later(followed: Followed) -> None:
     before, settings = followed.device(), followed.settings
     followed.change("add", "d", "--namespace", "name=b,size=16MiB")
     kept = settings.read_bytes()

@@ -29,7 +29,7 @@ def on_sda(name: str) -> Knob:
     return Knob(Lever.CGROUP_LIMIT, "/vms/db", name, "8:0")
 
 
-def test_settings_are_counted_from_0_on_and_over_all_epochs() -> None:
+def test_settings_are_counted_from_0_over_all_epochs() -> None:
     tally = Tally()
     epoch = [
         outcome(on_ssd("a"), 100.0, OutcomeState.APPLIED),
@@ -48,7 +48,7 @@ def test_settings_are_counted_from_0_on_and_over_all_epochs() -> None:
     assert (second.moved_s, second.moved_blocks) == ({"ssd0": 1.5}, {"ssd0": 7})
 
 
-def test_limits_in_force_by_the_device_that_they_are_for() -> None:
+def test_limits_in_force_are_listed_by_device() -> None:
     counts = Tally().add(
         [
             outcome(on_ssd("a"), 100.0),

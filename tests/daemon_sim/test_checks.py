@@ -66,12 +66,12 @@ def names(violations: list[Violation]) -> set[str]:
     return {violation.check for violation in violations}
 
 
-def test_a_run_that_keeps_everything_violates_nothing() -> None:
+def test_correct_run_violates_nothing() -> None:
     run = result({"a": 1.0, "b": 3.0})
     assert check(run, result({"a": 1.0, "b": 3.0})) == []
 
 
-def test_fewer_pages_than_without_the_daemon() -> None:
+def test_lower_total_than_without_the_daemon_is_a_violation() -> None:
     run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
     run.of("pages")[:, 100:110] *= 0.8
     assert check(run, without, names=["conserved"]) == [], "the drive is as busy: shares need its time"
@@ -88,7 +88,7 @@ def test_fewer_pages_than_without_the_daemon() -> None:
     assert check(run, without, names=["conserved"]), "nobody was given a minimum"
 
 
-def test_a_smaller_total_is_that_of_the_fluid_ideal_where_status_says_so() -> None:
+def test_lower_total_of_the_fluid_ideal_is_allowed_if_reported() -> None:
     run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
     # A page of a takes 1 ms and one of b 9 ms: equal shares are 174 pages/s each.
     without.of("pages")[:] = np.array((900, 100))[:, None]
@@ -139,7 +139,7 @@ def test_the_fluid_ideal_keeps_minimums_and_maximums() -> None:
     assert ideal("b", Slo(min_iops=180.0)) == pytest.approx(180 + 108, abs=4)
 
 
-def test_entitlements_in_windows_and_in_the_long_run() -> None:
+def test_missed_entitlement_is_a_violation_in_windows_and_overall() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 200:400] *= 0.85
     found = check(run, names=["entitled"])
@@ -152,7 +152,7 @@ def test_entitlements_in_windows_and_in_the_long_run() -> None:
     assert "until 600 s" in first.what, "only the long run is held to 2 %"
 
 
-def test_nothing_is_due_within_a_minute_of_a_change() -> None:
+def test_no_entitlement_is_checked_within_a_minute_of_a_change() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 300:360] *= 0.5
     assert check(run, names=["entitled"])
@@ -160,14 +160,14 @@ def test_nothing_is_due_within_a_minute_of_a_change() -> None:
     assert check(run, names=["entitled"]) == []
 
 
-def test_who_wants_no_more_is_due_nothing() -> None:
+def test_vm_that_does_not_want_more_is_not_checked() -> None:
     run = result({"a": 1.0, "b": 1.0, "c": 1.0})
     run.of("pages")[0] *= 0.2
     run.of("queued_ns")[0] *= 0.3
     assert check(run, names=["entitled", "ok"]) == []
 
 
-def test_false_verdicts() -> None:
+def test_false_verdicts_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     say(run, "a", Verdict.INSUFFICIENT, 200, 220)
     (found,) = check(run, names=["insufficient"])
@@ -183,7 +183,7 @@ def test_a_minimum_that_is_missed_is_not_ok() -> None:
     assert {each.vm for each in check(run, names=["ok"])} >= {"a"}
 
 
-def test_moves_beyond_their_budget() -> None:
+def test_moves_beyond_the_budget_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("backlog_ns")[0] = 1e9
     dies = run.scenario.drive.record().geometry.dies
@@ -196,7 +196,7 @@ def test_moves_beyond_their_budget() -> None:
     assert check(run, names=["moves"]) == [], "an idle drive may move what it likes"
 
 
-def test_limits_that_never_settle() -> None:
+def test_oscillating_limits_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("limit_iops")[1, ::2] = 400.0
     (found,) = check(run, names=["settled"])
@@ -204,7 +204,7 @@ def test_limits_that_never_settle() -> None:
 
 
 @pytest.mark.parametrize("gain", [0.02, 0.2])
-def test_hostile_vms(gain: float) -> None:
+def test_gain_of_a_hostile_vm_is_a_violation(gain: float) -> None:
     run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
     run.of("pages")[0] *= 1 + gain
     run.of("requests")[1] *= 1 - gain
@@ -212,7 +212,7 @@ def test_hostile_vms(gain: float) -> None:
     assert [each.vm for each in found] == (["a", "b"] if gain > 0.05 else [])
 
 
-def test_hostile_pages_that_cost_all_vms_the_same_part_gain_nothing() -> None:
+def test_hostile_pages_that_slow_all_vms_alike_are_no_gain() -> None:
     run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
     run.of("pages")[:] *= 0.8
     run.of("requests")[:] *= 0.8
@@ -221,7 +221,7 @@ def test_hostile_pages_that_cost_all_vms_the_same_part_gain_nothing() -> None:
     assert [each.vm for each in check(run, None, honest, names=["hostile"])] == ["b"]
 
 
-def test_status_and_epochs() -> None:
+def test_missing_status_and_epochs_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.here[1, 100:200] = False
     (found,) = check(run, names=["status"])

@@ -41,7 +41,7 @@ def outcome(client: ControlClient, op: str, **fields: object) -> str:
     return "ok"
 
 
-def test_statistics_and_refusals_are_those_of_a_drive_that_is_served(root: Path) -> None:
+def test_statistics_and_refusals_equal_those_of_a_served_drive(root: Path) -> None:
     make_device(root, f"name=ssd0,{SPEC}", "name=ns0", "name=ns1")
     server = simulated()
     commands: list[tuple[str, dict[str, object]]] = [
@@ -73,7 +73,7 @@ def test_statistics_and_refusals_are_those_of_a_drive_that_is_served(root: Path)
                 assert here[name] == output[name]
 
 
-def test_who_moves_in_goes_on_with_the_counters() -> None:
+def test_new_vm_on_a_namespace_continues_its_counters() -> None:
     server = simulated()
     drive, client = server.drive, SimulatedControl(server, 1.0)
 
@@ -93,7 +93,7 @@ def test_who_moves_in_goes_on_with_the_counters() -> None:
     assert 300 < completed() - before < 700
 
 
-def test_a_server_that_is_silent_costs_the_time_that_is_waited_for_it() -> None:
+def test_silent_server_costs_the_timeout() -> None:
     server = simulated()
     client = SimulatedControl(server, 0.5)
     server.silent = True

@@ -26,7 +26,7 @@ def kept(order: Order) -> None:
     assert trial.passed, "\n".join([*map(str, trial.violations[:9]), f"reproduce: {order.command()}"])
 
 
-def test_the_same_seed_gives_the_same_run_to_the_bit() -> None:
+def test_same_seed_gives_a_bit_identical_run() -> None:
     scenario = replace(random_scenario(3), length_s=90.0)
     first, second = simulate(scenario), simulate(scenario)
     assert first.epochs
@@ -34,7 +34,7 @@ def test_the_same_seed_gives_the_same_run_to_the_bit() -> None:
     assert simulate(replace(scenario, seed=4)).digest() != first.digest()
 
 
-def test_another_process_comes_to_the_same() -> None:
+def test_another_process_gives_the_same_result() -> None:
     program = (
         "from dataclasses import replace\n"
         "from daemon_sim.scenarios import random_scenario\n"
@@ -61,7 +61,7 @@ def test_named_scenarios_on_a_small_drive(name: str) -> None:
     kept(Order(scenario=name, size="256MiB", hours=0.2, checks=KEPT))
 
 
-def test_a_server_that_answers_again_when_the_daemon_stops_has_all_restored() -> None:
+def test_server_that_recovers_at_the_stop_is_restored() -> None:
     vms = tuple(SimulatedVm(f"vm{n}", n, Load(queue_depth=16), (("weight", 1.0 + n),)) for n in range(2))
     silence = Event(30.0, What.SILENCE, lasts_s=60.0)
     run = simulate(Scenario("silence", Drive(DRIVES["256MiB"], 2), vms, (silence,), length_s=40.0))
@@ -71,26 +71,26 @@ def test_a_server_that_answers_again_when_the_daemon_stops_has_all_restored() ->
 
 
 @pytest.mark.slow
-def test_500_vms() -> None:
+def test_500_vms_pass_all_checks() -> None:
     # Today's policy takes more than a second of CPU for an epoch of so many.
     kept(Order(scenario="many", hours=8 / 3600, checks=KEPT))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["8GiB", "64GiB", "1TiB"])
-def test_large_drives(size: str) -> None:
+def test_large_drives_pass_all_checks(size: str) -> None:
     # Giving OPS back takes longer there than a stop waits for it: see bench/simulate.py.
     kept(Order(scenario="restarts", size=size, hours=0.05, checks=("epochs", "status")))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(EXAMPLES))
-def test_random_scenarios(seed: int) -> None:
+def test_random_scenarios_pass_all_checks(seed: int) -> None:
     kept(Order(seed=seed))
 
 
 @pytest.mark.parametrize("read", [0.0, 0.5])
-def test_what_a_drive_can_do_is_estimated_by_its_timing_and_garbage_collection(read: float) -> None:
+def test_capacity_is_estimated_from_timing_and_gc(read: float) -> None:
     load = Load("uniform", (("read", read),), queue_depth=64)
     vms = tuple(SimulatedVm(f"vm{number}", number, load) for number in range(2))
     run = simulate(Scenario("estimate", Drive(DRIVES["256MiB"], 2), vms, length_s=60.0))

@@ -27,7 +27,7 @@ def test_allocation_adds_up(rows: list[tuple[float, int]], total: int) -> None:
     st.randoms(use_true_random=False),
     st.integers(0, 50),
 )
-def test_moves_arrive_where_they_should(current: list[int], random: Random, spare: int) -> None:
+def test_moves_lead_to_the_wanted_allocation(current: list[int], random: Random, spare: int) -> None:
     now = {str(i): blocks for i, blocks in enumerate(current)}
     weights = {vm: random.random() for vm in now}
     wanted = allocate(

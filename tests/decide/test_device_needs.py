@@ -1,4 +1,4 @@
-"""Whose SLOs count for a device, and how long they are believed."""
+"""VMs whose SLOs count for a device, and how long a change takes to count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def io(name: str, device: DeviceNumber | None, reads: int = 1, tenant: Tenant | 
     return Stream(name, None, f"/{name}", device, IoCounters(reads=reads), tenant)
 
 
-def test_who_counts_for_a_device() -> None:
+def test_vms_that_count_for_a_device() -> None:
     vms = [
         vm("disk", HERE),
         vm("off", HERE, state=VmState.SHUT_OFF),
@@ -44,7 +44,7 @@ def test_who_counts_for_a_device() -> None:
     assert tenants_on("ssd1", streams) == ()
 
 
-def test_needs_are_those_of_who_counts() -> None:
+def test_needs_come_from_vms_that_count() -> None:
     slos = {"a": Slo(1.0), "b": Slo(3.0, p99_latency_us=5000.0), "c": Slo(9.0, p99_latency_us=10.0)}
     assert needs_on(("a", "b", "gone"), slos) == Needs(weights=True, p99_target_us=5000.0)
     assert needs_on(("a",), slos) == Needs()
@@ -61,7 +61,7 @@ def asks_at_least(one: Needs, other: Needs) -> bool:
 
 
 @given(st.lists(st.tuples(NEEDS, st.floats(0.1, 30.0)), min_size=1, max_size=30))
-def test_what_is_asked_for_is_done_at_once_and_never_given_up_early(steps: list[tuple[Needs, float]]) -> None:
+def test_needs_rise_at_once_and_never_fall_early(steps: list[tuple[Needs, float]]) -> None:
     believed: Believed | None = None
     now_s, changes = 0.0, []
     for needs, pause_s in steps:
@@ -74,7 +74,7 @@ def test_what_is_asked_for_is_done_at_once_and_never_given_up_early(steps: list[
     assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(changes))
 
 
-def test_less_is_believed_after_a_while() -> None:
+def test_lower_need_takes_effect_after_a_delay() -> None:
     believed = believe(None, Needs(weights=True), 0.0)
     for now_s in (10.0, 30.0, 69.0):
         believed = believe(believed, Needs(), now_s)

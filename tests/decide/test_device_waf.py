@@ -38,7 +38,7 @@ def reading(source: WafSource, at_s: float, host_bytes: int, media_bytes: int) -
     steps=st.lists(st.tuples(st.integers(0, 40 * GB), st.floats(0.2, 6)), min_size=1, max_size=12),
     window_s=st.sampled_from([1.0, 10.0, 60.0]),
 )
-def test_the_true_waf_is_within_what_is_reported(
+def test_true_waf_is_within_the_reported_bounds(
     source: WafSource, start: tuple[int, int], steps: list[tuple[int, float]], window_s: float
 ) -> None:
     host = list(accumulate((h for h, _ in steps), initial=start[0]))
@@ -57,13 +57,13 @@ def test_the_true_waf_is_within_what_is_reported(
 
 
 @given(st.sampled_from(COUNTED), st.integers(1, 1 << 50), st.integers(0, 1 << 50))
-def test_bounds_hold_the_quotient(source: WafSource, host_bytes: int, media_bytes: int) -> None:
+def test_bounds_contain_the_quotient(source: WafSource, host_bytes: int, media_bytes: int) -> None:
     low, high = bounds(source, host_bytes, media_bytes)
     assert 0 <= low <= media_bytes / host_bytes <= high
 
 
 @pytest.mark.parametrize("source", COUNTED)
-def test_shortest_window_that_is_long_enough(source: WafSource) -> None:
+def test_shortest_sufficient_window_is_used(source: WafSource) -> None:
     """10 GB in every 10 s, at WAF 2: the coarse counter needs more of them."""
     estimate = waf_over([reading(source, 10.0 * i, i * 10 * GB, i * 20 * GB) for i in range(20)], 10.0)
     assert estimate.waf == pytest.approx(2.0, rel=1e-4)
@@ -80,7 +80,7 @@ def test_shortest_window_that_is_long_enough(source: WafSource) -> None:
         ((100 * GB, 0), "media counter stood still"),
     ],
 )
-def test_windows_that_say_nothing_say_why(last: tuple[int, int], reason: str) -> None:
+def test_missing_waf_has_a_reason(last: tuple[int, int], reason: str) -> None:
     readings = [
         reading(WafSource.ENDURANCE_GROUP, 0.0, GB, GB),
         MediaCounters(WafSource.ENDURANCE_GROUP, 10.0, GB + last[0], GB + last[1]),
@@ -90,11 +90,11 @@ def test_windows_that_say_nothing_say_why(last: tuple[int, int], reason: str) ->
     assert reason in estimate.reason
 
 
-def test_before_the_second_reading() -> None:
+def test_no_waf_before_the_second_reading() -> None:
     assert "only once" in waf_over([reading(WafSource.FDP, 0.0, 5, 5)], 10.0).reason
 
 
-def test_counters_that_go_back_are_another_drive() -> None:
+def test_decreasing_counters_mean_another_drive() -> None:
     estimate = waf_over(
         [
             reading(WafSource.FDP, 0.0, 90 * GB, 90 * GB),
@@ -106,7 +106,7 @@ def test_counters_that_go_back_are_another_drive() -> None:
     assert (estimate.waf, estimate.window_s) == (3.0, 10.0)
 
 
-def test_the_best_that_has_something_to_say() -> None:
+def test_best_source_with_a_result_is_used() -> None:
     fdp = DeviceWaf(WafSource.FDP, 1.2, 0.0)
     group = DeviceWaf(WafSource.ENDURANCE_GROUP, reason="too few")
     ocp = DeviceWaf(WafSource.OCP, 1.3, 0.1)
@@ -121,7 +121,7 @@ def test_the_best_that_has_something_to_say() -> None:
 
 
 @given(st.permutations(ORDER))
-def test_order_does_not_depend_on_who_answers_first(sources: list[WafSource]) -> None:
+def test_source_does_not_depend_on_the_order_of_replies(sources: list[WafSource]) -> None:
     assert choose([DeviceWaf(source, 1.0) for source in sources]).source is WafSource.FTL
 
 

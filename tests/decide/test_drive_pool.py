@@ -81,7 +81,7 @@ def test_simulated_equal_queues_settle_within_ten_seconds_and_stay() -> None:
     assert set(loop.protection.limits) == {"a", "b"}
 
 
-def test_simulated_who_goes_idle_lets_the_others_go_and_has_its_share_again() -> None:
+def test_simulated_idle_vm_releases_others_and_regains_its_share() -> None:
     loop = Loop(Plant(weighted((8, 8, 8), a=1, b=3, c=6), 1000), by_weight=True).run(40)
     loop.plant.vms["c"].demand = 0.0
     loop.run(20)
@@ -119,7 +119,7 @@ def test_simulated_a_share_that_a_vm_cannot_use_goes_to_the_others_and_that_is_r
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
-def test_simulated_who_wants_less_than_its_share_keeps_the_rest_from_nobody(noise: float) -> None:
+def test_simulated_unused_share_goes_to_the_others(noise: float) -> None:
     # Whenever it has a little less than it wants it looks as if it wanted all of its share.
     vms = weighted((64, 64, 4), a=1, b=4, c=8)
     vms["c"].demand = 25

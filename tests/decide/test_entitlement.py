@@ -32,7 +32,7 @@ def test_equal_weights_share_equally() -> None:
     assert answer.rates == pytest.approx({"a": 500, "b": 500})
 
 
-def test_a_vm_that_wants_no_more_leaves_the_rest() -> None:
+def test_unused_share_goes_to_vms_that_want_more() -> None:
     answer = entitle([Claim("a", 1, 100, False), Claim("b", 1, 900, True), Claim("c", 3, 1000, True)])
     assert answer.rates == pytest.approx({"a": 100, "b": 475, "c": 1425})
 
@@ -42,7 +42,7 @@ def test_a_vm_above_its_share_is_entitled_to_its_share_only() -> None:
     assert answer.rates == pytest.approx({"a": 300, "b": 900})
 
 
-def test_minimums_come_before_weights_and_maximums_bound() -> None:
+def test_minimums_precede_weights_and_maximums_cap() -> None:
     claims = [
         Claim("a", 1, 100, True, minimum=600),
         Claim("b", 1, 800, True),
@@ -51,13 +51,13 @@ def test_minimums_come_before_weights_and_maximums_bound() -> None:
     assert entitle(claims).rates == pytest.approx({"a": 600, "b": 350, "c": 50})
 
 
-def test_minimums_beyond_the_device_leave_a_part_to_the_others() -> None:
+def test_minimums_beyond_the_capacity_leave_a_part_to_others() -> None:
     answer = entitle([Claim("a", 1, 500, True, minimum=2500), Claim("b", 3, 500, True)])
     assert answer.overcommitted
     assert answer.rates == pytest.approx({"a": 950, "b": 50})
 
 
-def test_when_nobody_wants_more_everybody_is_entitled_to_what_it_uses() -> None:
+def test_entitlement_is_the_usage_if_no_vm_wants_more() -> None:
     answer = entitle([Claim("a", 1, 10, False), Claim("b", 3, 20, False)])
     assert answer.rates == {"a": 10, "b": 20}
     assert answer.level == pytest.approx(7.5)
@@ -74,7 +74,7 @@ def test_entitlements_never_exceed_the_total_and_waste_nothing_wanted(claims: li
 
 
 @given(CLAIMS)
-def test_who_wants_more_gets_at_least_its_part_by_weight_unless_bounded(claims: list[Claim]) -> None:
+def test_vm_that_wants_more_gets_its_part_by_weight_unless_bounded(claims: list[Claim]) -> None:
     answer = entitle(claims)
     total, weights = sum(c.used for c in claims), sum(c.weight for c in claims)
     for c in claims:
@@ -85,7 +85,7 @@ def test_who_wants_more_gets_at_least_its_part_by_weight_unless_bounded(claims: 
 
 @given(CLAIMS, st.floats(0.1, 0.9))
 def test_an_entitlement_does_not_depend_on_how_slow_the_vm_is(claims: list[Claim], part: float) -> None:
-    """What one VM gets less and another one more changes nobody's entitlement, as long as both want more."""
+    """Service shifted from one VM to another changes no entitlement, as long as both want more."""
     slow, fast = Claim("slow", 2.0, 100.0, True), Claim("fast", 1.0, 300.0, True)
     moved = 100.0 * part
     before = entitle([*claims, slow, fast])

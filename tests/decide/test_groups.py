@@ -60,13 +60,13 @@ def did(iops: float, *, wants_more: bool = False) -> Rates:
     return Rates(iops, 4096 * iops, wants_more)
 
 
-def test_nothing_is_known_yet_so_parts_are_by_weight() -> None:
+def test_parts_are_by_weight_before_any_measurement() -> None:
     own = {"web": vm(3), "db": vm(1)}
     parts = slos_in_group(group(max_iops=1000, min_iops=100), own, {}, {})
     assert parts == {"web": vm(3, min_iops=75, max_iops=750), "db": vm(1, min_iops=25, max_iops=250)}
 
 
-def test_what_an_idle_vm_leaves_goes_to_the_one_at_its_part_and_comes_back_in_two_epochs() -> None:
+def test_unused_part_is_lent_and_returned_within_two_epochs() -> None:
     own = {"web": vm(), "db": vm()}
     shop = group(max_iops=1000)
     first = slos_in_group(shop, own, {}, {})
@@ -76,7 +76,7 @@ def test_what_an_idle_vm_leaves_goes_to_the_one_at_its_part_and_comes_back_in_tw
     assert (back["web"].max_iops, back["db"].max_iops) == (500, 500)
 
 
-def test_a_vm_that_waits_for_its_device_leaves_what_it_cannot_use() -> None:
+def test_device_bound_vm_lends_its_unused_part() -> None:
     own = {"web": vm(), "db": vm()}
     shop = group(max_iops=2000)
     first = slos_in_group(shop, own, {}, {})
@@ -84,7 +84,7 @@ def test_a_vm_that_waits_for_its_device_leaves_what_it_cannot_use() -> None:
     assert (then["web"].max_iops, then["db"].max_iops) == (125, 1875)
 
 
-def test_a_minimum_is_for_those_that_need_it() -> None:
+def test_group_minimum_goes_to_vms_that_need_it() -> None:
     own = {"web": vm(), "db": vm(), "mail": vm()}
     parts = slos_in_group(
         group(min_iops=900), own, {"web": did(100), "db": did(50, wants_more=True), "mail": did(0)}, {}
@@ -93,7 +93,7 @@ def test_a_minimum_is_for_those_that_need_it() -> None:
 
 
 @pytest.mark.parametrize("used", [0.0, 100.0, 300.0, 399.0])
-def test_a_part_that_follows_use_does_not_make_its_vm_want_more(used: float) -> None:
+def test_lent_part_does_not_make_a_vm_want_more(used: float) -> None:
     own = {"web": vm(), "db": vm()}
     shop = group(max_iops=1000)
     parts = slos_in_group(shop, own, {}, {})

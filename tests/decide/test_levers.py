@@ -98,7 +98,7 @@ def test_anchored_proportions_are_kept(weights: list[float], default: float) -> 
         assert abs(value - exact) <= max(0.011 * exact, scaled.worst_rounding * exact + 1e-6)
 
 
-def test_weights_of_groups() -> None:
+def test_weights_of_cgroups_are_set() -> None:
     wanted = decide(
         [group("a"), group("b"), group("c")], {"a": Slo(1), "b": Slo(3), "c": Slo(6), "gone": Slo(9)}
     )
@@ -118,14 +118,14 @@ def test_a_vm_without_an_slo_is_left_alone() -> None:
     assert decide([group("a")], {}) == Wanted()
 
 
-def test_io_cost_has_a_knob_of_its_own() -> None:
+def test_io_cost_uses_its_own_knob() -> None:
     can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True)})
     wanted = decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, can)
     assert values(wanted) == {("/slo/a", "cost_weight", ""): 100, ("/slo/b", "cost_weight", ""): 200}
     assert wanted.backends["a", "fast"] == "cgroup v2 io.cost"
 
 
-def test_different_parents_are_told() -> None:
+def test_different_parent_cgroups_are_reported() -> None:
     (note,) = decide([group("a"), group("b", "/other")], {"a": Slo(1), "b": Slo(2)}).notes
     assert "/other, /slo" in note
 
@@ -144,7 +144,7 @@ def test_limits_of_a_group_are_on_reads_and_writes_and_add_up() -> None:
     assert wanted.settings[1].reason == "max_iops 500, 80% of it for reads as it was used"
 
 
-def test_libvirt_limits_the_total_of_all_disks_there() -> None:
+def test_libvirt_limits_the_total_of_all_disks_on_the_device() -> None:
     vm = domain("web", disk("vda"), disk("vdb"), disk("vdc", OTHER), disk("vdd", None))
     wanted = decide([vm], {"web": Slo(max_iops=500)})
     assert values(wanted) == {
@@ -156,18 +156,18 @@ def test_libvirt_limits_the_total_of_all_disks_there() -> None:
     assert wanted.backends["web", "fast"] == "libvirt, cgroup v1 bfq"
 
 
-def test_libvirt_without_a_known_disk_there() -> None:
+def test_libvirt_without_a_known_disk_limits_the_device() -> None:
     stream = Stream("web", None, "/machine/web", FAST)
     wanted = decide([domain("web", disk("vda", None))], {"web": Slo(max_iops=5)}, PLAIN, (stream,))
     assert ("uuid-web", "read_iops", "7:0") in values(wanted)
 
 
 @pytest.mark.parametrize("state", [VmState.SHUT_OFF, VmState.CRASHED])
-def test_a_vm_that_is_off_has_no_knobs(state: VmState) -> None:
+def test_stopped_vm_has_no_settings(state: VmState) -> None:
     assert decide([domain("web", disk("vda"), state=state)], {"web": Slo(max_iops=5)}) == Wanted()
 
 
-def test_only_managed_devices() -> None:
+def test_only_managed_devices_get_settings() -> None:
     assert decide([domain("web", disk("vda", OTHER))], {"web": Slo(3, max_iops=5)}) == Wanted()
 
 
@@ -191,7 +191,7 @@ def beside(stranger: Vm, *streams: Stream, slos: dict[str, Slo] | None = None) -
     "streams",
     [(), (seen(None),), (seen(IoCounters(reads=0, writes=0)),), (seen(IoCounters(reads=9), OTHER),)],
 )
-def test_a_stranger_without_io_on_a_managed_device_is_never_touched(streams: tuple[Stream, ...]) -> None:
+def test_unconfigured_vm_without_io_is_never_touched(streams: tuple[Stream, ...]) -> None:
     wanted = beside(STRANGER, *streams)
     assert {s.vm for s in wanted.settings} == {"web"}
     assert ("stranger", "fast") not in wanted.backends
@@ -199,20 +199,20 @@ def test_a_stranger_without_io_on_a_managed_device_is_never_touched(streams: tup
     assert {s.vm for s in greedy.settings} == {"web"}
 
 
-def test_a_stranger_that_shares_a_managed_device_gets_the_kernels_default() -> None:
+def test_unconfigured_vm_on_a_managed_device_gets_the_default_weight() -> None:
     wanted = beside(STRANGER, seen(IoCounters(reads=1)))
     assert values(wanted) == {("/slo/web", "weight", ""): 300, (STRANGER.cgroup, "weight", ""): 100}
     assert wanted.settings[1].reason.startswith("shares fast with VMs that have an SLO")
 
 
-def test_nobody_is_touched_where_nobody_has_an_slo() -> None:
+def test_no_settings_without_any_slo() -> None:
     stream = seen(IoCounters(reads=1))
     wanted = settings_for([STRANGER], NAMED, [stream], DEVICES, PLAIN, with_slo=frozenset())
     assert not wanted.settings
     assert wanted.backends == {("stranger", "fast"): "cgroup v1 bfq"}
 
 
-def test_a_disk_on_a_managed_device_without_io_and_slo_is_shown_and_not_touched() -> None:
+def test_idle_disk_without_slo_is_shown_and_not_touched() -> None:
     vm = domain("stranger", disk("vda"))
     wanted = beside(vm)
     assert {s.vm for s in wanted.settings} == {"web"}
@@ -221,7 +221,7 @@ def test_a_disk_on_a_managed_device_without_io_and_slo_is_shown_and_not_touched(
     assert {s.vm for s in named.settings} == {"stranger"}
 
 
-def test_what_no_slo_asks_for_lacks_no_mechanism() -> None:
+def test_no_mechanism_only_for_slo_fields_in_use() -> None:
     stream = Stream("b", None, "/slo/b", FAST, IoCounters(reads=1))
     vms = [group("a"), Vm("b", FoundBy.CGROUP_NAME, cgroup="/slo/b")]
     slos = {"a": Slo(2), "b": Slo()}
@@ -229,13 +229,13 @@ def test_what_no_slo_asks_for_lacks_no_mechanism() -> None:
     assert set(wanted.no_mechanism) == {("a", "fast")}
 
 
-def test_a_minimum_is_kept_by_holding_others_back_where_they_can_be() -> None:
+def test_minimum_is_enforced_by_throttling_others_if_possible() -> None:
     slos = {"a": Slo(min_iops=100), "b": Slo()}
     wanted = decide([group("a"), group("b")], slos)
     assert not wanted.no_mechanism
     assert wanted.limitable == {("a", "fast"): 10.0, ("b", "fast"): 10.0}
     unlimited = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, False)})
-    reason = "min_iops 100: no other VM on fast can be limited in its favour"
+    reason = "min_iops 100: no other VM on fast can be throttled for it"
     assert decide([group("a"), group("b")], slos, unlimited).no_mechanism == {("a", "fast"): reason}
     others = Vm("b", FoundBy.LIBVIRT, VmState.RUNNING, "uuid-b", 1, "/m/b", (disk("vda", kind="vhostuser"),))
     wanted = decide([group("a"), others], slos)
@@ -243,7 +243,7 @@ def test_a_minimum_is_kept_by_holding_others_back_where_they_can_be() -> None:
     assert wanted.limitable == {("a", "fast"): 10.0}
 
 
-def test_who_is_throttled_gets_the_tighter_limit() -> None:
+def test_throttled_vm_gets_the_tighter_limit() -> None:
     vms = [group("a"), domain("web", disk("vda"))]
     throttles = {("a", FAST): Throttle(300, ("x", "y")), ("web", FAST): Throttle(400, ("x",))}
 
@@ -295,9 +295,9 @@ def test_a_limit_is_not_rounded_below_the_vms_own_minimum() -> None:
     assert Throttle(41, ("b",), 123).rounded(10.0, 121).iops == 50
 
 
-def test_a_latency_is_left_to_the_kernel_where_it_can_keep_it() -> None:
+def test_latency_target_is_left_to_io_latency() -> None:
     slos = {"a": Slo(p99_latency_us=5000)}
-    why = "p99 5 ms: on fast latencies are not measured by VM, and it has no io.latency"
+    why = "p99 5 ms: on fast per-VM latency is not available, nor is io.latency"
     assert decide([group("a")], slos).no_mechanism == {("a", "fast"): why}
     can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True, latency=True)})
     wanted = decide([group("a")], slos, can)
@@ -306,7 +306,7 @@ def test_a_latency_is_left_to_the_kernel_where_it_can_keep_it() -> None:
     assert [s.value for s in wanted.settings if s.knob == knob] == [5000]
 
 
-def test_units_are_set_through_systemd_and_what_is_inside_of_them_is_not() -> None:
+def test_units_use_systemd_and_groups_inside_them_do_not() -> None:
     can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True, latency=True)}, systemd=True)
     slo = Slo(max_iops=100, p99_latency_us=5000)
     inside = Vm("in", FoundBy.OPTION, cgroup="/machine.slice/a.service/vm")
@@ -333,7 +333,7 @@ def test_units_are_set_through_systemd_and_what_is_inside_of_them_is_not() -> No
     assert wanted.backends["unit", "fast"] == "systemd, cgroup v2 io.cost"
 
 
-def test_weights_without_bfq() -> None:
+def test_weights_without_bfq_have_no_mechanism() -> None:
     wanted = decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, NO_BFQ)
     assert wanted.no_mechanism["b", "fast"] == ("nothing shares fast by weight: loop0 has the scheduler none")
     assert wanted.backends["a", "fast"] == "cgroup v1 limits"
@@ -341,14 +341,14 @@ def test_weights_without_bfq() -> None:
     assert not equal.no_mechanism
 
 
-def test_of_whom_a_maximum_is_enforced() -> None:
+def test_vms_with_an_enforced_maximum_are_known() -> None:
     slos = {"a": Slo(1, max_iops=100), "b": Slo(2), "c": Slo(1, max_iops=100, p99_latency_us=1000)}
     wanted = decide([group(vm) for vm in slos], slos, NO_BFQ)
     assert wanted.maximum_slack == {("a", "fast"): 20.0}, "of c nothing measures the p99"
     assert decide([group("a")], {"a": slos["a"]}, NOTHING).maximum_slack == {}
 
 
-def test_a_host_that_can_do_nothing() -> None:
+def test_host_without_levers_has_no_mechanism() -> None:
     wanted = decide([group("a")], {"a": Slo(max_iops=5)}, NOTHING)
     assert not wanted.settings
     assert "there is no cgroup tree" in wanted.no_mechanism["a", "fast"]
@@ -360,7 +360,7 @@ def test_a_vhost_user_disk_cannot_be_limited() -> None:
     assert "vda is served by another program" in wanted.no_mechanism["web", "fast"]
 
 
-def test_of_an_emulated_ssd_only_the_bandwidth() -> None:
+def test_emulated_ssd_gets_only_the_bandwidth_limit() -> None:
     slo = Slo(3, max_iops=500, max_bandwidth_bytes_s=1000.0)
     streams = [
         Stream("web", None, None, None, tenant=Tenant("ssd0", "a")),
@@ -377,17 +377,17 @@ def test_of_an_emulated_ssd_only_the_bandwidth() -> None:
     assert not wanted.backends
 
 
-def test_cautions_are_told_once() -> None:
+def test_cautions_are_reported_once() -> None:
     can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, cautions=("beware",))})
     assert decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, can).notes == ("beware",)
 
 
-def test_cautions_about_shares_are_kept_back_where_weights_are_equal() -> None:
+def test_no_cautions_about_shares_with_equal_weights() -> None:
     can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, cautions=("beware",))})
     assert decide([group("a"), group("b")], {"a": Slo(2), "b": Slo(2)}, can).notes == ()
 
 
-def test_between_namespaces_of_a_drive_limits_stand_in_for_weights_and_minimums() -> None:
+def test_limits_replace_weights_and_minimums_between_namespaces() -> None:
     one, two = DeviceNumber(259, 1), DeviceNumber(259, 2)
     can = {number: BlockCapability(number, "nvme", None, True, "no bfq") for number in (one, two)}
     vms = [domain("a", disk("vda", one)), domain("b", disk("vda", two))]
@@ -406,5 +406,5 @@ def test_between_namespaces_of_a_drive_limits_stand_in_for_weights_and_minimums(
     vms = [domain("a", disk("vda", one)), domain("b", disk("vda", two, kind="vhostuser"))]
     assert lacking() == {
         ("a", "fast-n1"): "nothing shares the drive of fast-n1 by weight: no other VM on it can be limited; "
-        "min_iops 100: no other VM on fast-n1 can be limited in its favour"
+        "min_iops 100: no other VM on fast-n1 can be throttled for it"
     }

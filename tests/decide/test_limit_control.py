@@ -42,7 +42,7 @@ class World:
         return state, rates
 
 
-def test_a_missed_minimum_is_reached_by_limiting_the_others() -> None:
+def test_missed_minimum_is_reached_by_throttling_others() -> None:
     state, rates = World().run(30)
     assert rates[0]["web"] < 50
     assert rates[-1]["web"] >= 0.98 * 300
@@ -56,7 +56,7 @@ def test_limits_settle() -> None:
     assert min(late) > 0.9 * 300
 
 
-def test_one_bad_window_limits_nobody() -> None:
+def test_one_bad_window_throttles_no_vm() -> None:
     state, _ = World().run(1)
     assert not state.limits
 
@@ -67,7 +67,7 @@ def test_a_vm_that_does_not_keep_requests_outstanding_is_not_protected() -> None
     assert rates[-1]["db"] == rates[0]["db"]
 
 
-def test_limits_that_do_not_help_are_lifted_and_tried_again_ever_more_seldom() -> None:
+def test_useless_limits_are_lifted_and_retried_with_backoff() -> None:
     world = World(able=60.0)
     state, rates = world.run(JUDGED_AFTER + CONFIRMED_AFTER + 1)
     assert rates[-1]["db"] == 480
@@ -89,7 +89,7 @@ def test_limits_are_lifted_when_the_protected_vm_stops_asking() -> None:
     assert not state.limits
 
 
-def test_a_p99_is_protected_as_a_minimum_is() -> None:
+def test_p99_is_protected_like_a_minimum() -> None:
     state = LimitState()
     for _ in range(3):
         state, _ = control(
@@ -104,7 +104,7 @@ def test_a_p99_is_protected_as_a_minimum_is() -> None:
 
 
 @given(st.lists(st.floats(0.0, 5000.0), min_size=3, max_size=60), st.floats(1.0, 5000.0))
-def test_everybody_keeps_a_part_of_its_share_and_limits_change_in_steps(
+def test_every_vm_keeps_a_part_of_its_share_and_limits_change_in_steps(
     web: list[float], minimum: float
 ) -> None:
     state = LimitState()

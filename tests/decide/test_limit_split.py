@@ -47,7 +47,7 @@ def test_both_limits_add_up_to_the_maximum(
 
 
 @given(rates, rates)
-def test_the_first_split_is_the_mix_so_far(reads: float, writes: float) -> None:
+def test_first_split_is_the_observed_mix(reads: float, writes: float) -> None:
     split = first_split(reads, writes)
     if reads + writes == 0:
         assert split.read_share == 0.5
@@ -90,7 +90,7 @@ def test_no_mix_stays_more_than_two_steps_below_the_maximum(
 
 
 @given(shares, st.floats(1, 1e6), steps)
-def test_limits_in_steps_pass_the_maximum_by_no_more_than_the_lowest_limit(
+def test_limits_in_steps_exceed_the_maximum_by_at_most_the_lowest_limit(
     share: float, maximum: float, step: float
 ) -> None:
     split = Split(share, share)
@@ -118,7 +118,7 @@ def requests_granted(limit: int, slices: int, step: int) -> int:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 1500), st.sampled_from((10, 50)))
-def test_what_the_kernel_grants_of_a_limit(limit: int, step: int) -> None:
+def test_rate_granted_by_the_kernel_for_a_limit(limit: int, step: int) -> None:
     granted = granted_iops(limit, step)
     assert limit / 2 < granted <= limit
     seconds = 40 + 4000 // limit
@@ -126,7 +126,7 @@ def test_what_the_kernel_grants_of_a_limit(limit: int, step: int) -> None:
 
 
 @given(st.floats(1, 1e5), steps, st.just(0.0) | st.floats(1, 1000))
-def test_the_nearest_limit_is_granted_and_near(limit: float, step: float, least: float) -> None:
+def test_nearest_limit_is_granted_exactly(limit: float, step: float, least: float) -> None:
     chosen = nearest_granted(limit, step, least)
     granted = granted_iops(chosen, step)
     assert granted >= least
@@ -136,7 +136,7 @@ def test_the_nearest_limit_is_granted_and_near(limit: float, step: float, least:
         assert 0.4 * limit <= granted <= 1.4 * limit
 
 
-def test_limits_of_whole_steps_for_who_only_writes() -> None:
+def test_writer_only_gets_limits_of_whole_steps() -> None:
     writer = Split(FLOOR, 0.0)
     assert writer.limits(120, 10) == (2, 120)
     assert writer.limits(30, 10) == (2, 30)
@@ -151,10 +151,10 @@ def test_limits_of_whole_steps_for_who_only_writes() -> None:
 
 
 @given(shares, shares, maximums)
-def test_who_has_room_is_left_alone_unless_it_changes_for_good(
+def test_unthrottled_vm_keeps_its_limits_until_a_lasting_change(
     share: float, mix: float, maximum: float
 ) -> None:
-    """Limits that hold nobody back are seldom set anew."""
+    """Limits that throttle no VM are rarely changed."""
     split, changes = Split(share, share), 0
     for _ in range(600):
         after = next_split(split, 0.001 * maximum * mix, 0.001 * maximum * (1 - mix), maximum, 1.0)
@@ -181,7 +181,7 @@ def stream(vm: str, reads: int, writes: int, device: DeviceNumber = DISK) -> Str
     return Stream(vm, None, f"/{vm}", device, IoCounters(reads=reads, writes=writes))
 
 
-def test_limits_follow_what_a_vm_does() -> None:
+def test_limits_follow_the_mix_of_a_vm() -> None:
     now_s = [10.0]
     mixes = ReadWriteSplits()
 

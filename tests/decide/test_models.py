@@ -93,7 +93,7 @@ def test_a_measured_speed_reproduces_the_measured_rate(
     bases=st.lists(st.floats(800.0, 5000.0), min_size=6, max_size=6),
     total=st.integers(200, 2000),
 )
-def test_needs_fit_and_give_everybody_the_level(weights: list[float], bases: list[float], total: int) -> None:
+def test_needs_fit_and_give_every_vm_the_level(weights: list[float], bases: list[float], total: int) -> None:
     vms = [
         Need(f"v{i}", weight, GcCurve.prior(1000, 128), Speed(base), 2)
         for i, (weight, base) in enumerate(zip(weights, bases, strict=False))

@@ -1,4 +1,4 @@
-"""Where namespaces go, whose the spare is, and what is refused."""
+"""Placement of namespaces, owner of the spare capacity, and refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plan(device: NvmeDevice, request: MapRequest, **around: Any) -> MapPlan:
     return plan_map(device, request, Surroundings(formats=FORMATS, **around))
 
 
-def test_made_on_a_plain_drive_it_is_a_capacity_partition() -> None:
+def test_namespace_on_a_plain_drive_is_a_capacity_partition() -> None:
     made = plan(drive(namespace(1)), MapRequest("web", 10 * GIB, spare_bytes=2 * GIB))
     assert made.mapping.steps == (
         CreateNamespace(10 * GIB // 4096, 4096, 4),
@@ -77,7 +77,7 @@ def test_made_on_a_plain_drive_it_is_a_capacity_partition() -> None:
     assert any("the drive's own" in note for note in made.notes)
 
 
-def test_alone_in_an_endurance_group_the_spare_is_the_vms_own() -> None:
+def test_spare_is_exclusive_in_an_unused_endurance_group() -> None:
     groups = (EnduranceGroup(1, 50 * GIB, 20 * GIB), EnduranceGroup(2, 50 * GIB, 15 * GIB))
     device = drive(namespace(1, endurance_group=1), groups=groups)
     made = plan(device, MapRequest("web", 10 * GIB, spare_bytes=GIB))
@@ -90,7 +90,7 @@ def test_alone_in_an_endurance_group_the_spare_is_the_vms_own() -> None:
     assert elsewhere.mapping.placement.isolation == Isolation.CAPACITY
 
 
-def test_nvm_sets_come_before_endurance_groups() -> None:
+def test_nvm_sets_are_preferred_to_endurance_groups() -> None:
     sets = (NvmSet(1, 1, 50 * GIB, 20 * GIB), NvmSet(2, 1, 50 * GIB, 20 * GIB))
     device = drive(namespace(1, nvm_set=1, endurance_group=1), groups=(EnduranceGroup(1),), sets=sets)
     create = plan(device, MapRequest("web", GIB)).mapping.steps[0]
@@ -98,7 +98,7 @@ def test_nvm_sets_come_before_endurance_groups() -> None:
     assert (create.nvm_set, create.endurance_group) == (2, 1)
 
 
-def test_with_fdp_it_gets_a_handle_that_nobody_has() -> None:
+def test_fdp_namespace_gets_an_unused_handle() -> None:
     group = EnduranceGroup(1, fdp_enabled=True, handles_used=(True, False, False))
     device = drive(namespace(1, endurance_group=1), groups=(group,))
     made = plan(device, MapRequest("web", GIB), places_handles=True)
@@ -163,7 +163,7 @@ def test_an_adopted_namespace_is_attached_only_if_it_is_not() -> None:
     assert attached.attached_by_us
 
 
-def test_what_of_an_adopted_namespace_the_vm_does_not_get_is_deallocated() -> None:
+def test_unused_part_of_an_adopted_namespace_is_deallocated() -> None:
     made = plan(drive(namespace(1)), MapRequest("web", 8 * GIB, adopt=1))
     assert made.mapping.steps == (
         Deallocate(8 * GIB, 2 * GIB),
@@ -172,7 +172,7 @@ def test_what_of_an_adopted_namespace_the_vm_does_not_get_is_deallocated() -> No
     assert made.mapping.spare.how == "deallocated"
 
 
-def test_handles_that_two_namespaces_have_separate_nothing() -> None:
+def test_shared_handles_separate_nothing() -> None:
     group = EnduranceGroup(1, fdp_enabled=True, handles_used=(True, True))
     one, other = PlacementHandle(0, 0), PlacementHandle(0, 1)
     shared = drive(
@@ -227,7 +227,7 @@ def test_formats_with_metadata_are_not_used() -> None:
     kept=st.integers(0, 60 * GIB),
     left=st.integers(0, 100 * GIB),
 )
-def test_nothing_is_given_away_twice(size: int, spare: int, kept: int, left: int) -> None:
+def test_capacity_is_never_allocated_twice(size: int, spare: int, kept: int, left: int) -> None:
     """What a new namespace takes, its spare and the earlier spares never exceed what is unallocated."""
     device = replace(drive(), controller=replace(CONTROLLER, unallocated_bytes=left))
     earlier = plan(drive(), MapRequest("db", GRANULARITY_BYTES)).mapping
@@ -244,7 +244,7 @@ def test_nothing_is_given_away_twice(size: int, spare: int, kept: int, left: int
 
 
 @given(whole=st.integers(1, 1 << 24), size=st.integers(1, 1 << 34))
-def test_a_slice_and_its_spare_are_the_whole_namespace(whole: int, size: int) -> None:
+def test_slice_and_spare_add_up_to_the_namespace(whole: int, size: int) -> None:
     space = NvmeNamespace(1, True, whole, whole, 0, 512)
     request = MapRequest("web", size, adopt=1)
     if size > space.size_bytes:

@@ -62,7 +62,7 @@ def test_nothing_moves_before_the_device_has_been_observed_for_a_while() -> None
     assert next_moves(watched(0.05, *vms), sample(*vms))[1] == ()
 
 
-def test_a_move_that_pays_goes_to_the_vm_that_writes_a_step_at_a_time() -> None:
+def test_profitable_move_goes_to_the_writer_step_by_step() -> None:
     vms = vm("web", 20000), vm("db", 2000)
     state, moves, plans = next_moves(watched(1.0, *vms), sample(*vms))
     (move,), (plan,) = moves, plans
@@ -90,7 +90,7 @@ def test_an_idle_vm_lends_only_a_part() -> None:
     assert best_blocks(state, sample(*vms))["db"] >= FLOOR_OF_OWN_OPS * OPS - 1
 
 
-def test_a_vm_of_little_weight_keeps_what_its_weight_gives_it() -> None:
+def test_low_weight_vm_keeps_ops_by_weight() -> None:
     vms = vm("web", 20000, weight=1000.0), vm("db", 20)
     kept = best_blocks(watched(10.0, *vms), sample(*vms))["db"]
     web, db = own_blocks(((1000.0, LOGICAL), (1.0, LOGICAL)), 2 * OPS, 128)
@@ -98,7 +98,7 @@ def test_a_vm_of_little_weight_keeps_what_its_weight_gives_it() -> None:
     assert FLOOR_OF_OWN_OPS * db - 1 <= kept < 0.25 * OPS
 
 
-def test_an_idle_vm_of_great_weight_keeps_no_more_than_of_an_even_part() -> None:
+def test_idle_high_weight_vm_keeps_at_most_an_even_part() -> None:
     vms = vm("web", 20000), vm("db", 0, weight=100.0)
     assert best_blocks(watched(10.0, *vms), sample(*vms))["db"] == int(FLOOR_OF_OWN_OPS * OPS)
 
@@ -109,7 +109,7 @@ def test_own_ops_are_even_for_equal_vms_and_grow_less_than_their_weights() -> No
     assert light < heavy < 4.0 * light
 
 
-def test_a_vm_below_its_share_for_its_own_latency_keeps_all_of_its_own() -> None:
+def test_latency_bound_vm_keeps_all_its_ops() -> None:
     vms = vm("web", 20000), vm("db", 500)
     state = OpsState()
     for _ in range(200):
@@ -153,7 +153,7 @@ def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, in
         assert all(blocks[v.vm] >= floor for v, floor in zip(vms, floors, strict=True))
 
 
-def test_a_plan_ends_where_the_receiver_turns_out_to_have_nothing_to_collect() -> None:
+def test_plan_ends_if_the_recipient_has_no_gc() -> None:
     busy, idle = vm("busy", 20_000), vm("idle", 0)
     state = watched(2.0, busy, idle)
     _, moves, _ = next_moves(state, sample(busy, idle))
@@ -165,7 +165,7 @@ def test_a_plan_ends_where_the_receiver_turns_out_to_have_nothing_to_collect() -
     assert moves == ()
 
 
-def test_u_that_still_falls_after_a_move_does_not_end_a_plan() -> None:
+def test_u_still_falling_after_a_move_does_not_end_a_plan() -> None:
     busy, idle = vm("busy", 20_000), vm("idle", 0)
     state = watched(2.0, busy, idle)
     _, moves, _ = next_moves(state, sample(busy, idle))

@@ -13,13 +13,13 @@ A = Paced("a", 1.0, 100.0, 100.0, 1.0, None, True, unheld_iops=100.0)
 B = Paced("b", 2.0, 300.0, 300.0, 1.0, None, True, unheld_iops=300.0)
 
 
-def test_the_faster_vm_is_held_to_the_share_of_the_slower() -> None:
+def test_faster_vm_is_limited_to_the_share_of_the_slower() -> None:
     limits = pace([A, B], {"a": 0.0, "b": 0.0})
     assert limits["b"] == pytest.approx(200.0)
     assert limits["a"] == pytest.approx(200.0)  # room for a fast phase, no more
 
 
-def test_a_lead_is_given_back_bit_by_bit() -> None:
+def test_lead_is_reduced_gradually() -> None:
     limits = pace([A, B], {"a": 0.0, "b": 80.0})
     assert limits["b"] == pytest.approx(2 * (100 - 20))
     limits = pace([A, B], {"a": 0.0, "b": 1e6})
@@ -33,7 +33,7 @@ def test_bounds_are_respected() -> None:
     assert limits["b"] == 150.0
 
 
-def test_who_is_at_its_maximum_or_asks_for_less_has_no_lead() -> None:
+def test_vm_at_its_maximum_or_below_its_share_has_no_lead() -> None:
     capped = replace(B, last_iops=300.0, max_iops=300.0)
     assert new_leads({}, [A, capped, replace(A, vm="c", saturating=False)]) == {"a": 0.0}
 

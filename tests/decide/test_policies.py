@@ -126,7 +126,7 @@ def test_proportional_reaches_the_level_that_ops_can_give_all() -> None:
     assert run.plant.iops()["a"] == pytest.approx(80, rel=0.03)
 
 
-def test_proportional_comes_to_rest() -> None:
+def test_proportional_stops_moving_ops() -> None:
     run = loop("proportional-strict", three(), timing=FULL, noise=0.0)
     run.run(10)
     moved = run.plant.blocks_moved
@@ -135,7 +135,7 @@ def test_proportional_comes_to_rest() -> None:
 
 
 @pytest.mark.parametrize("lag", [0.1, 1.0])
-def test_proportional_stands_other_lags(lag: float) -> None:
+def test_proportional_tolerates_other_delays(lag: float) -> None:
     run = loop("proportional-strict", three(hot=(0.8, 0.2)), timing=FULL, lag=lag)
     run.run(10)
     assert run.worst_error(10) < 0.03
@@ -181,7 +181,7 @@ def test_max_iops_is_enforced_and_its_ops_go_to_the_others() -> None:
     assert run.worst_error(5) < 0.05
 
 
-def test_overcommitted_minimums_are_told() -> None:
+def test_overcommitted_minimums_are_reported() -> None:
     vms = three()
     for vm in vms:
         vm.slo = {"min_iops": 600.0}
@@ -273,8 +273,8 @@ def test_min_waf_and_a_device_time_scheduler_give_the_shares_at_a_higher_total()
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("timing", [FULL, PAPER, replace(FULL, model=TimingModel.NONE)])
-def test_silence_is_survived(name: str, timing: Any) -> None:
-    """Nothing measured yet, nobody active, no VM at all, a single VM."""
+def test_policies_survive_missing_measurements_and_vms(name: str, timing: Any) -> None:
+    """Nothing measured yet, no VM active, no VM at all, a single VM."""
     policy = make_policy(name)
     quiet = [VmSample(n, Slo(), False, 0.0, 0, 0, 0, 0, 0, 100, 20, 2) for n in "ab"]
     sample = DeviceSample(timing, tuple(quiet))

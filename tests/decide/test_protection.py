@@ -40,9 +40,7 @@ def contenders(draw: st.DrawFn) -> list[Contender]:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(contenders(), min_size=1, max_size=8), st.booleans())
-def test_limits_change_in_steps_and_leave_everybody_something(
-    looks: list[list[Contender]], by_weight: bool
-) -> None:
+def test_limits_change_in_steps_and_starve_no_vm(looks: list[list[Contender]], by_weight: bool) -> None:
     state = Protection()
     for vms in looks:
         before = state
@@ -64,7 +62,7 @@ def test_limits_change_in_steps_and_leave_everybody_something(
 
 
 @given(contenders())
-def test_nobody_is_throttled_while_nobody_is_short(vms: list[Contender]) -> None:
+def test_no_vm_is_throttled_without_a_shortfall(vms: list[Contender]) -> None:
     happy = [replace(vm, iops=max(vm.iops, 2.0 * (vm.slo.min_iops or 0))) for vm in vms]
     state = Protection()
     for _ in range(5):
@@ -88,7 +86,7 @@ def test_simulated_a_minimum_is_kept_without_oscillation(
     assert total >= 0.9 * (minimum + beyond)
 
 
-def test_simulated_three_vms_with_and_without() -> None:
+def test_simulated_three_vms_with_and_without_protection() -> None:
     plant = Plant(noisy_pair(), 2000, noise=0.01)
     alone = plant.iops()
     assert alone["web"] < 100
@@ -120,7 +118,7 @@ def test_simulated_recovery_is_monotone_and_complete() -> None:
         assert limits == sorted(limits)
 
 
-def test_simulated_giving_back_too_soon_takes_longer_the_next_time() -> None:
+def test_simulated_premature_restore_delays_the_next_one() -> None:
     # With 250 it has all that it wants, but only as long as others are throttled.
     plant = Plant(noisy_pair(demand=250), 2000, noise=0.0)
     loop = Loop(plant).run(120)
@@ -139,21 +137,21 @@ def test_simulated_minimums_beyond_the_device_shrink_alike_and_that_is_reported(
     loop = Loop(Plant(vms, 1000)).run(150)
     a, b, c = (loop.mean(vm, 20) for vm in "abc")
     assert a / b == pytest.approx(1.5, rel=0.1)
-    # Even then nobody starves.
+    # Even then no VM starves.
     assert 0.9 * 0.05 / 3 * 1000 <= c < 100
     assert any("each is owed" in note for note in loop.notes)
 
 
-def test_minimums_beyond_the_device_are_told() -> None:
+def test_minimums_beyond_the_capacity_are_reported() -> None:
     vms = [Contender("a", Slo(min_iops=900), 700, True), Contender("b", Slo(min_iops=600), 300, True)]
     (note,) = step(Protection(), vms).notes
     assert note == (
-        "the minimums of the VMs that want so much are 1,500 IOPS together, and the device delivers 1,000: "
-        "each is owed 67% of its own"
+        "the minimums of the active VMs add up to 1,500 IOPS, but the device delivers 1,000: "
+        "each is reduced to 67%"
     )
 
 
-def test_simulated_holding_back_in_vain_is_given_up_and_told() -> None:
+def test_simulated_useless_throttling_is_dropped_and_reported() -> None:
     # Nothing makes it do more than 100, though it looks as if it wanted more.
     plant = Plant(noisy_pair(queue=40, demand=100), 2000)
     loop = Loop(plant, guessing=True).run(6)
@@ -177,7 +175,7 @@ def test_simulated_a_device_that_becomes_slower_keeps_the_minimum() -> None:
     assert loop.mean("web", 3) >= 0.97 * 300
 
 
-def test_simulated_who_is_limited_and_given_a_minimum_then_has_it() -> None:
+def test_simulated_throttled_vm_gets_its_new_minimum() -> None:
     loop = Loop(Plant(noisy_pair(), 2000)).run(40)
     loop.plant.vms["x"].slo = Slo(min_iops=1200)
     loop.run(40)
@@ -185,7 +183,7 @@ def test_simulated_who_is_limited_and_given_a_minimum_then_has_it() -> None:
     assert loop.mean("web", 10) >= 0.97 * 300
 
 
-def test_simulated_a_device_where_little_of_what_others_give_arrives() -> None:
+def test_simulated_device_where_throttling_others_gains_little() -> None:
     # As with large requests beside small ones: web gains a sixth of what the others lose.
     plant = Plant(noisy_pair(demand=150, queue=40), 2000)
     before = plant.iops()
@@ -197,7 +195,7 @@ def test_simulated_a_device_where_little_of_what_others_give_arrives() -> None:
     assert loop.mean("web", 10) >= 0.97 * 300
 
 
-def test_vms_that_cannot_be_limited_are_not() -> None:
+def test_vms_that_cannot_be_limited_are_left_out() -> None:
     vms = [
         Contender("web", Slo(min_iops=300), 50.0, True),
         Contender("x", NO_SLO, 1950.0, True, limitable=False),

@@ -33,7 +33,7 @@ def take_over(loop: Loop, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_nothing_moves_at_once(policy: str) -> None:
+def test_nothing_moves_right_after_taking_over(policy: str) -> None:
     loop = settled(policy)
     blocks = [v.ops_blocks for v in loop.plant.vms]
     limits = [v.limit_iops for v in loop.plant.vms]
@@ -45,7 +45,7 @@ def test_nothing_moves_at_once(policy: str) -> None:
 
 @pytest.mark.parametrize("slow", [0.0, 20000.0])
 @pytest.mark.parametrize("measured", [False, True])
-def test_proportional_goes_on_as_if_nothing_had_happened(slow: float, measured: bool) -> None:
+def test_proportional_continues_after_taking_over(slow: float, measured: bool) -> None:
     loop = settled("proportional-strict", slow, measures_outstanding=measured)
     assert loop.worst_error(2) < 0.03
     before = loop.plant.iops()
@@ -79,7 +79,7 @@ def test_limits_of_another_policy_are_lifted(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_device_without_vms_or_clock(policy: str) -> None:
+def test_device_without_vms_or_clock_is_taken_over(policy: str) -> None:
     for timing in (FULL, FULL.__class__(128, 60, 800, 1500, 102, TimingModel.NONE)):
         state, decision = make_policy(policy).resume(DeviceSample(timing, ()))
         assert not decision.moves

@@ -72,11 +72,11 @@ def test_a_disk_without_weights_gets_bfq(needs: Needs) -> None:
     assert choose(without, needs, profiled(HDD)).scheduler == "mq-deadline"
 
 
-def test_weights_decide_the_turns_where_there_is_a_target_too() -> None:
+def test_weights_take_precedence_over_a_latency_target() -> None:
     assert choose(FACTS, Needs(True, 20_000), profiled(HDD)).parameters["max_budget"] == "512"
 
 
-def test_what_rotates_and_gains_at_small_sizes_seeks_whatever_its_average() -> None:
+def test_rotational_device_that_gains_at_small_sizes_seeks() -> None:
     short = {SEQ_WRITE: (8, 60), RAND_WRITE: (8, 900), SEQ_READ: (8, 60), RAND_READ: (8, 900)}
     assert choose(FACTS, Needs(), profiled(short)).choices[0].value == Character.MERGES
     rotates = choose(replace(FACTS, rotational=True), Needs(), profiled(short))
@@ -162,7 +162,7 @@ def test_without_a_profile_the_rotational_flag_decides_and_that_is_reported() ->
         assert any("no valid profile" in caution for caution in choice.cautions)
 
 
-def test_what_is_not_offered_is_not_chosen() -> None:
+def test_unavailable_scheduler_is_not_chosen() -> None:
     facts = replace(FACTS, offered=("none",), io_cost=False, hardware_queues=8)
     for lines in (HDD, SSD, READAHEAD_SSD):
         for needs in (Needs(), WEIGHTS, Needs(p99_target_us=1000)):
@@ -188,7 +188,7 @@ def test_an_uncertain_ratio_is_reported() -> None:
     assert any("refine the profile" in caution for caution in choice.cautions)
 
 
-def test_reads_alone_fill_their_half_of_the_model() -> None:
+def test_read_only_profile_fills_the_read_model() -> None:
     analysis = profiled(SSD, (SEQ_READ, RAND_READ))
     model = iocost_model(analysis)
     assert (model.wbps, model.wseqiops, model.wrandiops) == (None, None, None)
@@ -198,7 +198,7 @@ def test_reads_alone_fill_their_half_of_the_model() -> None:
     assert any("writes were not measured" in each for each in choose(FACTS, WEIGHTS, analysis).cautions)
 
 
-def test_the_model_is_the_curves() -> None:
+def test_io_cost_model_matches_the_curves() -> None:
     model = iocost_model(profiled(SSD))
     # 4 KiB: 2 us/KiB x 4 + 80 (85) us; 4 MiB in sequence: 2 x 4096 + 80 us.
     assert model.rseqiops == pytest.approx(1e6 / 88, abs=1)
@@ -215,7 +215,7 @@ def test_iocost_model_without_a_profile_is_empty() -> None:
     assert iocost_model(analyse(DEFAULT_INTERVALS, [])).line("8:0") is None
 
 
-def test_needs_of_slos() -> None:
+def test_needs_are_derived_from_slos() -> None:
     assert needs_of([]) == Needs()
     assert needs_of([Slo(weight=3)]) == Needs()
     assert needs_of([Slo(), Slo()]) == Needs()
@@ -224,7 +224,7 @@ def test_needs_of_slos() -> None:
     assert needs_of([Slo(p99_latency_us=500), Slo(p99_latency_us=200)]).p99_target_us == 200
 
 
-def test_tenants_of_an_emulated_device() -> None:
+def test_scheduler_of_an_emulated_device_depends_on_its_tenants() -> None:
     for rotates in (False, True):
         assert choose_tenant_scheduler(WEIGHTS, 1, rotates=rotates).value == "fifo"
         assert choose_tenant_scheduler(WEIGHTS, 3, rotates=rotates).value == "wfq"
@@ -235,7 +235,7 @@ def test_tenants_of_an_emulated_device() -> None:
 
 @pytest.mark.parametrize("scheduler", ["fifo", "rr", "wfq"])
 @pytest.mark.parametrize("ops", [False, True])
-def test_weights_on_a_device_that_ignores_them_are_told(scheduler: str, ops: bool) -> None:
+def test_weights_on_a_device_that_ignores_them_are_reported(scheduler: str, ops: bool) -> None:
     unequal, equal = [Slo(), Slo(weight=3)], [Slo(weight=3), Slo(weight=3)]
     reason = why_not_kept("d", scheduler, unequal[:1], unequal, timed=True, ops=ops)
     assert bool(reason) == (scheduler != "wfq" and not ops)

@@ -43,7 +43,7 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
             Slo(min_iops=50),
             0.3,
             Verdict.OK,
-            "asks for no more",
+            "demand met",
         ),
         (
             Delivered(asked=True, bandwidth_bytes_s=2**20),
@@ -61,7 +61,7 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
         ),
     ],
 )
-def test_verdict_and_reason_by_what_was_delivered(
+def test_verdict_and_reason_follow_the_delivered_service(
     got: Delivered, slo: Slo, target: float | None, verdict: Verdict, reason: str
 ) -> None:
     judgement = judge(got, slo, target)
@@ -70,7 +70,7 @@ def test_verdict_and_reason_by_what_was_delivered(
 
 
 @pytest.mark.parametrize(("slo", "target"), [(Slo(), 0.2), (Slo(min_iops=120), 0.1)])
-def test_a_guess_is_told_as_one(slo: Slo, target: float) -> None:
+def test_guess_is_labelled_as_a_guess(slo: Slo, target: float) -> None:
     guess = judge(dataclasses.replace(BUSY, guessed=True), slo, target)
     assert guess.verdict is Verdict.INSUFFICIENT
     assert "is a guess" in guess.reason
@@ -101,7 +101,7 @@ def test_a_vm_at_an_enforced_maximum_is_capped_although_nothing_keeps_its_weight
 
 
 @pytest.mark.parametrize(("iops", "verdict"), [(13.0, Verdict.CAPPED), (12.0, Verdict.OK)])
-def test_of_a_low_maximum_a_third_may_be_missing_at_most(iops: float, verdict: Verdict) -> None:
+def test_capped_tolerates_at_most_a_third_below_a_low_maximum(iops: float, verdict: Verdict) -> None:
     got = dataclasses.replace(BUSY, iops=iops)
     assert judge(got, Slo(max_iops=20), None, maximum_slack_iops=20.0).verdict is verdict
 
@@ -139,7 +139,7 @@ def test_more_iops_never_give_a_worse_verdict(
         assert after.verdict is not Verdict.INSUFFICIENT
 
 
-def test_a_minimum_that_is_kept_is_not_spoiled_by_a_guess() -> None:
+def test_met_minimum_is_not_overruled_by_a_guess() -> None:
     got = Delivered(asked=True, guessed=True, iops=120, share=0.05)
     remark = "x is limited to 900 IOPS for web"
     judgement = judge(got, Slo(min_iops=100), 0.5, remark=remark)

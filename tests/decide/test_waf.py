@@ -69,7 +69,7 @@ def test_alpha_and_u_are_inverse(alpha: float, pages_per_block: float) -> None:
 
 
 @given(st.floats(0.0, 0.999))
-def test_the_two_ratios_differ_by_the_host_write(u: float) -> None:
+def test_waf_exceeds_the_gc_write_ratio_by_one(u: float) -> None:
     assert gc_model.waf(u) == pytest.approx(1.0 + gc_model.gc_write_ratio(u))
     assert gc_model.u_at_gc_write_ratio(gc_model.gc_write_ratio(u)) == pytest.approx(u, abs=1e-12)
 

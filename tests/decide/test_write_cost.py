@@ -30,7 +30,7 @@ def made_up(
 
 
 @pytest.mark.parametrize("spikes", [0.02, 0.2, 0.6, 0.9])
-def test_what_was_put_in_is_found(spikes: float) -> None:
+def test_known_parameters_are_recovered(spikes: float) -> None:
     fit = fit_write_cost(made_up(1, spikes=spikes))
     assert fit.merge_us is not None
     assert fit.merge_us.value == pytest.approx(20_000.0, rel=0.03)
@@ -63,7 +63,7 @@ def test_without_spikes_there_is_no_merge() -> None:
     assert fit.band_us(PAGE) == fit.mean_us(PAGE)
 
 
-def test_one_size_tells_bandwidth_only_if_nothing_is_fixed() -> None:
+def test_one_size_gives_bandwidth_only_without_fixed_cost() -> None:
     fit = fit_write_cost({64 * KIB: np.full(100, 1000.0)})
     assert fit.bandwidth_bytes_s.value == pytest.approx(64 * KIB / 1e-3)
     assert (fit.fixed_us.value, fit.fixed_us.high) == (0.0, 1000.0)
@@ -71,7 +71,7 @@ def test_one_size_tells_bandwidth_only_if_nothing_is_fixed() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1.0, 1e7), min_size=8, max_size=200))
-def test_any_times_can_be_parted(times: list[float]) -> None:
+def test_any_response_times_can_be_split(times: list[float]) -> None:
     band = find_band(np.array(times))
     assert min(times) <= band.centre_us <= max(times)
     assert band.limit_us > band.centre_us
@@ -98,7 +98,7 @@ def test_units_do_not_matter(scale: float) -> None:
         ({4096: np.full(9, 2.0), 8192: np.ones(9)}, "not slower"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(times: dict[int, np.ndarray], reason: str) -> None:
+def test_unfittable_data_is_refused(times: dict[int, np.ndarray], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         fit_write_cost(times)
 
@@ -125,7 +125,7 @@ def emulated(mapping: str) -> tuple[WriteCost, int, int]:
     return fit, device.queue_counters(tenant).gc_ns - before, sum(map(len, times.values()))
 
 
-def test_of_an_emulated_drive_with_log_blocks() -> None:
+def test_write_cost_of_an_emulated_log_block_drive() -> None:
     """One die, one page after the other: B is a page over transfer and program, and nothing is fixed."""
     for mapping in ("bast", "fast"):
         fit, overhead_ns, requests = emulated(mapping)

@@ -130,7 +130,7 @@ def taken(*names: str) -> list[str]:
     return [domain(f"<disk><target dev='{name}'/></disk>") for name in names]
 
 
-def test_names_of_disks() -> None:
+def test_disk_names_are_generated() -> None:
     assert choose_target([], None, None) == ("vda", "virtio")
     # Those of the definition count as well as those of the running VM.
     assert choose_target(taken("vda", "vdb", "sda"), None, None) == ("vdc", "virtio")
@@ -161,7 +161,7 @@ def device(tmp_path: Path) -> DriveStatus:
     return device_status(store, store.load("ssd0"))
 
 
-def test_choosing_a_namespace(device: DriveStatus) -> None:
+def test_namespace_is_chosen_by_size(device: DriveStatus) -> None:
     mib = 1 << 20
     used = {Tenant("ssd0", "b"): "web (vdb)"}
     assert choose_namespace(device, "a", None, {}).name == "a"
@@ -186,14 +186,14 @@ def test_choosing_a_namespace(device: DriveStatus) -> None:
         assert hint in caught.value.hint
 
 
-def test_device_and_namespace() -> None:
+def test_device_and_namespace_are_parsed() -> None:
     assert split_device("ssd0") == ("ssd0", None)
     assert split_device("ssd0/vm1") == ("ssd0", "vm1")
     with pytest.raises(UserError, match="no namespace after the slash"):
         split_device("ssd0/")
 
 
-def test_who_qemu_is() -> None:
+def test_user_of_qemu_is_detected() -> None:
     def running(label: str) -> str:
         return (
             "<domain><seclabel model='apparmor'><label>x</label></seclabel>"
@@ -223,7 +223,9 @@ def test_who_qemu_is() -> None:
         (0o000, "root", (), True),
     ],
 )
-def test_who_may_connect(mode: int, user: str, groups: tuple[str, ...], allowed: bool) -> None:
+def test_access_of_qemu_to_a_socket_is_checked(
+    mode: int, user: str, groups: tuple[str, ...], allowed: bool
+) -> None:
     with tempfile.TemporaryDirectory(prefix="slo-", dir="/var/tmp") as name:
         folder, path = Path(name), Path(name) / "s"
         folder.chmod(0o711)
@@ -241,7 +243,7 @@ def test_who_may_connect(mode: int, user: str, groups: tuple[str, ...], allowed:
             assert refused_path(path, who) == folder
 
 
-def test_sockets_are_checked_with_what_to_do(tmp_path: Path) -> None:
+def test_inaccessible_socket_is_refused_with_a_fix(tmp_path: Path) -> None:
     stranger = Credentials(54321, frozenset({0}))
     with pytest.raises(UserError, match="ssd0 is not being served") as caught:
         check_socket(tmp_path / "none.sock", "ssd0", stranger, " --root /r")
@@ -251,7 +253,7 @@ def test_sockets_are_checked_with_what_to_do(tmp_path: Path) -> None:
         check_socket(tmp_path / "file", "ssd0", None, "")
 
 
-def test_the_group_is_reported() -> None:
+def test_refused_socket_access_suggests_the_group() -> None:
     folder = Path(tempfile.mkdtemp(prefix="slo-", dir="/var/tmp"))
     try:
         folder.chmod(0o755)
@@ -276,7 +278,7 @@ def attach(root: Path, *words: str) -> int:
 
 
 @pytest.mark.usefixtures("device")
-def test_print_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_xml_is_printed_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.db]\nnamespaces = ["ssd0/b"]\n')
     assert attach(tmp_path, "web", "ssd0/a", "--print") == 0
     (disk,) = disks_of(domain(capsys.readouterr().out))
@@ -303,7 +305,9 @@ def test_print_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("device")
-def test_with_libvirts_test_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_disk_is_attached_with_libvirts_test_driver(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
     here = ("--connect", "test:///default")
     assert attach(tmp_path, "test", "ssd0/a", "--print", *here) == 0

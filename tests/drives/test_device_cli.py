@@ -28,7 +28,7 @@ def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return tmp_path
 
 
-def test_list_and_show_label_what_is_emulated(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_and_show_label_emulated_devices(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "list") == 0
     output = capsys.readouterr().out
     assert "ssd0" in output
@@ -81,7 +81,7 @@ def test_a_damaged_device_does_not_hide_the_others(root: Path, capsys: pytest.Ca
     assert "ssd0" in shown.err
 
 
-def test_delete_wants_to_be_sure(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_asks_for_confirmation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "delete", "ssd0") == 2
     assert "--yes" in capsys.readouterr().err
     with DeviceStore(places(root)).locked("ssd0"):
@@ -108,7 +108,7 @@ def test_delete_wants_to_be_sure(root: Path, capsys: pytest.CaptureFixture[str])
         (("serve", "ssd0", "--nvme-hosts", "nqn.2026-11.org.example:a"), "--nvme-hosts"),
     ],
 )
-def test_mistakes_are_one_line_and_a_hint(
+def test_errors_are_one_line_and_a_hint(
     words: tuple[str, ...],
     message: str,
     root: Path,
@@ -124,7 +124,7 @@ def test_mistakes_are_one_line_and_a_hint(
     assert hint.startswith("hint: ")
 
 
-def test_what_is_missing_is_named(
+def test_missing_argument_is_named(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLO_CTL_SERVER", str(root / "nosuch"))
@@ -132,7 +132,7 @@ def test_what_is_missing_is_named(
     assert f"SLO_CTL_SERVER: there is no file {root / 'nosuch'}" in capsys.readouterr().err
 
 
-def test_a_socket_in_use_is_not_taken_away(
+def test_socket_in_use_is_not_replaced(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "server").touch()

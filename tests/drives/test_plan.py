@@ -23,7 +23,7 @@ def test_the_default_is_one_namespace_of_the_whole_size() -> None:
     assert usable_bytes / made.size_bytes - 1 == pytest.approx(0.15, abs=0.001)
 
 
-def test_namespaces_share_what_is_left() -> None:
+def test_namespaces_divide_the_remaining_space() -> None:
     made = plan_device("name=d,size=4GiB", ["name=a,size=1GiB,weight=3", "name=b", "name=c"])
     assert [each.size_bytes for each in made.namespace] == [GIB, 3 * GIB // 2, 3 * GIB // 2]
     assert [each.weight for each in made.namespace] == [3, 1, 1]
@@ -31,7 +31,7 @@ def test_namespaces_share_what_is_left() -> None:
 
 @pytest.mark.parametrize("placement", ["isolated", "shared"])
 @pytest.mark.parametrize("preset", ["fast15", "tlc", "qlc"])
-def test_the_drive_takes_what_was_planned(placement: str, preset: str) -> None:
+def test_planned_drive_can_be_built(placement: str, preset: str) -> None:
     size = {"fast15": "1GiB", "tlc": "24GiB", "qlc": "300GiB"}[preset]
     spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
     made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
@@ -113,7 +113,7 @@ def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) ->
         ("name=d,size=1GiB", ["name=a,workload=uniform"], "unknown key workload"),
     ],
 )
-def test_what_makes_no_device_is_refused(spec: str, namespaces: list[str], message: str) -> None:
+def test_impossible_device_is_refused(spec: str, namespaces: list[str], message: str) -> None:
     with pytest.raises(UserError) as refused:
         plan_device(spec, namespaces)
     assert message in refused.value.message
@@ -128,7 +128,7 @@ def plan(spec: str, *namespaces: str) -> DiskRecord:
     return record
 
 
-def test_a_preset_is_a_whole_disk() -> None:
+def test_disk_preset_is_complete() -> None:
     record = plan("name=hdd0,preset=cheetah-15k7")
     assert (record.kind, record.scheduler, record.size_bytes) == (
         "disk",
@@ -139,7 +139,7 @@ def test_a_preset_is_a_whole_disk() -> None:
     assert not wants_preconditioning("name=hdd0,preset=cheetah-15k7")
 
 
-def test_raid0_and_its_parts() -> None:
+def test_raid0_keys_are_planned() -> None:
     record = plan(
         "name=r,class=raid0,disks=4,stripe=128KiB,size=4GiB,write_cache=no", "name=a,size=1GiB", "name=b"
     )
@@ -148,7 +148,7 @@ def test_raid0_and_its_parts() -> None:
     assert [(each.name, each.size_bytes) for each in record.namespace] == [("a", 1 << 30), ("b", 3 << 30)]
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_plan_is_read_back(tmp_path: Path) -> None:
     record = plan("name=r,class=raid0", "name=a,weight=3", "name=b")
     (tmp_path / "device.toml").write_text(to_toml(record))
     assert read_record(tmp_path) == record
@@ -183,6 +183,6 @@ def test_bad_disk_specifications_are_refused(spec: str, namespaces: tuple[str, .
         plan_device(spec, namespaces)
 
 
-def test_a_disk_has_no_flash() -> None:
+def test_hard_disk_has_no_flash_keys() -> None:
     with pytest.raises(UserError, match="hard disk"):
         needs_flash(plan("name=d,class=disk"), "`device precondition`")

@@ -23,7 +23,7 @@ _HOST = "nqn.2026-11.org.example:a"
         ("::1", "::1", 4420),
     ],
 )
-def test_endpoints(endpoint: str, address: str, port: int) -> None:
+def test_endpoints_are_parsed(endpoint: str, address: str, port: int) -> None:
     assert plan_nvme_tcp(endpoint, []) == NvmeTcp(address, port)
 
 
@@ -38,7 +38,7 @@ def test_endpoints(endpoint: str, address: str, port: int) -> None:
         ("127.0.0.1:4420", (f"nqn.{'x' * 220}",), "is not an NQN"),
     ],
 )
-def test_mistakes_are_named(endpoint: str, hosts: tuple[str, ...], message: str) -> None:
+def test_bad_endpoints_are_refused(endpoint: str, hosts: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan_nvme_tcp(endpoint, hosts)
 

@@ -120,7 +120,7 @@ def test_damaged_records_are_refused(spoil: object, message: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "-a", ".a", "a b", "a\n", "ä", "x" * 65])
-def test_names_that_are_no_file_names_are_refused(name: str, tmp_path: Path) -> None:
+def test_unusable_device_names_are_refused(name: str, tmp_path: Path) -> None:
     assert not is_name(name)
     store = DeviceStore(places(tmp_path))
     with pytest.raises(UserError):
@@ -133,7 +133,7 @@ def test_names_that_are_no_file_names_are_refused(name: str, tmp_path: Path) -> 
         plan_device(f"name=x,{SMALL}", [f"name={name}"])
 
 
-def test_only_one_has_the_lock(tmp_path: Path) -> None:
+def test_second_locker_is_refused(tmp_path: Path) -> None:
     store = DeviceStore(places(tmp_path))
     store.create(record("x"))
     with store.locked("x"), pytest.raises(ServedError), store.locked("x"):
@@ -183,7 +183,7 @@ def test_record_is_valid_toml() -> None:
     assert "EMULATED" in text
 
 
-def test_a_device_without_its_record_is_not_said_to_be_absent(tmp_path: Path) -> None:
+def test_device_without_its_record_is_not_reported_as_absent(tmp_path: Path) -> None:
     store = DeviceStore(places(tmp_path))
     (store.create(record("d")) / "device.toml").unlink()
     with pytest.raises(UserError, match=r"device\.toml is missing") as refused:
@@ -200,7 +200,7 @@ def _dangling(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [_directory, _dangling, os.mkfifo], ids=["directory", "link", "fifo"])
-def test_a_lock_that_is_not_a_file(replace: Callable[[Path], None], tmp_path: Path) -> None:
+def test_lock_that_is_not_a_file_is_refused(replace: Callable[[Path], None], tmp_path: Path) -> None:
     store = DeviceStore(places(tmp_path))
     lock = store.create(record("d", "name=n")) / "lock"
     lock.unlink()
@@ -218,7 +218,7 @@ def test_a_lock_that_is_not_a_file(replace: Callable[[Path], None], tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["placement", "settings.json", "preconditioned.json", "serving"])
 @pytest.mark.parametrize("make", [_directory, os.mkfifo], ids=["directory", "fifo"])
-def test_a_file_of_the_server_that_is_not_one(
+def test_server_settings_that_are_not_a_file_are_refused(
     name: str, make: Callable[[Path], None], tmp_path: Path
 ) -> None:
     store = DeviceStore(places(tmp_path))
@@ -230,7 +230,7 @@ def test_a_file_of_the_server_that_is_not_one(
     assert caught.value.message == f"{path} exists and is not a regular file"
 
 
-def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_fifo_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     store = DeviceStore(places(tmp_path))
     folder = store.create(record("d", "name=n"))
     os.mkfifo(folder / "settings.json")

@@ -31,7 +31,7 @@ steps = st.lists(
 @pytest.mark.parametrize("name", ALLOCATORS)
 @settings(deadline=None)
 @given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=40), steps=steps)
-def test_nothing_is_handed_out_twice_and_frees_return(
+def test_blocks_are_not_allocated_twice_and_freed_ones_return(
     name: str, fixed: set[int], steps: list[tuple[Any, ...]]
 ) -> None:
     space = SpaceMap(BLOCKS)
@@ -145,7 +145,7 @@ def test_with_trim_greedy_local_takes_an_empty_logical_block_first() -> None:
     assert allocator.allocate(1, 0) == [Extent(LOCAL, 1)]
 
 
-def test_greedy_local_gives_all_there_is_whatever_it_is_for() -> None:
+def test_greedy_local_can_allocate_all_space() -> None:
     allocator = GreedyLocalAllocator(SpaceMap(2 * LOCAL), LOCAL)
     allocator.allocate(1, 0)
     allocator.allocate(1, 0, metadata=True)
@@ -153,7 +153,7 @@ def test_greedy_local_gives_all_there_is_whatever_it_is_for() -> None:
     assert sum(extent.blocks for extent in got) == 2 * LOCAL - 2
 
 
-def test_ext_stays_in_its_group_and_goes_on_to_the_next() -> None:
+def test_ext_fills_its_group_before_the_next() -> None:
     group = 32_768
     space = SpaceMap(3 * group)
     allocator = ALLOCATORS["ext"].allocator(space, group)
@@ -164,7 +164,7 @@ def test_ext_stays_in_its_group_and_goes_on_to_the_next() -> None:
     assert allocator.allocate(5, group + 8) == [Extent(group, 5)]
 
 
-def test_reiser_keeps_nodes_in_front_of_the_border() -> None:
+def test_reiser_keeps_nodes_below_the_border() -> None:
     allocator = ALLOCATORS["reiser"].allocator(SpaceMap(100), 10)
     assert allocator.allocate(2, 50, metadata=True) == [Extent(0, 2)]
     assert allocator.allocate(2, 3) == [Extent(10, 2)]
@@ -173,7 +173,7 @@ def test_reiser_keeps_nodes_in_front_of_the_border() -> None:
     assert allocator.allocate(9, 2, metadata=True) == [Extent(2, 8), Extent(12, 1)]
 
 
-def test_space_refuses_what_is_not_so() -> None:
+def test_space_refuses_inconsistent_calls() -> None:
     space = SpaceMap(8)
     space.occupy(2, 2)
     for call, start, count in (
@@ -195,7 +195,7 @@ def test_space_refuses_what_is_not_so() -> None:
     most=st.integers(1, 4),
 )
 @settings(deadline=None)
-def test_a_search_across_full_parts_finds_the_first_hole(
+def test_search_across_full_parts_finds_the_first_hole(
     holes: set[int], start: int, length: int, most: int
 ) -> None:
     space = SpaceMap(1 << 17)

@@ -14,7 +14,7 @@ steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, CAPACITY), st.bool
 
 
 @given(free=counts, steps=steps, empty=st.booleans())
-def test_it_agrees_with_a_plain_model(
+def test_queue_agrees_with_a_plain_model(
     free: list[int], steps: list[tuple[int, int, bool]], empty: bool
 ) -> None:
     queue = BucketQueue(free, CAPACITY, empty)
@@ -38,7 +38,7 @@ def test_it_agrees_with_a_plain_model(
         assert {b for b in range(len(free)) if queue.holds(b)} == inside
 
 
-def test_it_refuses_what_is_not_so() -> None:
+def test_queue_refuses_inconsistent_calls() -> None:
     with pytest.raises(ValueError, match="between"):
         BucketQueue([3], 2)
     queue = BucketQueue([1, 2], 2)
@@ -50,7 +50,7 @@ def test_it_refuses_what_is_not_so() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
-def test_a_cleared_queue_is_as_an_empty_one(free: list[int], out: set[int]) -> None:
+def test_cleared_queue_equals_an_empty_one(free: list[int], out: set[int]) -> None:
     queue = BucketQueue(free, 5)
     for block in out & set(range(len(free))):
         queue.take_out(block)

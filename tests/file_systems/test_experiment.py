@@ -25,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_a_run_repeats_itself_and_writes_all_there_is(name: str) -> None:
+def test_run_is_repeatable_and_writes_all_data(name: str) -> None:
     first, again = run(replace(BASE, allocator=name)), run(replace(BASE, allocator=name))
     assert first == again
     assert first.elapsed_s > 0

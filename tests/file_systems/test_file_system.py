@@ -34,7 +34,7 @@ actions = st.lists(
 @pytest.mark.parametrize("name", ALLOCATORS)
 @settings(deadline=None, max_examples=25)
 @given(actions=actions)
-def test_files_hold_what_they_should_and_syncs_write_it(
+def test_files_have_their_size_and_syncs_write_them(
     name: str, layout: str, actions: list[tuple[str, int, int]]
 ) -> None:
     system, space = made(name, layout)
@@ -73,7 +73,7 @@ def test_files_hold_what_they_should_and_syncs_write_it(
         assert space.free_blocks == before
 
 
-def test_what_was_deleted_before_a_sync_is_never_written() -> None:
+def test_files_deleted_before_a_sync_are_never_written() -> None:
     system, _ = made("ext")
     system.make_directory(0)
     system.create(1, 0, 10 * BLOCK_BYTES)
@@ -113,7 +113,7 @@ def test_filling_reaches_the_utilisation_with_the_same_files(name: str) -> None:
 
 
 @given(st.sets(st.integers(0, 2000)))
-def test_requests_cover_the_blocks_once(blocks: set[int]) -> None:
+def test_requests_cover_each_block_once(blocks: set[int]) -> None:
     ordered = np.array(sorted(blocks), dtype=np.int64)
     starts, counts = requests(ordered)
     covered = [b for s, c in zip(starts.tolist(), counts.tolist(), strict=True) for b in range(s, s + c)]
@@ -122,7 +122,7 @@ def test_requests_cover_the_blocks_once(blocks: set[int]) -> None:
     assert expand([Extent(3, 2), Extent(1, 3)]).tolist() == [1, 2, 3, 4]
 
 
-def test_pointers_are_apart_from_data_where_the_allocator_wants_that() -> None:
+def test_pointers_are_separated_from_data_if_the_allocator_does_so() -> None:
     system, _ = made("greedy-local")
     system.make_directory(0)
     system.create(1, 0, 100 * BLOCK_BYTES)

@@ -104,7 +104,7 @@ def test_drives_that_hold_no_file_system_are_refused(changes: dict[str, str]) ->
         ran(drives={"tiny": join_pairs(split_pairs("x", SMALL) | changes)})
 
 
-def test_keys_are_laid_over_a_preset() -> None:
+def test_keys_override_a_preset() -> None:
     assert "mapping=fast" in preset("sandisk", {"mapping": "fast"})
     assert "mapping=bast" not in preset("sandisk", {"mapping": "fast"})
 

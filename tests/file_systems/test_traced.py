@@ -110,7 +110,7 @@ def test_every_allocator_plays_it_and_syncs_write_what_was_written(name: str, re
         held |= done
 
 
-def test_what_is_not_there_is_not_overwritten() -> None:
+def test_overwrite_beyond_the_end_is_refused() -> None:
     row = ALLOCATORS["ext"]
     space = SpaceMap(1 << 16)
     layout = LAYOUTS[row.layout]()

@@ -18,7 +18,7 @@ def corpus(name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_parser_survives_its_corpus(name: str, tmp_path: Path) -> None:
+def test_parser_survives_its_corpus(name: str, tmp_path: Path) -> None:
     target = TARGETS[name]
     tracemalloc.start()
     try:

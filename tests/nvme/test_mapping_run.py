@@ -101,7 +101,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path, MockDrive(tmp_path / "drive"))
 
 
-def test_a_namespace_is_made_attached_and_given_and_all_of_it_undone(host: Host) -> None:
+def test_mapping_is_created_and_undone_completely(host: Host) -> None:
     mapping = host.run(host.plan(MapRequest("web", 4 * GIB)), None)
     assert mapping is not None
     assert mapping.complete
@@ -119,14 +119,14 @@ def test_a_namespace_is_made_attached_and_given_and_all_of_it_undone(host: Host)
     assert host.drive.commands == ["create-ns", "attach-ns", "detach-ns", "delete-ns"]
 
 
-def test_without_delete_the_data_stay(host: Host) -> None:
+def test_unmap_without_delete_keeps_the_data(host: Host) -> None:
     mapping = host.run(host.plan(MapRequest("web", GIB)), None)
     assert mapping is not None
     host.run(plan_unmap(mapping, host.read_device(), "", delete=False, unplug=False), mapping)
     assert [each["attached"] for each in host.drive.namespaces.values()] == [False]
 
 
-def test_a_detached_namespace_of_somebody_else_is_adopted_and_never_deleted(host: Host) -> None:
+def test_adopted_namespace_is_never_deleted(host: Host) -> None:
     host.drive.add(7, 2 * GIB)
     mapping = host.run(host.plan(MapRequest("db", adopt=7)), None)
     assert mapping is not None
@@ -138,7 +138,7 @@ def test_a_detached_namespace_of_somebody_else_is_adopted_and_never_deleted(host
     assert not host.drive.namespaces[7]["attached"]
 
 
-def test_a_drive_that_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_refusal_by_the_drive_leaves_nothing_behind(tmp_path: Path) -> None:
     refusal = "NVMe status: Invalid Command Opcode: A reserved coded value(0x4001)\n"
     host = Host(tmp_path, MockDrive(tmp_path / "drive", refuses_create=refusal))
     host.drive.add(3, GIB)
@@ -150,7 +150,7 @@ def test_a_drive_that_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(host.drive.namespaces) == [3]
 
 
-def test_a_vm_that_is_not_there_keeps_what_was_done_until_it_is_undone(host: Host) -> None:
+def test_missing_vm_keeps_the_namespace_until_undo(host: Host) -> None:
     with pytest.raises(UserError, match="no VM mail"):
         host.run(host.plan(MapRequest("mail", GIB)), None)
     (left,) = host.store.all()
@@ -161,7 +161,7 @@ def test_a_vm_that_is_not_there_keeps_what_was_done_until_it_is_undone(host: Hos
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 11))
-def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: bool) -> None:
+def test_crash_at_any_moment_can_be_resumed(tmp_path: Path, at: int, after: bool) -> None:
     """NamespaceMapping and unmapping, ended before or after each time that the record is written."""
     host = Host(tmp_path, MockDrive(tmp_path / "drive"))
     host.drive.add(9, 3 * GIB)
@@ -194,7 +194,7 @@ def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: b
     assert host.domains.by_name["web"].targets == ["vda"]
 
 
-def test_two_candidates_after_a_crash_are_not_guessed_between(host: Host) -> None:
+def test_two_candidates_after_a_crash_are_refused(host: Host) -> None:
     mapping = replace(host.plan(MapRequest("web", GIB)), namespaces_before=())
     host.drive.add(4, GIB)
     host.drive.add(5, GIB)
@@ -205,7 +205,7 @@ def test_two_candidates_after_a_crash_are_not_guessed_between(host: Host) -> Non
     assert ours_after_crash(replace(mapping, namespaces_before=(4,)), host.read_device(), ()) is None
 
 
-def test_a_namespace_that_was_replaced_is_not_touched(host: Host) -> None:
+def test_replaced_namespace_is_not_touched(host: Host) -> None:
     mapping = host.run(host.plan(MapRequest("web", GIB)), None)
     assert mapping is not None
     other = replace(mapping, nguid="f" * 32)
@@ -217,7 +217,7 @@ def test_a_namespace_that_was_replaced_is_not_touched(host: Host) -> None:
     assert identity_of(host.read_device()) == mapping.drive
 
 
-def test_a_namespace_in_use_is_not_taken_away(host: Host) -> None:
+def test_namespace_in_use_is_not_detached(host: Host) -> None:
     mapping = host.run(host.plan(MapRequest("web", GIB)), None)
     assert mapping is not None
     with pytest.raises(UserError, match="in use: disk vda of VM web"):
@@ -228,7 +228,7 @@ def test_a_namespace_in_use_is_not_taken_away(host: Host) -> None:
     "content",
     ["", "{", "[]", '{"format_version": 1}', '{"format_version": 1, "mappings": [{"vm": "web"}]}', "x" * 100],
 )
-def test_a_damaged_record_is_told_and_left_alone(tmp_path: Path, content: str) -> None:
+def test_damaged_record_is_reported_and_kept(tmp_path: Path, content: str) -> None:
     path = tmp_path / "mappings.json"
     path.write_text(content)
     with pytest.raises(UserError, match=r"mappings\.json is damaged"):
@@ -243,13 +243,13 @@ def test_a_record_of_a_later_version_is_reported(tmp_path: Path) -> None:
         MappingStore(path).all()
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_second_mapping_at_the_same_time_is_refused(tmp_path: Path) -> None:
     first, second = MappingStore(tmp_path / "m.json"), MappingStore(tmp_path / "m.json")
     with first.locked(), pytest.raises(UserError, match="another slo-ctl"), second.locked():
         pass
 
 
-def test_what_somebody_uses_by_now_is_not_detached(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespace_used_since_planning_is_not_detached(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a mount that came after the plan was made."""
     mapping = host.run(host.plan(MapRequest("web", 4 * GIB)), None)
     assert mapping is not None

@@ -52,7 +52,7 @@ def test_output_without_a_version_is_refused(text: str) -> None:
         parse_version(text)
 
 
-def test_spelling_by_version() -> None:
+def test_options_are_spelled_by_version() -> None:
     new, beta, old = ToolVersion(3, 0), ToolVersion(3, 0, 0, "b"), ToolVersion(2, 16)
     assert new.words("list-ns") == ["id", "ns-list"]
     assert beta.words("list-ns") == old.words("list-ns") == ["list-ns"]
@@ -76,7 +76,7 @@ def test_version_is_asked_for_once(fake: FakeNvme) -> None:
     assert fake.calls == [["version"], *[["id-ctrl", "/dev/nvme0", "--output-format=json"]] * 2]
 
 
-def test_new_version_is_asked_in_its_words(tmp_path: Path) -> None:
+def test_new_version_gets_its_own_options(tmp_path: Path) -> None:
     fake = FakeNvme(tmp_path)
     fake.add("version", LINES["3.0"])
     fake.add("ocp smart-add-log", recorded("2.13/ocp"))
@@ -91,7 +91,7 @@ def test_too_old_nvme_cli_is_refused(tmp_path: Path) -> None:
         tool(fake).read("list")
 
 
-def test_create_refused_by_the_drive(fake: FakeNvme) -> None:
+def test_refused_create_is_explained(fake: FakeNvme) -> None:
     fake.add("create-ns", err=recording("2.13/create.err"), code=1)
     with pytest.raises(NvmeCommandError) as caught:
         tool(fake).run("create-ns", "/dev/nvme0", ["--nsze=1000"])
@@ -104,7 +104,7 @@ def test_create_refused_by_the_drive(fake: FakeNvme) -> None:
     assert "\n" not in str(error)
 
 
-def test_failure_told_as_json_on_stdout(fake: FakeNvme) -> None:
+def test_failure_as_json_on_stdout_is_reported(fake: FakeNvme) -> None:
     fake.add("fdp", recording("2.13/error-on-stdout.json"))
     with pytest.raises(NvmeCommandError, match="Invalid Field") as caught:
         tool(fake).read("fdp stats", "/dev/nvme0")
@@ -157,7 +157,7 @@ def test_endless_output_is_cut(fake: FakeNvme) -> None:
 @pytest.mark.parametrize(
     "device", ["--help", "/dev/sda", "/dev/nvme0; reboot", "/dev/../etc/passwd", "nvme0", ""]
 )
-def test_only_nvme_devices_are_given_to_it(fake: FakeNvme, device: str) -> None:
+def test_only_nvme_devices_are_passed_to_nvme_cli(fake: FakeNvme, device: str) -> None:
     with pytest.raises(NvmeError, match="no NVMe device"):
         tool(fake).run("id-ctrl", device)
     assert ["id-ctrl"] not in [call[:1] for call in fake.calls]

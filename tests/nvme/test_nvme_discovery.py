@@ -24,7 +24,7 @@ def found(fake: FakeNvme, sys: Path) -> NvmeDevice:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_attached_and_detached_namespaces(tmp_path: Path, version: str) -> None:
+def test_attached_and_detached_namespaces_are_listed(tmp_path: Path, version: str) -> None:
     device = found(multi(tmp_path / "bin", version), sysfs(tmp_path / "sys", NAMES))
     assert [(each.nsid, each.name, each.attached) for each in device.namespaces] == [
         (1, "nvme1n2", True),
@@ -52,7 +52,7 @@ def test_fdp_configuration_is_discovered(tmp_path: Path, version: str) -> None:
     assert "garbage collection" in offered.shares
 
 
-def test_fdp_that_is_not_enabled_separates_nothing(tmp_path: Path) -> None:
+def test_disabled_fdp_separates_nothing(tmp_path: Path) -> None:
     fake = with_fdp(tmp_path / "bin", "2.13")
     fake.put_first("fdp usage", err="NVMe status: FDP Disabled(0x4029)\n", code=1)
     device = found(fake, sysfs(tmp_path / "sys", NAMES))
@@ -75,7 +75,7 @@ def test_sets_and_groups_isolate_only_where_there_are_two(tmp_path: Path) -> Non
     assert strongest(alone).isolation is Isolation.NONE
 
 
-def test_nvm_sets_are_asked_for(tmp_path: Path) -> None:
+def test_nvm_sets_are_queried(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     identified = recorded("2.13/id-ctrl")
     identified["ctratt"] |= 1 << 2
@@ -87,7 +87,7 @@ def test_nvm_sets_are_asked_for(tmp_path: Path) -> None:
     assert device.sets == (NvmSet(1, 1, 1 << 40, 0), NvmSet(2, 1, 1 << 40, 0))
 
 
-def test_kernel_that_does_not_tell_nsids(tmp_path: Path) -> None:
+def test_nsids_are_found_without_sysfs(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     fake.add("list --verbose", recorded("2.13/list-v"))
     device = found(fake, sysfs(tmp_path / "sys", dict.fromkeys(NAMES)))
@@ -108,7 +108,7 @@ def test_one_bad_namespace_is_a_note(tmp_path: Path) -> None:
     assert device.notes[0].startswith("namespace 2: ")
 
 
-def test_no_identify_no_device(tmp_path: Path) -> None:
+def test_failed_identify_is_reported(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     fake.put_first("id-ctrl", err="/dev/nvme1: Permission denied\n", code=1)
     with pytest.raises(NvmeCommandError, match="Permission denied"):
@@ -122,7 +122,7 @@ def test_multipath_is_recognised(tmp_path: Path) -> None:
     assert [each.name for each in device.namespaces] == ["nvme1n2", "nvme1n1", None]
 
 
-def test_controller_of_anything(tmp_path: Path) -> None:
+def test_controller_of_a_namespace_or_path_is_found(tmp_path: Path) -> None:
     sys = sysfs(tmp_path / "sys", NAMES)
     assert {controller_of(each, sys) for each in ("nvme1", "/dev/nvme1", "/dev/nvme1n2")} == {"nvme1"}
     with pytest.raises(UserError, match="no such NVMe drive"):

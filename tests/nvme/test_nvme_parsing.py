@@ -39,7 +39,7 @@ PARSERS: dict[str, Any] = {
 
 
 @given(st.integers(0, MAX_128))
-def test_128_bits_as_number_and_as_string(value: int) -> None:
+def test_128_bit_numbers_are_parsed_from_number_and_string(value: int) -> None:
     assert parse_uint(value) == value
     assert parse_uint(str(value)) == value
     assert parse_uint(json.loads(json.dumps(value))) == value
@@ -47,18 +47,18 @@ def test_128_bits_as_number_and_as_string(value: int) -> None:
 
 
 @given(st.integers(max_value=-1) | st.integers(min_value=MAX_128 + 1) | st.floats() | st.booleans())
-def test_what_is_no_128_bit_number(value: object) -> None:
+def test_invalid_128_bit_numbers_are_refused(value: object) -> None:
     assert parse_uint(value) is None
     assert parse_uint(str(value)) is None
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "+1", "-0", "1_000", "0x10", "1e3", "\u0661", "1" * 5000])
-def test_strings_that_int_would_take_or_choke_on(text: str) -> None:
+def test_strings_that_int_would_accept_or_fail_on_are_refused(text: str) -> None:
     assert parse_uint(text) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_recorded_controller(version: str) -> None:
+def test_recorded_controller_is_parsed(version: str) -> None:
     found = pages.controller(recorded(f"{version}/id-ctrl"), "nvme1")
     assert (found.model, found.serial, found.firmware) == ("QEMU NVMe Ctrl", "MULTI0", "10.0.2")
     assert found.namespace_management
@@ -69,13 +69,13 @@ def test_recorded_controller(version: str) -> None:
     assert found.unallocated_bytes is None
 
 
-def test_recorded_target_of_the_kernel() -> None:
+def test_recorded_kernel_target_is_parsed() -> None:
     found = pages.controller(recorded("2.13/id-ctrl-nvmet"), "nvme2")
     assert [found.namespace_management, found.endurance_groups, found.emulated] == [False] * 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_recorded_namespace(version: str) -> None:
+def test_recorded_namespace_is_parsed(version: str) -> None:
     found = pages.namespace(recorded(f"{version}/id-ns"), 1, attached=True)
     assert (found.block_bytes, found.size_bytes, found.endurance_group) == (512, 1 << 30, 1)
     assert found.nvm_set is None
@@ -83,7 +83,7 @@ def test_recorded_namespace(version: str) -> None:
     assert found.shared
 
 
-def test_format_index_has_its_high_bits_elsewhere() -> None:
+def test_format_index_combines_low_and_high_bits() -> None:
     answer = recorded("2.13/id-ns")
     answer["lbafs"] = [{"ds": 9}] * 17 + [{"ds": 12}]
     answer["flbas"] = 0b1000001  # bits 6:5 are 2, bits 3:0 are 1
@@ -94,7 +94,7 @@ def test_format_index_has_its_high_bits_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_recorded_logs(version: str) -> None:
+def test_recorded_logs_are_parsed(version: str) -> None:
     (config,) = pages.fdp_configs(recorded(f"{version}/fdp-configs"))
     assert (config.handles, config.reclaim_groups, config.reclaim_unit_bytes) == (8, 1, 16 << 20)
     assert pages.fdp_handles_used(recorded(f"{version}/fdp-usage")) == (True,) * 8
@@ -108,7 +108,7 @@ def test_recorded_logs(version: str) -> None:
     assert (group.host_bytes, group.media_bytes, group.total_bytes) == (0, 0, None)
 
 
-def test_recorded_statistics_after_writes() -> None:
+def test_recorded_fdp_statistics_are_parsed() -> None:
     before, after, last = (pages.fdp_bytes_written(recorded(f"2.13/fdp-stats{n}")) for n in ("", "2", "3"))
     assert (before[0], after) == (0, (32 << 20, 33 << 20))
     assert last[0] - after[0] == 4096
@@ -142,7 +142,7 @@ def test_second_schema_has_namespaces_with_paths() -> None:
 
 @pytest.mark.parametrize("name", PARSERS)
 @given(data=st.data())
-def test_hostile_values_are_told_and_never_crash(name: str, data: st.DataObject) -> None:
+def test_hostile_values_are_reported_and_never_crash(name: str, data: st.DataObject) -> None:
     """Any value of a recorded answer, replaced by anything."""
     answer = copy.deepcopy(recorded(f"2.13/{name}"))
     spot: Any = answer

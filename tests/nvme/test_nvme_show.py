@@ -29,7 +29,7 @@ def shown(fake: FakeNvme, sys: Path) -> tuple[str, dict[str, object]]:
     return capture.get(), json.loads(json.dumps(nvme_json(device, strongest(device), "2.13")))
 
 
-def test_what_a_drive_offers_for_people_and_programs(tmp_path: Path) -> None:
+def test_drive_features_are_shown_as_text_and_json(tmp_path: Path) -> None:
     text, output = shown(with_fdp(tmp_path / "bin", "2.13"), sysfs(tmp_path / "sys", NAMES))
     assert "EMULATED by QEMU" in text
     assert "separation by FDP: 8 reclaim unit handles" in text
@@ -41,7 +41,7 @@ def test_what_a_drive_offers_for_people_and_programs(tmp_path: Path) -> None:
     assert [each["nsid"] for each in output["namespaces"]] == [1, 2, 3]  # type: ignore[attr-defined]
 
 
-def test_names_of_drives_cannot_move_the_cursor(tmp_path: Path) -> None:
+def test_control_characters_in_drive_names_are_escaped(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     hostile = recorded("2.13/id-ctrl") | {"mn": "\x1b[2Jmodel", "sn": "a\nb", "subnqn": "\u202ex"}
     fake.put_first("id-ctrl", hostile)
@@ -56,7 +56,7 @@ def test_missing_drive_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such NVMe drive" in capsys.readouterr().err
 
 
-def test_recordings_say_where_they_are_from() -> None:
+def test_recordings_name_their_source() -> None:
     text = (RECORDED / "README.md").read_text()
     assert "nvme-cli 2.3" in text
     for path in RECORDED.glob("*/*"):
@@ -74,7 +74,7 @@ def test_recordings_say_where_they_are_from() -> None:
         (DeviceWaf(reason="nvme-cli is not installed"), "nvme: WAF n/a: nvme-cli is not installed"),
     ],
 )
-def test_status_names_the_source_of_a_waf(waf: DeviceWaf, text: str) -> None:
+def test_status_names_the_source_of_the_waf(waf: DeviceWaf, text: str) -> None:
     device = DeviceStatus("nvme", "block", "cgroup v2", "", 10.0, waf=waf, placement="separation by FDP")
     status = HostStatus(0.0, 10.0, 1.0, 1, 0.0, "", devices=(device,))
     stream = io.StringIO()

@@ -51,7 +51,7 @@ def test_fdp_statistics_become_a_waf(tmp_path: Path, version: str) -> None:
     assert (seen.waf.window_s, seen.waf.host_bytes) == (READ_EVERY_S, 32 << 20)
 
 
-def test_4_kib_more_are_no_window_of_their_own(tmp_path: Path) -> None:
+def test_small_writes_do_not_open_a_window(tmp_path: Path) -> None:
     fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     for name in ("fdp-stats2", "fdp-stats3"):
@@ -61,7 +61,7 @@ def test_4_kib_more_are_no_window_of_their_own(tmp_path: Path) -> None:
     assert "FDP statistics: only 4,096 bytes were written" in seen.waf.reason
 
 
-def test_ocp_where_there_is_nothing_better(tmp_path: Path) -> None:
+def test_ocp_is_the_last_resort(tmp_path: Path) -> None:
     fake, clock = multi(tmp_path / "bin", "2.13"), Clock()
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     assert looked_at(made, clock).placement == "capacity partition by namespaces"
@@ -77,7 +77,7 @@ def test_ocp_where_there_is_nothing_better(tmp_path: Path) -> None:
     assert "endurance group log: nothing was written" in seen.waf.reason
 
 
-def test_source_that_the_drive_refuses_is_asked_once(tmp_path: Path) -> None:
+def test_refused_source_is_queried_once(tmp_path: Path) -> None:
     fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
     fake.put_first("fdp stats", err="NVMe status: FDP Disabled(0x4029)\n", code=1)
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
@@ -86,7 +86,7 @@ def test_source_that_the_drive_refuses_is_asked_once(tmp_path: Path) -> None:
     assert [call[:2] for call in fake.calls].count(["fdp", "stats"]) == 1
 
 
-def test_what_is_enabled_later_is_found_later(tmp_path: Path) -> None:
+def test_source_enabled_later_is_found(tmp_path: Path) -> None:
     fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
     fake.put_first("fdp usage", err="NVMe status: FDP Disabled(0x4029)\n", code=1)
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
@@ -97,7 +97,7 @@ def test_what_is_enabled_later_is_found_later(tmp_path: Path) -> None:
     assert looked_at(made, clock).placement == "separation by FDP"
 
 
-def test_drive_that_goes_and_comes_back(tmp_path: Path) -> None:
+def test_removed_drive_recovers_when_it_returns(tmp_path: Path) -> None:
     fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     looked_at(made, clock)
@@ -119,7 +119,7 @@ def test_missing_nvme_cli_is_the_reason_for_no_waf(tmp_path: Path) -> None:
     assert "not installed" in waf.reason
 
 
-def test_what_is_old_is_not_told(tmp_path: Path) -> None:
+def test_stale_waf_not_reported(tmp_path: Path) -> None:
     fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     looked_at(made, clock)
@@ -129,7 +129,7 @@ def test_what_is_old_is_not_told(tmp_path: Path) -> None:
     assert "last answered" in waf.reason
 
 
-def test_a_drive_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+def test_hanging_drive_does_not_block_others(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     fake.put_first("id-ctrl", sleep_s=600)
     sys = sysfs(tmp_path / "sys", NAMES)

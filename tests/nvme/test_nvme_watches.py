@@ -56,9 +56,7 @@ def by(watches: NvmeWatches) -> list[str]:
     return [watches.seen(f"nvme1n{minor}").placement.removeprefix("by nvme1") for minor in (1, 2, 3)]
 
 
-def test_a_drive_is_asked_once_for_each_endurance_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_endurance_group_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watches = three_namespaces(tmp_path, monkeypatch)
     # Before the drive has reported its groups.
     assert by(watches) == ["n1", "n1", "n1"]
@@ -68,9 +66,7 @@ def test_a_drive_is_asked_once_for_each_endurance_group(
     assert [watch.running for watch in Watch.made] == [True, True]
 
 
-def test_a_namespace_that_goes_leaves_the_others_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removed_namespace_does_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watches = three_namespaces(tmp_path, monkeypatch)
     Watch.groups = dict.fromkeys(("nvme1n1", "nvme1n2", "nvme1n3"), None)
     # Listed by two paths.
@@ -85,9 +81,7 @@ def test_a_namespace_that_goes_leaves_the_others_watched(
     assert not any(watch.running for watch in Watch.made)
 
 
-def test_a_namespace_that_came_after_the_drive_was_asked_is_asked_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_namespace_added_later_is_queried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watches = three_namespaces(tmp_path, monkeypatch)
     Watch.groups = {"nvme1n1": None, "nvme1n2": None}
     assert by(watches) == ["n1", "n1", "n3"]

@@ -22,7 +22,7 @@ WITH_NSID, OF_THE_DRIVE = "nvme-QEMU_NVMe_Ctrl_S0_3", "nvme-QEMU_NVMe_Ctrl_S0"
         ([OF_THE_DRIVE, WITH_NSID], WITH_NSID),
     ],
 )
-def test_the_link_that_says_most_and_never_that_of_the_drive(
+def test_most_specific_link_is_used_and_never_the_drives(
     tmp_path: Path, links: list[str], taken: str
 ) -> None:
     block, other, by_id = tmp_path / "nvme0n1", tmp_path / "nvme0n2", tmp_path / "by-id"
@@ -35,7 +35,7 @@ def test_the_link_that_says_most_and_never_that_of_the_drive(
     assert stable_path(block, 3, by_id) == by_id / taken
 
 
-def test_without_udev_it_is_the_block_device(tmp_path: Path) -> None:
+def test_block_device_is_used_without_udev(tmp_path: Path) -> None:
     block, by_id = tmp_path / "nvme0n1", tmp_path / "by-id"
     block.touch()
     assert stable_path(block, 3, by_id) == block
@@ -44,7 +44,7 @@ def test_without_udev_it_is_the_block_device(tmp_path: Path) -> None:
     assert stable_path(block, 3, by_id, timeout_s=0.0) == block
 
 
-def test_udev_may_take_a_moment(tmp_path: Path) -> None:
+def test_link_made_late_by_udev_is_waited_for(tmp_path: Path) -> None:
     block, by_id = tmp_path / "nvme0n1", tmp_path / "by-id"
     block.touch()
     by_id.mkdir()

@@ -50,7 +50,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 NEW = ("map", "web", "--device", "/dev/nvme1", "--size", "4GiB", "--no-disk")
 
 
-def test_planned_made_listed_and_taken_away(shell: Shell) -> None:
+def test_mapping_is_planned_created_listed_and_removed(shell: Shell) -> None:
     status, out, err = shell(*NEW, "--spare", "1GiB", "--dry-run")
     assert status == 0
     assert "1. create a namespace of 4GiB" in out
@@ -73,7 +73,7 @@ def test_planned_made_listed_and_taken_away(shell: Shell) -> None:
     assert shell.json("maps")["mappings"] == []
 
 
-def test_nobody_is_taken_for_having_agreed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_requires_confirmation(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     status, _, err = shell(*NEW)
     assert status == 2
@@ -104,7 +104,7 @@ def test_bad_mappings_are_refused(shell: Shell, words: tuple[str, ...], message:
     assert shell.drive.namespaces == {}
 
 
-def test_the_namespace_has_to_be_named(shell: Shell) -> None:
+def test_unmap_requires_the_namespace(shell: Shell) -> None:
     shell.json(*NEW, "--yes")
     status, _, err = shell("unmap", "web", "--yes")
     assert status == 2
@@ -119,14 +119,14 @@ def test_a_mapping_can_be_forgotten_without_touching_the_drive(shell: Shell) -> 
     assert shell.drive.namespaces[1]["attached"]
 
 
-def test_a_namespace_that_is_mapped_is_not_mapped_again(shell: Shell) -> None:
+def test_mapped_namespace_is_not_mapped_twice(shell: Shell) -> None:
     shell.json(*NEW, "--yes")
     status, _, err = shell("map", "db", "--device", "/dev/nvme1", "--adopt", "1", "--no-disk", "--yes")
     assert status == 2
     assert "mapped to VM web" in err
 
 
-def test_an_unfinished_mapping_is_undone_by_the_command_that_is_named(shell: Shell, tmp_path: Path) -> None:
+def test_unfinished_mapping_is_undone_by_the_suggested_command(shell: Shell, tmp_path: Path) -> None:
     shell.json(*NEW, "--yes")
     path = tmp_path / "root" / "mappings.json"
     output = json.loads(path.read_text())
@@ -139,7 +139,7 @@ def test_an_unfinished_mapping_is_undone_by_the_command_that_is_named(shell: She
     assert shell.drive.namespaces == {}
 
 
-def test_nothing_is_gone_on_with_on_another_namespace(shell: Shell, tmp_path: Path) -> None:
+def test_resume_refuses_a_replaced_namespace(shell: Shell, tmp_path: Path) -> None:
     """Another program deleted ours and created one with its NSID while we were interrupted."""
     shell.json(*NEW, "--yes")
     path = tmp_path / "root" / "mappings.json"

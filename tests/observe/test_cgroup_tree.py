@@ -25,7 +25,7 @@ def test_v2_tree_with_io_controller_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["", "blkio"])
-def test_v1_by_its_mount_or_the_folder_of_mounts(tmp_path: Path, named: str) -> None:
+def test_v1_is_found_by_its_mount_or_the_parent_directory(tmp_path: Path, named: str) -> None:
     host = FakeHost(tmp_path, version=1)
     tree = find_tree(host.root / named)
     assert tree is not None
@@ -42,7 +42,7 @@ def test_hybrid_hosts_keep_block_io_on_v1_unless_v2_has_it(tmp_path: Path) -> No
     assert require_tree(host.root).version == 2
 
 
-def test_v2_without_io_still_says_which_vms_there_are(tmp_path: Path) -> None:
+def test_v2_without_io_still_lists_vms(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     (host.root / "cgroup.controllers").write_text("")
     tree = find_tree(host.root)
@@ -75,13 +75,13 @@ def test_cgroup_names_of_machines_are_recognised(folder: str, machine: Machine |
     assert machine_of(folder) == machine
 
 
-def test_names_that_libvirt_changed_or_cut_still_fit() -> None:
+def test_names_escaped_or_truncated_by_libvirt_match() -> None:
     assert Machine(1, "myvm").may_be("my_vm")
     assert Machine(1, "averylong").may_be("a very_long-name")
     assert not Machine(1, "other").may_be("web")
 
 
-def test_groups_are_found_at_any_depth_and_not_looked_into(tmp_path: Path) -> None:
+def test_groups_are_found_at_any_depth_without_descending_further(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     web = SCOPE.format(id=1, name="web")
     host.group(f"machine.slice/{web}/libvirt/emulator")
@@ -96,17 +96,17 @@ def test_groups_are_found_at_any_depth_and_not_looked_into(tmp_path: Path) -> No
     }
 
 
-def test_a_walk_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_is_bounded_and_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = FakeHost(tmp_path)
     for number in range(5):
         host.group(f"g{number}")
     monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
     notes: list[str] = []
     assert list(find_groups(require_tree(host.root), machine_of, notes.append)) == []
-    assert notes == ["more than 3 cgroups: the others were not looked at"]
+    assert notes == ["more than 3 cgroups: the others were ignored"]
 
 
-def test_groups_that_vanish_are_no_error(tmp_path: Path) -> None:
+def test_vanishing_groups_are_ignored(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     tree = require_tree(host.root)
     (host.group("gone")).rmdir()
@@ -116,7 +116,7 @@ def test_groups_that_vanish_are_no_error(tmp_path: Path) -> None:
     assert list(find_groups(tree, machine_of, no_note)) == []
 
 
-def test_a_group_is_named_by_its_path_or_its_folder(tmp_path: Path) -> None:
+def test_group_is_given_by_path_or_directory(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     folder = host.group("a/b")
     tree = require_tree(host.root)
@@ -124,7 +124,7 @@ def test_a_group_is_named_by_its_path_or_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["nope", "../..", "/", "", "a/../..", "out", "a\0b", "cgroup.controllers"])
-def test_groups_that_cannot_be_named(tmp_path: Path, path: str) -> None:
+def test_invalid_group_names_are_refused(tmp_path: Path, path: str) -> None:
     host = FakeHost(tmp_path)
     (host.root / "out").symlink_to(tmp_path)
     with pytest.raises(UserError) as refused:

@@ -63,7 +63,7 @@ def test_domain_without_metadata_has_no_fields(xml: str) -> None:
         ("p99='5'", {}, "is not a time"),
     ],
 )
-def test_mistakes_are_noted(element: str, fields: dict[str, float], note: str) -> None:
+def test_invalid_fields_are_noted(element: str, fields: dict[str, float], note: str) -> None:
     found, notes = noted(domain(f"<slo-ctl:slo {NS} {element}/>"))
     assert found == fields
     assert len(notes) == 1

@@ -49,7 +49,7 @@ def test_disk_sources_are_parsed(kind: str, source: str, expected: str | None) -
     assert disks_of(xml) == (Disk("vda", kind, expected),)
 
 
-def test_order_is_the_guests_and_no_devices_are_no_disks() -> None:
+def test_disks_are_in_guest_order_and_may_be_none() -> None:
     xml = domain(
         "<disk type='file'><target dev='vdb'/></disk>", "<disk type='file'><target dev='vda'/></disk>"
     )
@@ -83,5 +83,5 @@ def test_bad_domain_xml_is_refused(xml: str) -> None:
         ("http://[", False),
     ],
 )
-def test_only_local_daemons_have_our_paths(uri: str, local: bool) -> None:
+def test_paths_are_valid_for_local_daemons_only(uri: str, local: bool) -> None:
     assert is_local(uri) is local

@@ -52,7 +52,7 @@ def observer(host: FakeHost, watch: TestWatch, tmp_path: Path) -> Iterator[HostO
     observer.close()
 
 
-def test_the_same_as_a_fresh_look(host: FakeHost, tmp_path: Path) -> None:
+def test_incremental_scan_equals_a_fresh_scan(host: FakeHost, tmp_path: Path) -> None:
     host.group("machine.slice/" + SCOPE.format(id=3, name="web"), io__stat=STAT.format(n=5))
     host.group("own", io__stat=STAT.format(n=7), blkio__throttle__io_serviced="8:0 Read 4\n8:0 Total 4\n")
     host.group("system.slice/a.service")
@@ -69,7 +69,7 @@ def test_the_same_as_a_fresh_look(host: FakeHost, tmp_path: Path) -> None:
         observer.close()
 
 
-def test_counters_are_fresh_in_every_look(tmp_path: Path) -> None:
+def test_counters_are_read_in_every_scan(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     for n in (1, 2, 2, 9):
         host.group(PLAIN.format(id=1, name="a"), io__stat=STAT.format(n=n))
@@ -81,7 +81,7 @@ def test_counters_are_fresh_in_every_look(tmp_path: Path) -> None:
     observer.close()
 
 
-def test_a_vm_that_starts_restarts_and_stops(
+def test_vm_is_followed_through_start_restart_and_stop(
     host: FakeHost, watch: TestWatch, observer: HostObserver
 ) -> None:
     assert observer.observe().vms == ()
@@ -99,7 +99,7 @@ def test_a_vm_that_starts_restarts_and_stops(
     assert observer.observe().vms == (off,)
 
 
-def test_a_qemu_that_starts_after_its_group_was_made(host: FakeHost, observer: HostObserver) -> None:
+def test_qemu_started_after_its_group_is_found(host: FakeHost, observer: HostObserver) -> None:
     host.group(PLAIN.format(id=1, name="x"), cgroup__procs="")
     assert [vm.uuid for vm in observer.observe().vms] == [None]
     host.group(PLAIN.format(id=1, name="x"), cgroup__procs="5\n")
@@ -107,7 +107,7 @@ def test_a_qemu_that_starts_after_its_group_was_made(host: FakeHost, observer: H
     assert [vm.uuid for vm in observer.observe().vms] == [UUID]
 
 
-def test_a_disk_that_is_attached_leads_to_its_namespace(
+def test_attached_disk_is_assigned_to_its_namespace(
     watch: TestWatch, observer: HostObserver, tmp_path: Path
 ) -> None:
     source = f"nbd+unix:///web?socket={tmp_path}/run/ssd0/exports/web.sock"
@@ -120,7 +120,7 @@ def test_a_disk_that_is_attached_leads_to_its_namespace(
     assert found.domain_xml == {UUID: "<domain>a</domain>"}
 
 
-def test_configured_names_and_namespaces(host: FakeHost, observer: HostObserver) -> None:
+def test_configured_names_and_namespaces_are_used(host: FakeHost, observer: HostObserver) -> None:
     host.group("slo/web")
     assert observer.observe().vms == ()
     observer.configure({"web": "slo/web/"}, {"web": ["ssd0/w"]})
@@ -129,7 +129,7 @@ def test_configured_names_and_namespaces(host: FakeHost, observer: HostObserver)
     assert [(s.vm, s.tenant) for s in found.streams] == [("web", Tenant("ssd0", "w"))]
 
 
-def test_no_cgroups_is_a_note(tmp_path: Path) -> None:
+def test_missing_cgroups_are_a_note(tmp_path: Path) -> None:
     observer = HostObserver(cgroup_root=tmp_path / "nowhere", libvirt_uri=None)
     assert any("no cgroup tree" in note for note in observer.observe().notes)
     observer.close()

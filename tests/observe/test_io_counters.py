@@ -44,17 +44,17 @@ def test_io_stat_is_parsed() -> None:
     }
 
 
-def test_what_is_not_counted_is_not_zero() -> None:
+def test_missing_counter_is_not_zero() -> None:
     devices, _ = parse_io_stat("8:0 rbytes=0 wios=nan")
     assert devices[SDA] == {"read_bytes": 0}
 
 
-def test_lines_not_understood_are_counted() -> None:
+def test_unparsable_lines_are_counted() -> None:
     assert parse_io_stat("(unknown) rbytes=1\n\nsda x\n")[1] == 3
     assert parse_blkio("8:0 Read\n8:0 Read -1\nTotal 5\n", {"Read": "reads"}) == ({}, 2)
 
 
-def test_v1_fills_devices_in_from_bfq(tmp_path: Path) -> None:
+def test_v1_adds_devices_from_bfq_counters(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, version=1)
     host.group(
         "machine/qemu-1-a.libvirt-qemu",
@@ -69,7 +69,7 @@ def test_v1_fills_devices_in_from_bfq(tmp_path: Path) -> None:
     }
 
 
-def test_v1_files_that_say_nothing_new_are_left_out_and_looked_into_again(
+def test_unchanged_v1_files_are_skipped_and_rechecked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = FakeHost(tmp_path, version=1)
@@ -104,7 +104,7 @@ def test_v1_files_that_say_nothing_new_are_left_out_and_looked_into_again(
     assert reader.read("/a", no_note)[NVME] == IoCounters(writes=4)
 
 
-def test_groups_without_files_or_gone(tmp_path: Path) -> None:
+def test_missing_files_and_groups_give_no_counters(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     host.group("a")
     tree = require_tree(host.root)

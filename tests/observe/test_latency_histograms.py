@@ -35,7 +35,7 @@ def disk(latencies_s: list[float], bounds_s: tuple[float, ...] = BOUNDS_S) -> Di
 
 
 @given(st.lists(st.floats(1e-5, 9.0), min_size=1, max_size=300))
-def test_p99_is_at_most_a_third_from_the_true_one(latencies_s: list[float]) -> None:
+def test_p99_is_within_a_third_of_the_true_one(latencies_s: list[float]) -> None:
     found = quantile_s(counted(latencies_s))
     rank = max(1, -(-99 * len(latencies_s) // 100))
     true_s = sorted(latencies_s)[rank - 1]
@@ -43,13 +43,13 @@ def test_p99_is_at_most_a_third_from_the_true_one(latencies_s: list[float]) -> N
     assert true_s / 1.34 <= found <= true_s * 1.34
 
 
-def test_requests_beyond_the_last_bound_count_as_on_it() -> None:
+def test_requests_beyond_the_last_bucket_count_in_it() -> None:
     assert quantile_s(counted([60.0])) == 10.0
     assert quantile_s(counted([])) is None
     assert quantile_s(LatencyCounts((), (5,), 1.0)) is None
 
 
-def test_bounds_are_ascending_and_have_those_of_the_metrics() -> None:
+def test_bounds_ascend_and_include_those_of_the_metrics() -> None:
     assert sorted(set(BOUNDARIES_NS)) == list(BOUNDARIES_NS)
     assert {50_000, 2_500_000, 10**10} <= set(BOUNDARIES_NS)
 
@@ -60,7 +60,7 @@ def test_disks_with_different_bounds_have_a_mean_only() -> None:
     assert sum(merged([counted([0.5]), counted([0.25])]).counts) == 2
 
 
-def test_a_histogram_that_was_started_again_is_not_subtracted() -> None:
+def test_reset_histogram_is_not_subtracted() -> None:
     assert since(counted([1.0]), counted([0.5])) is None
     assert since(counted([1.0]), counted([1.0], (1.0,))) is None
     assert since(counted([1.0]), counted([1.0, 2.0])) == counted([2.0])
@@ -87,7 +87,7 @@ def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
     assert uncounted.iops == uncounted.write_iops == pytest.approx(10.0)
 
 
-def test_a_reading_that_is_not_renewed_is_forgotten() -> None:
+def test_stale_reading_is_dropped() -> None:
     latency = LatencyWindow(WINDOW_S)
     last = disk([0.1] * 9)
     latency.add(0.0, [disk([])])
@@ -106,7 +106,7 @@ def stats_of(number: int, name: str, requests: int, times_ns: int) -> dict[str, 
     return {f"block.{number}.{key}": value for key, value in sides.items()}
 
 
-def test_statistics_of_libvirt_without_histograms() -> None:
+def test_libvirt_statistics_without_histograms_give_means() -> None:
     found = latencies_of_stats({"block.count": 2, **stats_of(0, "vda", 4, 10**9), "block.1.name": "hda"})
     assert found == {"vda": DiskLatency(LatencyCounts((), (0,), 0.0), LatencyCounts((), (4,), 1.0))}
     assert not has_histogram(found["vda"])

@@ -24,7 +24,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_domain_that_is_destroyed_and_created() -> None:
+def test_destroyed_and_created_domains_are_noticed() -> None:
     watch = LibvirtWatch("test:///default")
     watch.start()
     connection = None
@@ -48,7 +48,7 @@ def test_a_domain_that_is_destroyed_and_created() -> None:
             connection.close()
 
 
-def test_a_libvirt_that_is_not_there_is_a_note() -> None:
+def test_missing_libvirt_is_a_note() -> None:
     watch = LibvirtWatch("qemu+unix:///system?socket=/nowhere/libvirt-sock")
     watch.start()
     assert watch.wait(TIMEOUT_S)

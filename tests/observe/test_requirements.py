@@ -107,16 +107,16 @@ def test_bare_host_misses_every_requirement(full: Host, tmp_path: Path) -> None:
         assert each.finding.fix
 
 
-def test_systemd_without_a_system_bus_is_not_enough(full: Host) -> None:
+def test_systemd_without_a_system_bus_is_missing(full: Host) -> None:
     (full.run / "dbus" / "system_bus_socket").unlink()
     assert finding(full, "systemd") == Finding(
         False,
-        "systemd runs this host, but there is no system bus to set properties of its units over",
+        "systemd runs this host, but without a system bus its units cannot be changed",
         "install package dbus",
     )
 
 
-def test_io_that_no_group_is_given(full: Host) -> None:
+def test_io_controller_not_delegated_is_reported(full: Host) -> None:
     (full.cgroup_root / "cgroup.subtree_control").write_text("memory\n")
     found = finding(full, "io-controller")
     assert not found.satisfied
@@ -125,14 +125,14 @@ def test_io_that_no_group_is_given(full: Host) -> None:
     assert "lacks" in finding(full, "io-controller").reason
 
 
-def test_v1_does_and_says_what_it_lacks(full: Host, tmp_path: Path) -> None:
+def test_v1_satisfies_and_names_its_gaps(full: Host, tmp_path: Path) -> None:
     v1 = replace(full, cgroup_root=FakeHost(tmp_path / "v1", version=1).root)
     assert finding(v1, "io-controller").satisfied
     assert "io.cost" in finding(v1, "io-controller").reason
     assert not finding(v1, "io-weights").satisfied
 
 
-def test_bfq_in_place_of_io_cost(full: Host) -> None:
+def test_bfq_satisfies_weights_without_io_cost(full: Host) -> None:
     (full.cgroup_root / "io.cost.qos").unlink()
     assert not finding(full, "io-weights").satisfied
     scheduler(full.sys, "sda", "[none] mq-deadline bfq\n")
@@ -143,20 +143,20 @@ def test_bfq_in_place_of_io_cost(full: Host) -> None:
     assert found.reason == "bfq is available, and used by sdb"
 
 
-def test_delays_that_are_not_accounted_say_which_sysctl(full: Host) -> None:
+def test_disabled_delay_accounting_names_the_sysctl(full: Host) -> None:
     delays(full.proc, "0")
     found = finding(full, "task-delays")
     assert not found.satisfied
     assert "sysctl kernel.task_delayacct=1" in found.fix
 
 
-def test_qemu_of_distributions_that_hide_it(full: Host) -> None:
+def test_qemu_in_libexec_is_found(full: Host) -> None:
     hidden = replace(full, which=lambda name: name if name == "/usr/libexec/qemu-kvm" else None)
     assert finding(hidden, "qemu").satisfied
     assert not finding(hidden, "fio").satisfied
 
 
-def test_nvme_tool_and_namespaces(full: Host) -> None:
+def test_nvme_cli_and_namespace_support_are_checked(full: Host) -> None:
     assert finding(full, "nvme-cli").reason.startswith("nvme-cli 2.13 at ")
     assert finding(full, "nvme-namespaces").reason == "this host has no NVMe drive"
     drive(full.sys)
@@ -167,7 +167,7 @@ def test_nvme_tool_and_namespaces(full: Host) -> None:
     assert "oacs bit 3 is 0" in found.reason
 
 
-def test_nvme_tool_that_is_too_old(full: Host) -> None:
+def test_old_nvme_cli_is_reported(full: Host) -> None:
     program = full.sys / "nvme"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text("#!/bin/sh\necho 'nvme version 1.16'\n")

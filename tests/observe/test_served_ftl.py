@@ -129,7 +129,7 @@ def device(server: FakeServer, clock: Clock | None = None) -> ServedDevice:
 ON = {"web": VmInForce(Slo(weight=9.0), running=True)}
 
 
-def test_a_window_of_a_timed_device(server: FakeServer) -> None:
+def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
     served = device(server)
     server.output = stats(now_ns=10**9, done=100)
     assert served.sample(ON, {"web": "vm1"}).vms[0].window_s == 0.0
@@ -154,7 +154,7 @@ def test_a_window_of_a_timed_device(server: FakeServer) -> None:
     assert window.totals.read_latency == LatencyCounts((1e-4, 1e-3), (300, 0, 1), 5e-3)
 
 
-def test_blocks_of_log_blocks_are_clustered_and_one_is_held(server: FakeServer) -> None:
+def test_log_blocks_are_clustered_and_one_is_reserved(server: FakeServer) -> None:
     hybrid = plan_device("name=h,size=64MiB,op=25%,dies=4,block=512KiB,mapping=fast,cluster=4", [])
     served = ServedDevice("h", server.path, hybrid)
     server.output = stats()
@@ -167,7 +167,7 @@ def test_blocks_of_log_blocks_are_clustered_and_one_is_held(server: FakeServer) 
     assert served.windows["h/web"].ops_bytes == 59 * 2 << 20
 
 
-def test_with_a_time_scale_everything_is_modelled_time(server: FakeServer) -> None:
+def test_time_scale_gives_modelled_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
     server.output = stats(scale=4.0)
@@ -180,7 +180,7 @@ def test_with_a_time_scale_everything_is_modelled_time(server: FakeServer) -> No
     assert (window.window_s, window.iops, window.p99_read_us) == (2.0, 100.0, 75.0)
 
 
-def test_without_latency_the_window_is_real_time(server: FakeServer) -> None:
+def test_window_without_latency_is_real_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
     server.output = stats(timed=False)
@@ -194,7 +194,7 @@ def test_without_latency_the_window_is_real_time(server: FakeServer) -> None:
     assert served.windows["ssd0/web"].p99_read_us is None
 
 
-def test_whom_no_vm_is_on_is_inactive(server: FakeServer) -> None:
+def test_namespace_without_vm_is_inactive(server: FakeServer) -> None:
     served = device(server)
     server.output = stats()
     served.sample({})
@@ -204,7 +204,7 @@ def test_whom_no_vm_is_on_is_inactive(server: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("reconnected", [False, True])
-def test_a_restarted_server_has_no_negative_window(server: FakeServer, reconnected: bool) -> None:
+def test_restarted_server_gives_no_negative_window(server: FakeServer, reconnected: bool) -> None:
     served = device(server)
     server.output = stats(now_ns=9 * 10**9, done=1000, host_page_writes=1000)
     served.sample(ON)
@@ -221,7 +221,7 @@ def test_a_restarted_server_has_no_negative_window(server: FakeServer, reconnect
     assert served.sample(ON).vms[0].iops == 20.0
 
 
-def test_a_server_that_hangs_is_left_alone_for_a_while(server: FakeServer) -> None:
+def test_hanging_server_is_not_queried_for_a_while(server: FakeServer) -> None:
     clock = Clock()
     served = device(server)
     served._clock = clock
@@ -245,7 +245,7 @@ def test_a_server_that_hangs_is_left_alone_for_a_while(server: FakeServer) -> No
 
 
 @pytest.mark.parametrize("lacking", ["time_scale", "namespaces", "spare_blocks"])
-def test_a_server_of_another_version(server: FakeServer, lacking: str) -> None:
+def test_server_of_another_version_is_refused(server: FakeServer, lacking: str) -> None:
     server.output = deepcopy(stats())
     del server.output[lacking]
     with pytest.raises(ObserveGone, match="another version"):

@@ -31,7 +31,7 @@ def test_any_bytes_are_read_to_their_end(data: bytes) -> None:
     st.lists(st.tuples(st.binary(min_size=1, max_size=107), st.integers(0, 2**32 - 1)), max_size=5),
     st.integers(0, 15),
 )
-def test_what_the_kernel_packs_is_read_back(ends: list[tuple[bytes, int]], cut: int) -> None:
+def test_kernel_message_is_parsed(ends: list[tuple[bytes, int]], cut: int) -> None:
     def attribute(kind: int, value: bytes) -> bytes:
         return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
@@ -44,7 +44,7 @@ def test_what_the_kernel_packs_is_read_back(ends: list[tuple[bytes, int]], cut: 
     assert len(list(messages(datagram[:-1]))) == max(0, len(ends) - 1), "what is cut off is left out"
 
 
-def test_the_kernel_tells_of_a_connection(tmp_path: Path) -> None:
+def test_connection_is_reported_by_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(str(path))
@@ -101,7 +101,7 @@ def test_a_connection_belongs_to_the_cgroup_of_its_process(tmp_path: Path) -> No
     assert made.of("/b") == {"/b": {b"/z"}}
 
 
-def test_a_process_that_was_moved_is_noticed(tmp_path: Path) -> None:
+def test_moved_process_is_noticed(tmp_path: Path) -> None:
     made = Peers(tmp_path)
     made.host.group("a", cgroup__procs="10\n")
     made.host.group("b", cgroup__procs="")
@@ -114,7 +114,7 @@ def test_a_process_that_was_moved_is_noticed(tmp_path: Path) -> None:
     assert made.of("/a", "/b") == {"/b": {b"/x"}}
 
 
-def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
+def test_refused_sock_diag_is_a_note(tmp_path: Path) -> None:
     def refuse(_: Callable[[bytes], bool]) -> Mapping[int, bytes]:
         raise PermissionError(1, "Operation not permitted")
 

@@ -94,7 +94,7 @@ def only(inventory: Inventory) -> Vm:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_vm_of_libvirt_with_its_group_and_device(
+def test_libvirt_vm_has_its_group_and_device(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slo_ctl.observe.streams.device_behind", lambda _path, _sys: DeviceNumber(8, 0))
@@ -118,7 +118,7 @@ def test_a_vm_of_libvirt_with_its_group_and_device(
     assert inventory.notes == ()
 
 
-def test_uuids_decide_whose_group_it_is(tmp_path: Path) -> None:
+def test_uuid_decides_the_owner_of_a_group(tmp_path: Path) -> None:
     """Another libvirt on the host may have given the same number to a VM of a similar name."""
     host = FakeHost(tmp_path)
     first = host.group(f"a.slice/{SCOPE.format(id=1, name='web')}", cgroup__procs="10\n")
@@ -164,7 +164,7 @@ def test_vm_is_found_by_the_arguments_of_qemu(arguments: list[str], expected: Qe
     assert identity(arguments) == expected
 
 
-def test_named_groups_are_vms(tmp_path: Path) -> None:
+def test_groups_given_by_option_are_vms(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     scope = f"/machine.slice/{SCOPE.format(id=1, name='web')}"
     host.group(scope.lstrip("/"))
@@ -188,7 +188,7 @@ def test_vms_that_are_off_have_no_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"uri": "test:///default", "driver": "TEST"}, {"uri": "qemu+ssh://host/system"}]
 )
-def test_vms_of_other_hosts_are_not_joined_with_ours(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_remote_vms_are_not_merged_with_local_ones(tmp_path: Path, options: dict[str, Any]) -> None:
     host = FakeHost(tmp_path)
     host.group(f"machine.slice/{SCOPE.format(id=1, name='web')}")
     image = tmp_path / "image"
@@ -209,7 +209,7 @@ def test_domains_that_vanish_are_left_out_and_others_are_noted(tmp_path: Path) -
 def test_missing_storage_is_noted_while_the_vm_runs(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     inventory = seen(host, FakeDomain("on", 1, UUID), FakeDomain("off", -1, OTHER_UUID))
-    assert inventory.notes == ("VM on, disk vda: there is no /nowhere/a.img",)
+    assert inventory.notes == ("VM on, disk vda: no such path: /nowhere/a.img",)
 
 
 def test_partitions_are_charged_to_their_disk(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_files_are_on_the_device_of_their_file_system(tmp_path: Path) -> None:
     assert only(seen(host, FakeDomain("a", 1, source=str(image)))).disks[0].device == device
 
 
-def test_libvirt_python_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libvirt_python_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(f"no {name}")
 
@@ -241,7 +241,7 @@ def test_libvirt_python_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "host" in error.value.fix
 
 
-def test_a_stranger_gives_up_a_name_that_the_operator_gave_to_another_cgroup() -> None:
+def test_configured_name_takes_precedence_over_a_found_one() -> None:
     stranger = Vm("web", FoundBy.CGROUP_NAME, cgroup="/machine/qemu-1-web.libvirt-qemu")
     found = with_named([stranger], {"web": "/slo/web"})
     assert [(vm.name, vm.cgroup, vm.found_by) for vm in found] == [

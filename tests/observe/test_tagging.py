@@ -59,7 +59,7 @@ def test_disk_before_socket_before_configuration(exports: ExportPaths, tmp_path:
     assert notes == []
 
 
-def test_two_vms_on_one_namespace_are_told(exports: ExportPaths) -> None:
+def test_two_vms_on_one_namespace_are_reported(exports: ExportPaths) -> None:
     notes: list[str] = []
     names = {"a": ["ssd0/web"], "b": ["ssd0/web"]}
     tagged([], exports, {}, names, {"a": None, "b": None}, notes.append)

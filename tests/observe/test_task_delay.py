@@ -18,7 +18,7 @@ waits = st.dictionaries(
 
 
 @given(waits, waits, st.floats(0.01, 100))
-def test_never_negative_and_never_longer_than_can_be(
+def test_delay_is_between_zero_and_the_elapsed_time(
     earlier: dict[str, Waits], later: dict[str, Waits], window_s: float
 ) -> None:
     delay = delay_between(earlier, later, window_s)
@@ -74,7 +74,7 @@ def test_vms_with_many_threads_are_sampled_in_turns(tmp_path: Path) -> None:
     assert seen == {"a", "b", "c"}
 
 
-def test_a_thread_that_ends_meanwhile_and_a_refusal(tmp_path: Path) -> None:
+def test_ended_thread_and_refusal_are_handled(tmp_path: Path) -> None:
     failure = errno.ESRCH
 
     def read(_: int) -> Waits:

@@ -16,7 +16,7 @@ DISK = DeviceNumber(8, 0)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 200))
-def test_a_window_is_as_long_as_asked_for(steps: list[int], window_s: int) -> None:
+def test_window_has_the_requested_length(steps: list[int], window_s: int) -> None:
     sliding: Sliding[int] = Sliding(window_s)
     times = [0.0]
     sliding.add(0.0, 0)
@@ -47,7 +47,7 @@ def device(clock: Clock, window_s: float = 10.0) -> BlockDevice:
     return BlockDevice("fast", Path("/dev/loop0"), DISK, window_s=window_s, clock=clock)
 
 
-def test_rates_of_a_vm_over_a_window() -> None:
+def test_rates_are_computed_over_the_window() -> None:
     clock = Clock()
     fast = device(clock)
     elsewhere = Stream("a", None, "/a", DeviceNumber(8, 16), IoCounters(reads=10**6))
@@ -60,7 +60,7 @@ def test_rates_of_a_vm_over_a_window() -> None:
     assert (window.p99_read_us, window.u, window.waf) == (None, None, None)
 
 
-def test_a_counter_that_is_not_kept_is_not_known() -> None:
+def test_missing_counter_gives_unknown_rate() -> None:
     clock = Clock()
     fast = device(clock)
     fast.update([stream("a", "/a", read_bytes=1)])
@@ -69,7 +69,7 @@ def test_a_counter_that_is_not_kept_is_not_known() -> None:
     assert (window.iops, window.bandwidth_bytes_s) == (None, 1.0)
 
 
-def test_a_first_request_begins_at_nothing() -> None:
+def test_new_counter_starts_at_zero() -> None:
     clock = Clock()
     fast = device(clock)
     fast.update([stream("a", "/a")])
@@ -77,7 +77,7 @@ def test_a_first_request_begins_at_nothing() -> None:
     assert fast.update([stream("a", "/a", writes=10)])["a"].write_iops == 5.0
 
 
-def test_a_restarted_vm_has_no_negative_window() -> None:
+def test_restarted_vm_gives_no_negative_rate() -> None:
     clock = Clock()
     fast = device(clock)
     fast.update([stream("a", "/a", reads=1000), stream("b", "/b", reads=1000)])
@@ -92,7 +92,7 @@ def test_a_restarted_vm_has_no_negative_window() -> None:
 @pytest.mark.parametrize(
     "counters", [IoCounters(), IoCounters(reads=5), IoCounters(1, 2, 3, 4), IoCounters(writes=3)]
 )
-def test_a_vm_of_which_nothing_changed_is_counted_like_any_other(counters: IoCounters) -> None:
+def test_unchanged_vm_has_the_same_result(counters: IoCounters) -> None:
     """Equal counters that are another object each time go the long way."""
     number, now_s = DeviceNumber(8, 0), [0.0]
     quick, slow = (

@@ -53,7 +53,7 @@ def apply(folder: Path, tmp_path: Path, variables: dict[str, Any]) -> subprocess
 
 
 @pytest.mark.slow
-def test_what_the_role_writes_is_what_the_variables_say(tmp_path: Path) -> None:
+def test_role_writes_the_configuration_of_its_variables(tmp_path: Path) -> None:
     folder = tmp_path / "etc"
     done = apply(folder, tmp_path, VARIABLES)
     assert done.returncode == 0, done.stdout + done.stderr

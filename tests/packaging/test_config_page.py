@@ -13,7 +13,7 @@ from installed_tree import TREE
 from slo_ctl.config.schema import known_keys
 
 
-def test_every_key_is_on_the_page_and_groff_has_nothing_to_say() -> None:
+def test_man_page_has_every_key_and_passes_groff() -> None:
     script, text = TREE / "scripts" / "config_page.py", TREE / "docs" / "configuration.md"
     made = subprocess.run(
         [sys.executable, script], input=text.read_text(), capture_output=True, text=True, check=True

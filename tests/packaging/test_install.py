@@ -58,7 +58,7 @@ def test_install_puts_every_file_in_place(installed: Installed) -> None:
     assert not [name for name in files if name.endswith((".pyc", "RECORD", "direct_url.json"))]
 
 
-def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) -> None:
+def test_installed_program_runs_its_own_files(installed: Installed, tmp_path: Path) -> None:
     """From another directory: neither this tree nor what is in the current folder comes in."""
     (tmp_path / "slo_ctl.py").write_text("raise SystemExit('the current folder is not to be searched')\n")
     assert run(installed.program, "--version", cwd=tmp_path).startswith("slo-ctl ")
@@ -74,7 +74,7 @@ def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) ->
     ]
 
 
-def test_nothing_is_left_to_be_filled_in(installed: Installed) -> None:
+def test_no_placeholder_is_left(installed: Installed) -> None:
     """A path that was not put in hid what is vendored, which only a machine without it noticed."""
     hook = installed.base / "etc" / "libvirt" / "hooks" / "qemu.d" / "slo-ctl"
     ours = [installed.program, hook, *(installed.prefix / "lib" / "slo-ctl").glob("is-*")]
@@ -84,7 +84,7 @@ def test_nothing_is_left_to_be_filled_in(installed: Installed) -> None:
     assert f'"{installed.prefix / "lib" / "slo-ctl" / "vendor"}"' in installed.program.read_text()
 
 
-def test_the_tree_it_was_built_in_is_not_named(installed: Installed) -> None:
+def test_build_directory_is_not_named(installed: Installed) -> None:
     """But for the interpreter, which is in it here."""
     run_by_it = {"usr/bin/slo-ctl", "usr/lib/slo-ctl/is-mapped", "etc/libvirt/hooks/qemu.d/slo-ctl"}
     naming = [
@@ -95,7 +95,7 @@ def test_the_tree_it_was_built_in_is_not_named(installed: Installed) -> None:
     assert naming == []
 
 
-def test_a_second_time_keeps_the_configuration_and_uninstall_leaves_only_it(tmp_path: Path) -> None:
+def test_reinstall_and_uninstall_keep_the_configuration(tmp_path: Path) -> None:
     mine = install(tmp_path)
     configuration = tmp_path / "etc" / "slo-ctl" / "slo-ctl.toml"
     configuration.write_text("[daemon]\n")
@@ -113,6 +113,6 @@ def test_a_second_time_keeps_the_configuration_and_uninstall_leaves_only_it(tmp_
     assert "nothing was installed" in again.stderr
 
 
-def test_mistakes_are_told_before_anything_is_built() -> None:
+def test_errors_are_reported_before_the_build() -> None:
     assert "no usable absolute path: usr" in script("install.sh", variables={"PREFIX": "usr"}).stderr
     assert script("install.sh", "--frobnicate", variables={}).returncode == 2

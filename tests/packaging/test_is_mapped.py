@@ -52,7 +52,7 @@ def ask(device: Path, mappings: Path) -> int:
 @pytest.mark.parametrize(
     ("nsid", "serial", "status"), [(2, "S1", 0), (1, "S1", 1), (2, "S2", 1), (22, "S1", 1)]
 )
-def test_a_namespace_is_known_by_drive_and_number(
+def test_mapped_namespace_is_recognised_by_drive_and_nsid(
     tmp_path: Path, mappings: Path, nsid: int, serial: str, status: int
 ) -> None:
     disk = sysfs(tmp_path, nsid, serial)
@@ -61,7 +61,7 @@ def test_a_namespace_is_known_by_drive_and_number(
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"mappings": [7]}', '{"mappings": [{"drive": {}}]}'])
-def test_what_cannot_be_told_is_not_mapped(tmp_path: Path, content: str | None) -> None:
+def test_unidentified_device_is_not_mapped(tmp_path: Path, content: str | None) -> None:
     mappings = tmp_path / "mappings.json"
     if content is not None:
         mappings.write_text(content)

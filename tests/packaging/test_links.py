@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation: the file is there, and so is the heading."""
+"""Links between the pages of the documentation: the file and the heading exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_documentation_links_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if link.startswith(("http:", "https:")):
             continue

@@ -84,7 +84,7 @@ def created_s(layout: Layout) -> int:
 
 
 @pytest.mark.slow
-def test_configuration_and_labels(archive: Path, layout: Layout) -> None:
+def test_image_has_its_configuration_and_labels(archive: Path, layout: Layout) -> None:
     image, prefix = layout.image, "org.opencontainers.image."
     version = archive.name.split("-")[2]
     assert layout.entry["annotations"][f"{prefix}ref.name"] == f"slo-ctl:{version}"
@@ -101,7 +101,7 @@ def test_configuration_and_labels(archive: Path, layout: Layout) -> None:
 
 
 @pytest.mark.slow
-def test_files(archive: Path, layout: Layout) -> None:
+def test_image_has_its_files(archive: Path, layout: Layout) -> None:
     with tarfile.open(layout.layer) as tar:
         members = {member.name.removeprefix("./"): member for member in tar}
         accounts = tar.extractfile(members["etc/passwd"])
@@ -182,7 +182,7 @@ def numbers(replay: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_replay_has_the_numbers_of_this_tree(podman: Podman, data: Path) -> None:
+def test_replay_in_the_image_matches_this_tree(podman: Podman, data: Path) -> None:
     lines = (
         f"{128166372003061629 + n * 10000},web,0,Write,{n * 37 % 100 << 16},65536,1000\n" for n in range(300)
     )

@@ -26,7 +26,7 @@ def cargo_version() -> str:
     return str(workspace["package"]["version"])
 
 
-def test_every_dependency_is_debians() -> None:
+def test_every_dependency_is_in_debian() -> None:
     needed = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
     there = dict(re.findall(r"python3-([\w-]+) \(>= (?:\d+:)?([\d.]+)\)", CONTROL))
     for requirement in [*needed["dependencies"], *needed["optional-dependencies"]["host"]]:
@@ -34,7 +34,7 @@ def test_every_dependency_is_debians() -> None:
         assert there.get(name.removesuffix("-python")) == least, name
 
 
-def test_what_only_replays_and_plots_need_is_no_dependency() -> None:
+def test_replay_and_plot_packages_are_not_dependencies() -> None:
     """The daemon's host needs neither matplotlib nor polars, which are larger than all the rest."""
     depends = CONTROL.partition("\nDepends:")[2].partition("\nRecommends:")[0]
     for requirement in tomllib.loads((TREE / "pyproject.toml").read_text())["project"][
@@ -53,7 +53,7 @@ def test_example_configuration_equals_the_defaults(tmp_path: Path) -> None:
     assert replace(load(tmp_path), files=()) == DEFAULTS
 
 
-def test_every_line_of_the_example_may_be_used(tmp_path: Path) -> None:
+def test_every_line_of_the_example_is_valid(tmp_path: Path) -> None:
     (tmp_path / "slo-ctl.toml").write_text(VALUE.sub(r"\1", EXAMPLE.read_text()))
     config = load(tmp_path)
     assert config.metrics_listen == "127.0.0.1:9464"

@@ -45,7 +45,7 @@ def rpm(*options: str | Path) -> str:
 
 
 @pytest.mark.slow
-def test_package_has_everything_and_says_what_it_needs(package: Path) -> None:
+def test_package_is_complete_and_declares_dependencies(package: Path) -> None:
     files = {re.sub(r"\.gz$", "", line[1:]) for line in rpm("-qpl", package).split()}
     assert files >= EXPECTED
     assert "usr/lib/slo-ctl/installed-files" not in files

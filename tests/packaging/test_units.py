@@ -1,4 +1,4 @@
-"""Units, users and folders: what systemd's own tools say of them, offline."""
+"""Units, users and directories, checked offline by systemd's own tools."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_sysusers_creates_the_group_of_the_daemon(tmp_path: Path) -> None:
     assert f"Group={DEFAULTS.api_group}\n" in (TREE / "systemd" / "slo-ctld.service").read_text()
 
 
-def test_folders_let_qemu_through(tmp_path: Path) -> None:
+def test_qemu_can_enter_the_directories(tmp_path: Path) -> None:
     done = systemd(
         "systemd-tmpfiles", "--create", f"--root={tmp_path}", TREE / "systemd" / "slo-ctl.tmpfiles"
     )
@@ -127,7 +127,7 @@ def is_idle(device: str) -> int:
     return subprocess.run(command, capture_output=True, check=False, timeout=120).returncode
 
 
-def test_an_idle_device_is_told_from_one_in_use(tmp_path: Path) -> None:
+def test_idle_device_is_distinguished_from_one_in_use(tmp_path: Path) -> None:
     if shutil.which("losetup") is None or grp.getgrgid(0).gr_name != "root":
         pytest.skip("losetup is not installed")
     device = loop_device(tmp_path / "image")
@@ -148,6 +148,6 @@ def test_an_idle_device_is_told_from_one_in_use(tmp_path: Path) -> None:
         subprocess.run(["losetup", "--detach", device], check=False)
 
 
-def test_what_is_no_block_device_is_a_failure() -> None:
+def test_path_that_is_not_a_block_device_fails() -> None:
     """Which systemd tells apart from `not now`."""
     assert is_idle("/dev/null") == 255

@@ -23,7 +23,7 @@ from slo_ctl.profile.sweep import Plan, StoppingRule, run
 MIB = 1 << 20
 
 
-def test_a_random_access_of_a_disk_by_hand() -> None:
+def test_random_access_time_matches_calculation_by_hand() -> None:
     # Over the whole of a disk: average seek, half a revolution, a command, and the transfer.
     parameters = ArrayParameters(BARRACUDA_XT, file_bytes=2_000_000_000_000 // 50 * 49, placed_within=1.0)
     found = DiskArray(parameters, 1).measure(RAND_READ, 8192, 0, 60.0)
@@ -40,7 +40,7 @@ def test_a_stream_runs_at_the_media_rate() -> None:
     assert MIB / both.access_time_s == pytest.approx(2 * 204e6, rel=0.02)
 
 
-def test_presets_say_where_their_figures_come_from() -> None:
+def test_presets_name_their_sources() -> None:
     known = {preset.name: preset for preset in disk_presets()}
     assert set(known) == {BARRACUDA_XT, CHEETAH_15K7}
     assert all("Assumed" in preset.description for preset in known.values())
@@ -50,7 +50,7 @@ def test_presets_say_where_their_figures_come_from() -> None:
         Disks(CHEETAH_15K7, 0, 65536)
 
 
-def test_a_test_cut_short_keeps_to_its_time() -> None:
+def test_truncated_test_keeps_its_time_limit() -> None:
     for access in ACCESSES:
         device = DiskArray(ArrayParameters(BARRACUDA_XT, file_bytes=200 * MIB), 1)
         found = device.measure(access, 8192, 0, 0.25)

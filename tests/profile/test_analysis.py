@@ -14,7 +14,7 @@ TWO = draw_points(DEFAULT_INTERVALS, 2, 0)
 
 
 @pytest.mark.parametrize("method", list(Fit))
-def test_every_size_from_two_points(method: Fit) -> None:
+def test_every_size_is_estimated_from_two_points(method: Fit) -> None:
     analysis = analyse(DEFAULT_INTERVALS, measured(TWO, 1), method)
     for size in all_sizes(DEFAULT_INTERVALS):
         for access in ACCESSES:
@@ -48,7 +48,7 @@ def test_confidence_narrows_with_repetitions() -> None:
     assert {ratio.repetitions for ratio in many.ratios} == {0, 16}
 
 
-def test_where_a_line_does_not_fit_it_is_flagged() -> None:
+def test_bad_fit_is_flagged() -> None:
     bent = 2 << 20
     sizes = sorted({*TWO, bent})
     found = [
@@ -64,7 +64,7 @@ def test_where_a_line_does_not_fit_it_is_flagged() -> None:
     assert abs(curve.misfit.error) > 0.1
 
 
-def test_noise_is_no_lack_of_fit() -> None:
+def test_noise_is_not_taken_for_a_bad_fit() -> None:
     sizes = draw_points(DEFAULT_INTERVALS, 4, 3)
     assert not analyse(DEFAULT_INTERVALS, measured(sizes, 4, noise=0.08)).misfits
 

@@ -1,4 +1,4 @@
-"""Whose profile it is: what /sys says of a device, and what makes a profile stale."""
+"""Identity of a device from /sys, and when a profile is stale."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_identity_of_an_nvme_drive(around: Surroundings) -> None:
     assert (found.rotational, found.hardware_queues) == (False, 4)
 
 
-def test_a_partition_has_its_disks_identity_and_its_own_place(around: Surroundings) -> None:
+def test_partition_has_the_identity_of_its_disk(around: Surroundings) -> None:
     node = disk(around.sys, "sda", "8:0", dev="8:0", device__model="M", device__vpd="x")
     part = node / "sda1"
     part.mkdir()
@@ -68,7 +68,7 @@ def test_identity_of_a_device_without_attributes(around: Surroundings) -> None:
     assert (found.model, found.serial, found.scheduler, found.rotational) == ("vdz", "", "", None)
 
 
-def test_a_place_on_a_file_system_without_a_device(around: Surroundings, tmp_path: Path) -> None:
+def test_path_on_a_file_system_without_device_is_identified(around: Surroundings, tmp_path: Path) -> None:
     number = tmp_path.stat().st_dev
     import os
 
@@ -84,7 +84,7 @@ def identity(**changes: str) -> Identity:
     return Identity.model_validate(values | changes)
 
 
-def test_what_makes_a_profile_stale() -> None:
+def test_profile_is_stale_after_a_change_of_kernel_or_scheduler() -> None:
     now = identity()
     assert identity().stale_against(now) == ""
     assert identity(kernel="old").stale_against(now) == "stale: kernel was old, is k"
@@ -109,7 +109,7 @@ def stored(of: Identity, updated: str = "2026-01-01T00:00:00+00:00") -> Profile:
     )
 
 
-def test_the_valid_profile_comes_before_newer_stale_ones(tmp_path: Path) -> None:
+def test_valid_profile_precedes_newer_stale_ones(tmp_path: Path) -> None:
     store = ProfileStore(tmp_path)
     assert store.find(identity()) is None
     store.save(stored(identity(kernel="older"), "2026-01-01T00:00:00+00:00"))
@@ -152,7 +152,7 @@ def test_a_devices_profile_is_found_by_its_number(around: Surroundings, tmp_path
     assert found.profile.identity == own
 
 
-def test_an_export_need_not_be_there_to_have_an_identity(around: Surroundings) -> None:
+def test_identity_of_an_export_needs_no_connection(around: Surroundings) -> None:
     target = find_target("nbd+unix:///x?socket=/no/such.sock", connect=False)
     assert target == Target("nbd+unix:///x?socket=/no/such.sock", Kind.NBD, None, None, 512)
     assert identify(target, around).model == "NBD export"

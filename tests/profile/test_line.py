@@ -35,6 +35,6 @@ def test_an_outlier_bends_least_squares_only() -> None:
 
 
 @pytest.mark.parametrize("method", list(Fit))
-def test_one_size_makes_no_line(method: Fit) -> None:
+def test_one_size_gives_no_line(method: Fit) -> None:
     with pytest.raises(ValueError, match="two different sizes"):
         fit(method, np.array([8.0, 8.0]), np.array([1.0, 2.0]))

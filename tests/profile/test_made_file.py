@@ -11,7 +11,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.profile.target import MADE_FILE, MadeFile, remove_stale
 
 
-def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:
+def test_only_unlocked_leftovers_are_removed(tmp_path: Path) -> None:
     ours = MadeFile(tmp_path / f"{MADE_FILE}.{os.getpid()}", 1 << 20)
     left = tmp_path / f"{MADE_FILE}.77"
     left.write_bytes(b"x")

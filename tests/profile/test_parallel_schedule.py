@@ -80,7 +80,7 @@ def test_everything_is_measured_once_and_quickly(nodes: int) -> None:
     assert sum(transport.busy_s) / (nodes * transport.now_s()) > 0.75
 
 
-def test_the_largest_come_first_and_in_parts() -> None:
+def test_largest_tests_come_first_and_are_split() -> None:
     schedule = Schedule(WHOLE_TESTS, SPAN_BYTES, [], 4)
     given = [schedule.next_for(node) for node in range(4)]
     assert {work.size_bytes for work in given if work} == {SIZES[0]}
@@ -118,7 +118,7 @@ def test_tests_with_a_time_limit_are_not_split() -> None:
     st.dictionaries(st.integers(0, 4), st.integers(0, 6), max_size=4),
     st.sampled_from([None, 0.05]),
 )
-def test_whoever_dies_the_others_complete_it(lives: dict[int, int], test_s: float | None) -> None:
+def test_remaining_nodes_complete_the_profile(lives: dict[int, int], test_s: float | None) -> None:
     heard = Heard()
     plan = Plan(SIZES, ACCESSES, StoppingRule(0, 4, 4), test_s)
     found = collect(plan, Dying([Formula(0.01, seed) for seed in range(5)], lives), heard)
@@ -139,7 +139,7 @@ def test_profile_ends_with_an_error_when_the_last_node_dies() -> None:
 
 
 @pytest.mark.parametrize("odd", [0, 1, 3])
-def test_a_slow_node_is_left_out_with_all_it_measured(odd: int) -> None:
+def test_slow_node_and_its_measurements_are_left_out(odd: int) -> None:
     heard = Heard()
     devices = [Formula(0.03, seed, slowness=1.6 if seed == odd else 1) for seed in range(4)]
     found = collect(WHOLE_TESTS, VirtualNodes(devices), heard)
@@ -152,13 +152,13 @@ def test_a_slow_node_is_left_out_with_all_it_measured(odd: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_leaves_nobody_out(seed: int) -> None:
+def test_noise_excludes_no_node(seed: int) -> None:
     plan = Plan(SIZES, ACCESSES, StoppingRule(0.05, 3, 12), 0.2)
     devices = [Formula(0.25, seed * 10 + number) for number in range(6)]
     assert not collect(plan, VirtualNodes(devices)).left_out
 
 
-def test_of_two_the_first_is_right() -> None:
+def test_second_of_two_disagreeing_nodes_is_the_odd_one() -> None:
     tests = [
         (node, Measurement(access, size, 0, true_s(access, size) * (1 + node), 1, 1.0))
         for node in (0, 1)
@@ -184,7 +184,7 @@ def test_the_stopping_rule_holds_for_many_nodes() -> None:
     assert max(counts(noisy).values()) == 20
 
 
-def test_a_budget_ends_it_with_whole_lines() -> None:
+def test_time_budget_ends_after_complete_lines() -> None:
     plan = Plan(SIZES, ACCESSES, StoppingRule(0, 1000, 1000), 0.2, budget_s=5.0)
     transport = VirtualNodes([Formula(0.05, seed) for seed in range(3)])
     found = collect(plan, transport)

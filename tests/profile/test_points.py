@@ -45,7 +45,7 @@ def test_points_of_the_papers_intervals() -> None:
         (["512-8t/512"], "choose a larger gap"),
     ],
 )
-def test_mistakes_are_told(texts: list[str], message: str) -> None:
+def test_bad_points_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises(UserError) as error:
         check_intervals([parse_interval(text) for text in texts])
     assert message in str(error.value)
@@ -58,7 +58,7 @@ def test_a_4kn_device_takes_no_512_byte_steps() -> None:
 
 
 @given(st.integers(2, 200), st.integers(0, 10_000), st.integers(2, 60))
-def test_extremes_are_always_in(count: int, seed: int, per_interval: int) -> None:
+def test_smallest_and_largest_sizes_are_always_included(count: int, seed: int, per_interval: int) -> None:
     interval = Interval(4096, 4096 * count, 4096)
     points = draw_points([interval], per_interval, seed)
     assert {points[0], points[-1]} == {interval.low_bytes, interval.high_bytes}
@@ -68,7 +68,7 @@ def test_extremes_are_always_in(count: int, seed: int, per_interval: int) -> Non
 
 
 @given(st.integers(0, 1000), st.integers(2, 20))
-def test_more_points_keep_those_before(seed: int, per_interval: int) -> None:
+def test_more_points_include_the_fewer_ones(seed: int, per_interval: int) -> None:
     few = draw_points(DEFAULT_INTERVALS, per_interval, seed)
     assert set(few) <= set(draw_points(DEFAULT_INTERVALS, per_interval + 3, seed))
 

@@ -29,7 +29,7 @@ def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-def test_a_directory_is_profiled_and_left_as_it_was(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_directory_is_profiled_and_left_unchanged(cli: CommandLine, fio: Path, place: Path) -> None:
     profile = cli.answer(str(place), *SMALL)
     assert profile["format_version"] == 1
     assert profile["complete"] is True
@@ -66,7 +66,7 @@ def test_a_profile_of_another_file_size_is_not_mixed_in(cli: CommandLine, fio: P
     assert fio.exists()
 
 
-def test_show_and_its_validity(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_show_prints_the_profile_and_its_validity(cli: CommandLine, fio: Path, place: Path) -> None:
     assert "there is no profile" in cli.refused(str(place), "--show")
     cli.answer(str(place), *SMALL)
     calls = len(fake_fio.asked(fio))
@@ -144,7 +144,7 @@ def test_allow_write_names_exactly_the_target(cli: CommandLine, fio: Path, place
 @pytest.mark.skipif(
     shutil.which("mkfs.ext4", path="/usr/sbin:/sbin") is None, reason="mkfs.ext4 is not there"
 )
-def test_a_signature_forbids_writing(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_device_with_a_signature_is_not_written(cli: CommandLine, fio: Path, place: Path) -> None:
     import subprocess
 
     file = place / "image"
@@ -158,7 +158,7 @@ def test_a_signature_forbids_writing(cli: CommandLine, fio: Path, place: Path) -
     assert file.read_bytes() == before
 
 
-def test_preconditioning_tells_what_it_writes(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_preconditioning_reports_progress(cli: CommandLine, fio: Path, place: Path) -> None:
     words = [word for word in SMALL if word != "--quiet"]
     status, _, err = cli(str(place), *words, "--precondition")
     assert status == 0
@@ -293,7 +293,7 @@ def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> No
     (sys / "dev" / "block" / "8:80").symlink_to(node)
 
 
-def test_a_device_that_is_not_there_is_not_made_in_memory(cli: CommandLine) -> None:
+def test_missing_device_is_not_created_as_a_file(cli: CommandLine) -> None:
     status, _, err = cli("/dev/slo-ctl-nosuch")
     assert status == 2
     assert "no such device" in err
@@ -317,13 +317,13 @@ def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Pat
     assert not device.root.exists()
 
 
-def test_policy_of_what_is_not_there(device: CommandLine, tmp_path: Path) -> None:
+def test_policy_of_a_missing_device_is_refused(device: CommandLine, tmp_path: Path) -> None:
     status, _, err = device("policy", "nosuch", "--sys", str(tmp_path))
     assert status == 2
     assert "no such block device" in err
 
 
-def test_policy_of_an_emulated_ssd(device: CommandLine) -> None:
+def test_policy_of_an_emulated_ssd_is_shown(device: CommandLine) -> None:
     assert device("create", "name=d,size=128MiB", "--namespace", "name=a", "--namespace", "name=b")[0] == 0
     status, out, _ = device("policy", "d")
     assert status == 0

@@ -32,7 +32,7 @@ def test_every_size_once_before_any_twice_largest_first() -> None:
     assert first == [4 << 20, 65536, 8192]
 
 
-def test_reads_come_before_writes_disturb_what_they_read() -> None:
+def test_reads_precede_writes() -> None:
     device = Formula(noise=0.2)
     run(Plan(SIZES, ACCESSES, StoppingRule(), test_s=0.1), device, [], Silent(), lambda _: None)
     directions = [access.direction for access, _, _ in device.calls]
@@ -51,7 +51,7 @@ def test_with_a_budget_every_size_comes_once_in_both_directions_before_any_twice
     assert [access.direction for access, _ in first[: len(first) // 2]] == [Direction.READ] * 6
 
 
-def test_it_stops_when_the_ratio_is_known() -> None:
+def test_profiling_stops_when_the_ratio_is_known() -> None:
     rule = StoppingRule(precision=0.05, min_repetitions=3, max_repetitions=50)
     quiet, noisy = Formula(noise=0.001), Formula(noise=0.05)
     for device in (quiet, noisy):
@@ -63,7 +63,7 @@ def test_it_stops_when_the_ratio_is_known() -> None:
     assert len(noisy.calls) > len(quiet.calls)
 
 
-def test_it_stops_at_the_most_repetitions() -> None:
+def test_profiling_stops_at_the_maximum_of_repetitions() -> None:
     rule = StoppingRule(precision=1e-9, max_repetitions=5)
     session = run(Plan(SIZES, ACCESSES, rule, 0.1), Formula(0.5), [], Silent(), lambda _: None)
     assert session.new == 5 * 3 * 4
@@ -107,7 +107,7 @@ def test_an_interruption_at_any_moment_keeps_what_was_measured(after: int) -> No
     assert len(kept[-1]) == after
 
 
-def test_an_error_is_passed_on_after_keeping() -> None:
+def test_measurements_are_kept_before_an_error_is_raised() -> None:
     kept: list[Sequence[Measurement]] = []
     with pytest.raises(ZeroDivisionError):
         run(
@@ -120,14 +120,14 @@ def test_an_error_is_passed_on_after_keeping() -> None:
     assert len(kept[-1]) == 6
 
 
-def test_a_task_cut_short_is_done_again_under_another_number() -> None:
+def test_interrupted_task_is_repeated_with_the_next_number() -> None:
     cut = [Measurement(SEQ_READ, 8192, 0, 1e-3, 1, 1e-3)]
     task = next_task(cut, [8192], ACCESSES, StoppingRule())
     assert task is not None
     assert task.repetition == 1
 
 
-def test_a_direction_that_is_known_is_left_alone() -> None:
+def test_known_direction_is_not_measured_again() -> None:
     class OneNoisy(Formula):
         def measure(
             self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
@@ -142,7 +142,7 @@ def test_a_direction_that_is_known_is_left_alone() -> None:
     assert directions.count(Direction.WRITE) > 2 * directions.count(Direction.READ)
 
 
-def test_a_test_is_as_long_as_it_has_to_be() -> None:
+def test_test_length_adapts_to_the_noise() -> None:
     plan = Plan(SIZES, ACCESSES, StoppingRule(), test_s=1.0)
     slow = [Measurement(RAND_READ, 65536, 0, 8e-3, 10, 1.0)]
     fast = [Measurement(RAND_READ, 65536, 0, 1e-4, 10, 1.0)]

@@ -53,7 +53,7 @@ def test_write_cost_of_an_emulated_drive(command: CommandLine, tmp_path: Path) -
     assert "EMULATED" in text
 
 
-def test_where_pages_are_mapped_there_are_hardly_merges(command: CommandLine) -> None:
+def test_page_mapped_drive_has_hardly_any_merges(command: CommandLine) -> None:
     page = f"size=1GiB,op=50%,dies=8,{CHIPS}"
     words = ("--emulated", page, "--bytes", "64MiB", "--quiet", "--size", "64KiB", "--size", "512KiB")
     hybrid = command.answer("device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB")
@@ -153,7 +153,7 @@ def test_response_times_are_read_in_every_format_that_has_them(tmp_path: Path) -
         (("trace", "write-cost", "x", "--on-error", "never"), "is not known"),
     ],
 )
-def test_what_cannot_be_is_refused(command: CommandLine, words: tuple[str, ...], message: str) -> None:
+def test_bad_options_are_refused(command: CommandLine, words: tuple[str, ...], message: str) -> None:
     assert message in command.refused(*words)
 
 

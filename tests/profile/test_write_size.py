@@ -78,7 +78,7 @@ def hybrid(mapping: str, dies: int, span_bytes: int = 256 * MIB) -> EmulatedDriv
 
 @pytest.mark.parametrize("mapping", ["bast", "fast"])
 @pytest.mark.parametrize("dies", [4, 8, 16])
-def test_of_emulated_hybrid_drives_it_is_the_clustered_block(mapping: str, dies: int) -> None:
+def test_write_size_of_emulated_hybrid_drives_is_the_clustered_block(mapping: str, dies: int) -> None:
     drive = hybrid(mapping, dies)
     finding, _ = found_on(drive)
     assert drive.block_bytes == dies * 512 * KIB
@@ -88,7 +88,7 @@ def test_of_emulated_hybrid_drives_it_is_the_clustered_block(mapping: str, dies:
 
 @pytest.mark.parametrize(("name", "block_mib"), [("mtron", 2), ("sandisk", 4), ("samsung", 8)])
 @pytest.mark.slow
-def test_of_the_papers_drives_it_is_that_of_table_1(name: str, block_mib: int) -> None:
+def test_write_size_of_the_papers_drives_is_that_of_table_1(name: str, block_mib: int) -> None:
     finding, _ = found_on(EmulatedDrive(name, 1 << 30))
     assert (finding.block_bytes, finding.sure) == (block_mib * MIB, True)
 
@@ -102,7 +102,7 @@ def test_of_the_papers_drives_it_is_that_of_table_1(name: str, block_mib: int) -
         f"size=1GiB,op=10%,dies=8,mapping=dftl,{CHIPS}",
     ],
 )
-def test_none_is_needed_where_pages_are_mapped(spec: str) -> None:
+def test_page_mapped_drive_has_no_write_size(spec: str) -> None:
     for seed in range(5):
         finding, _ = found_on(EmulatedDrive(spec, 256 * MIB, seed))
         assert (finding.outcome, finding.block_bytes, finding.sure) == (Outcome.NONE_NEEDED, None, True)
@@ -110,7 +110,7 @@ def test_none_is_needed_where_pages_are_mapped(spec: str) -> None:
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.10])
 @pytest.mark.parametrize("mapping", ["bast", "fast"])
-def test_noise_moves_it_by_one_doubling_at_the_most(mapping: str, noise: float) -> None:
+def test_noise_moves_the_write_size_by_at_most_one_doubling(mapping: str, noise: float) -> None:
     """Every pass is off by that much (standard deviation); 30 seeds on an emulated drive of 4 MiB blocks."""
     right = 0
     for seed in range(30):
@@ -125,7 +125,7 @@ def test_noise_moves_it_by_one_doubling_at_the_most(mapping: str, noise: float) 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(SIZES[2:-1]), st.floats(0.0, 0.08))
-def test_noise_on_any_block_size(seed: int, block_bytes: int, noise: float) -> None:
+def test_noise_is_tolerated_for_any_block_size(seed: int, block_bytes: int, noise: float) -> None:
     finding, _ = found_on(Merging(block_bytes, noise, seed))
     assert finding.block_bytes is not None
     assert abs(math.log2(finding.block_bytes / block_bytes)) <= 1
@@ -144,7 +144,7 @@ def test_verdicts_hold_as_often_as_they_say() -> None:
     assert wrong <= 42
 
 
-def test_what_is_not_reached_and_not_measured() -> None:
+def test_unreached_and_unmeasured_sizes_are_reported() -> None:
     finding, result = found_on(Merging(64 * MIB))
     assert (finding.outcome, finding.block_bytes, finding.sure) == (Outcome.NOT_REACHED, None, True)
     assert result.passes <= passes_at_most(len(SIZES), RULE)
@@ -154,12 +154,12 @@ def test_what_is_not_reached_and_not_measured() -> None:
     assert finding.outcome is Outcome.NONE_NEEDED
 
 
-def test_random_writes_that_are_faster_are_no_merges() -> None:
+def test_faster_random_writes_are_not_taken_for_merges() -> None:
     pairs = [pair(8 * KIB, 50e6, 100e6), pair(8 * KIB, 51e6, 100e6)]
     assert judge(pairs, RULE).closeness is Closeness.EQUAL
 
 
-def test_an_interruption_keeps_what_was_measured_and_the_search_goes_on() -> None:
+def test_interrupted_search_is_resumed() -> None:
     class Interrupted(Merging):
         left = 13
 

@@ -33,7 +33,7 @@ def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-def test_a_directory_is_searched_and_left_as_it_was(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_directory_is_measured_and_left_unchanged(cli: CommandLine, fio: Path, place: Path) -> None:
     found = cli.answer(str(place), *SMALL)
     assert found["format_version"] == 1
     assert (found["outcome"], found["optimal_write_bytes"], found["sure"]) == ("found", 128 * KIB, True)
@@ -58,7 +58,7 @@ def test_a_directory_is_searched_and_left_as_it_was(cli: CommandLine, fio: Path,
     assert len(set(random)) == len(random)
 
 
-def test_it_is_kept_shown_and_not_measured_again(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_result_is_stored_shown_and_not_measured_again(cli: CommandLine, fio: Path, place: Path) -> None:
     assert "no stored result" in cli.refused(str(place), "--show")
     first = cli.answer(str(place), *SMALL)
     calls = len(fake_fio.asked(fio))
@@ -78,9 +78,7 @@ def test_it_is_kept_shown_and_not_measured_again(cli: CommandLine, fio: Path, pl
     assert len(fake_fio.asked(fio)) > calls
 
 
-def test_profile_shows_the_logical_block(
-    cli: CommandLine, device: CommandLine, fio: Path, place: Path
-) -> None:
+def test_profile_shows_the_write_size(cli: CommandLine, device: CommandLine, fio: Path, place: Path) -> None:
     profile = ("profile", str(place), "--quiet")
     status, out, _ = device(*profile, "--interval", "8k-64k/8k", "--file-size", "1MiB")
     assert (status, "optimal write size" in out) == (0, False)
@@ -90,7 +88,7 @@ def test_profile_shows_the_logical_block(
     assert fio.exists()
 
 
-def test_it_lies_beside_the_profile_and_is_no_profile(
+def test_result_is_not_taken_for_a_profile(
     cli: CommandLine, device: CommandLine, fio: Path, place: Path
 ) -> None:
     cli.answer(str(place), *SMALL)
@@ -113,7 +111,7 @@ def test_it_lies_beside_the_profile_and_is_no_profile(
 def test_no_advice_without_confidence(
     cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    """Throughputs that jump: the mean may be within the tolerance, but nobody knows."""
+    """With erratic throughputs the mean may be within the tolerance, but without confidence."""
     noisy = f"({MERGING}) * (0.5 + (int(options['randseed']) * 7919 % 1000) / 1000)"
     fake_fio.install(tmp_path / "bin", bandwidth=noisy)
     fake_fio.put_first(monkeypatch, tmp_path / "bin")
@@ -170,7 +168,7 @@ def test_a_plot_of_both_throughputs(cli: CommandLine, fio: Path, place: Path, tm
         (("--emulated", "mtron"), "either TARGET or --emulated"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_bad_options_are_refused(
     cli: CommandLine, fio: Path, place: Path, words: tuple[str, ...], message: str
 ) -> None:
     assert message in cli.refused(str(place), *words, "--quiet")
@@ -178,7 +176,7 @@ def test_what_cannot_be_is_refused(
     assert list(place.iterdir()) == []
 
 
-def test_what_is_somebodys_is_not_overwritten(cli: CommandLine, fio: Path, place: Path) -> None:
+def test_existing_files_are_not_overwritten(cli: CommandLine, fio: Path, place: Path) -> None:
     mine = place / "mine"
     mine.write_bytes(b"x" * 16 * MIB)
     assert "would be overwritten" in cli.refused(str(mine), *SMALL)
@@ -190,7 +188,7 @@ def test_what_is_somebodys_is_not_overwritten(cli: CommandLine, fio: Path, place
     assert mine.read_bytes() == b"x" * 16 * MIB
 
 
-def test_fio_that_is_missing_or_fails(
+def test_missing_or_failing_fio_is_reported(
     cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
@@ -201,7 +199,7 @@ def test_fio_that_is_missing_or_fails(
     assert list(place.iterdir()) == []
 
 
-def test_an_emulated_drive_in_virtual_time(cli: CommandLine) -> None:
+def test_emulated_drive_is_measured_in_virtual_time(cli: CommandLine) -> None:
     drive = (
         "size=256MiB,op=10%,dies=4,channels=4,cluster=4,mapping=bast,page=4KiB,block=512KiB,read_us=25,"
         "program_us=200,erase_us=1500,transfer_us=25"
@@ -217,7 +215,7 @@ def test_an_emulated_drive_in_virtual_time(cli: CommandLine) -> None:
         assert "and --emulated exclude each other" in cli.refused(*words, *option)
 
 
-def test_a_drive_too_large_to_be_written_all_over_is_refused_before_it_is_made(cli: CommandLine) -> None:
+def test_oversized_drive_is_refused_before_it_is_built(cli: CommandLine) -> None:
     output = cli.refused("--emulated", "size=2TiB")
     assert "--emulated: size=2TiB is more than can be written all over before it is measured" in output
     assert "hint: at most 1024 GiB" in output
@@ -225,7 +223,7 @@ def test_a_drive_too_large_to_be_written_all_over_is_refused_before_it_is_made(c
 
 
 @pytest.mark.parametrize("block_bytes", [8 * KIB << n for n in range(13)])
-def test_advice_keeps_to_what_programs_take(block_bytes: int) -> None:
+def test_advice_stays_within_the_limits_of_programs(block_bytes: int) -> None:
     lines = {each.what: each.commands for each in advise(block_bytes)}
     chunk = int(re.findall(r"--chunksize (\d+)k", lines["LVM-thin"][0])[0]) * KIB
     assert chunk % (64 * KIB) == 0
@@ -237,7 +235,7 @@ def test_advice_keeps_to_what_programs_take(block_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [0, 4 * KIB, 3 * MIB, -1])
-def test_no_advice_for_what_is_no_block(block_bytes: int) -> None:
+def test_no_advice_without_a_write_size(block_bytes: int) -> None:
     with pytest.raises(ValueError, match="not a valid optimal write size"):
         advise(block_bytes)
 

@@ -110,7 +110,7 @@ def test_apply_is_refused_while_a_daemon_runs(root: Path, capsys: pytest.Capture
         assert daemon.stdout is not None
         assert daemon.stdout.readline().strip() == b"ready"
         assert slo_ctl(root, "apply") == 2
-        assert "a daemon runs already" in capsys.readouterr().err
+        assert "daemon already running" in capsys.readouterr().err
         deadline = time.monotonic() + READY_S
         while slo_ctl(root, "plan") != 0:  # asks it; it has set everything after an epoch or two
             assert time.monotonic() < deadline, capsys.readouterr().out

@@ -80,7 +80,7 @@ UNTOUCHED: list[float | None] = [100, None, None, None, None]
 SET: list[float | None] = [333, 1000, 700, 50 * MIB, 3 << 32]
 
 
-def test_set_read_back_and_given_back(rig: Rig) -> None:
+def test_settings_are_set_read_back_and_restored(rig: Rig) -> None:
     assert rig.values() == UNTOUCHED
     assert {o.state for o in rig.keeper.plan(rig.wanted())} == {OutcomeState.PLANNED}
     assert rig.values() == UNTOUCHED
@@ -118,7 +118,7 @@ def test_group_that_is_gone_is_reported(rig: Rig) -> None:
     assert len(Journal(rig.journal)) == 0
 
 
-def test_a_device_that_is_not_there(rig: Rig) -> None:
+def test_missing_device_is_reported(rig: Rig) -> None:
     (outcome,) = rig.keeper.apply(
         [Setting(Knob(Lever.CGROUP_LIMIT, rig.cgroup, "read_iops", "250:250"), 5, "vm", "test")]
     )
@@ -141,7 +141,7 @@ sys.stdin.read()
 """
 
 
-def test_killed_and_undone_by_the_next(rig: Rig) -> None:
+def test_next_process_restores_after_a_kill(rig: Rig) -> None:
     here = str(Path(__file__).parent)
     child = subprocess.Popen(
         [
@@ -163,7 +163,7 @@ def test_killed_and_undone_by_the_next(rig: Rig) -> None:
     assert rig.values() == UNTOUCHED
 
 
-def test_what_the_kernel_can_do(rig: Rig) -> None:
+def test_kernel_capabilities_are_detected(rig: Rig) -> None:
     gone = DeviceNumber(250, 250)
     found = probe(rig.tree, SYS, [rig.device, gone])
     capability = found.devices[rig.device]
@@ -184,7 +184,7 @@ def test_what_the_kernel_can_do(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_limit_is_kept_by_the_kernel(tmp_path: Path) -> None:
+def test_kernel_enforces_the_limit(tmp_path: Path) -> None:
     """Within 3 % on a device that could do far more; where others keep the CPUs busy, at most 15 % below."""
     tree = io_tree()
     if tree.version != 1:
@@ -217,7 +217,7 @@ def test_limit_is_kept_by_the_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_grants_what_its_steps_say(tmp_path: Path) -> None:
+def test_limit_grants_whole_steps(tmp_path: Path) -> None:
     """Whole requests in each slice, as many slices a second as the daemon takes this kernel to have."""
     tree, limits = io_tree(), (19, 25, 38)
     if tree.version != 1:

@@ -58,7 +58,7 @@ def test_configured_cgroup_is_observed_as_a_vm(tree: CgroupTree, capsys: pytest.
     assert app.run(["vm", "list", "--no-libvirt", "--cgroup", str(folder)]) == 2
 
 
-def test_a_group_as_libvirt_names_it(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_libvirt_cgroup_name_is_recognised(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"slo-ctl-{os.getpid()}"
     with group_of(tree, f"machine-qemu\\x2d77\\x2d{name.replace('-', chr(92) + 'x2d')}.scope"):
         (vm,) = (vm for vm in output(capsys)["vms"] if vm["libvirt_id"] == 77)

@@ -59,7 +59,7 @@ def ratio(groups: Cgroups, number: DeviceNumber) -> float:
 
 
 @pytest.mark.slow
-def test_limits_and_weights_and_what_was_before(root: Path) -> None:
+def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
     require("fio")
     vms = ("a", "b", "c")
     with (
@@ -116,7 +116,7 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accounting", ["1", "0"])
-def test_who_asks_for_little_is_told_from_who_gets_little(root: Path, accounting: str) -> None:
+def test_low_demand_is_distinguished_from_low_service(root: Path, accounting: str) -> None:
     require("fio")
     switch = Path("/proc/sys/kernel/task_delayacct")
     if not switch.exists():
@@ -140,20 +140,20 @@ def test_who_asks_for_little_is_told_from_who_gets_little(root: Path, accounting
                     if accounting == "0":
                         return row.verdict is Verdict.INSUFFICIENT and "is a guess" in row.reason
                     # The device is busy all the same, and b is far below its share.
-                    return row.verdict is Verdict.OK and row.reason == "asks for no more than it gets"
+                    return row.verdict is Verdict.OK and row.reason == "demand met"
 
                 daemon.eventually(f"b with task_delayacct={accounting}", output)
     finally:
         switch.write_text(before)
 
 
-def test_two_daemons_at_once_and_a_stop_that_keeps(root: Path) -> None:
+def test_second_daemon_is_refused_and_keep_on_stop_keeps(root: Path) -> None:
     require("fio")
     with cgroups("a", "b") as groups, loop_device(16 << 20, "bfq", low_latency=0) as (path, number):
         configure(root, path, groups, {"a": "weight = 1", "b": "weight = 4"})
         before = knobs(groups, ("a", "b"), number)
         with running(root, "--keep") as daemon:
-            with pytest.raises(AssertionError, match=f"runs already, as process {daemon.process.pid}"):
+            with pytest.raises(AssertionError, match=rf"already running \(PID {daemon.process.pid}\)"):
                 running(root).__enter__()
             daemon.eventually("weights", lambda _: ratio(groups, number) == 4)
             in_force = knobs(groups, ("a", "b"), number)

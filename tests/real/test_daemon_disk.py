@@ -17,7 +17,7 @@ def verdicts(status: HostStatus) -> list[Verdict]:
     return [row_of(status, name).verdict for name in VMS]
 
 
-def test_weights_divide_a_served_hard_disk(root: Path) -> None:
+def test_weights_divide_an_emulated_hard_disk(root: Path) -> None:
     require("fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=2GiB,scheduler=fifo", *(f"name={vm}" for vm in VMS))
     with (

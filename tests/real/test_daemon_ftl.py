@@ -146,7 +146,7 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
             server.stop()
 
 
-def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
+def test_hanging_server_does_not_delay_other_devices(root: Path) -> None:
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
     (root / "slo-ctl.toml").write_text(CONFIG)
     server = Server(root, "ssd0", "--latency", "real")
@@ -168,7 +168,7 @@ def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
         server.stop()
 
 
-def test_a_client_of_no_known_vm_is_named_with_what_to_write(root: Path) -> None:
+def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> None:
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
     (root / "slo-ctl.toml").write_text(CONFIG)
     server = Server(root, "ssd0")

@@ -34,7 +34,7 @@ max_iops = {maximum}
 """
 
 
-def test_a_libvirtd_that_hangs_stalls_no_epoch(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     with loop_device(16 << 20) as (path, _):
         disks = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
         domain = libvirt_host.start_domain(NAME, disks=disks)

@@ -91,7 +91,7 @@ def test_systemd_is_notified_of_ready_reload_watchdog_and_stop(root: Path, notif
     assert len([line for line in daemon.log().splitlines() if "epochs left out" not in line]) < 12
 
 
-def test_sighup_with_a_broken_configuration(root: Path) -> None:
+def test_sighup_with_an_invalid_configuration_keeps_the_last_one(root: Path) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     with running(root) as daemon:
         (root / "slo-ctl.toml").write_text(CONFIG + "[vm.web]\nweight = 0\n")
@@ -120,7 +120,7 @@ def test_vm_set_takes_effect_at_once(root: Path) -> None:
         daemon.eventually("taken back", lambda s: row_of(s, "web").slo.weight == 1)
 
 
-def test_a_socket_that_another_listens_on(root: Path) -> None:
+def test_socket_in_use_is_refused(root: Path) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     (root / "run").mkdir()
     with socket.socket(socket.AF_UNIX) as other:
@@ -135,7 +135,7 @@ def test_a_socket_that_another_listens_on(root: Path) -> None:
         assert daemon.api.get("/v1/health")
 
 
-def test_daemon_refuses_to_start_with_mistakes(root: Path) -> None:
+def test_daemon_refuses_to_start_with_an_invalid_configuration(root: Path) -> None:
     (root / "slo-ctl.toml").write_text("[daemon]\nepoch = 1\n")
     done = _run(root)
     assert (done.returncode, "slo-ctl.toml:2" in done.stderr) == (2, True)
@@ -147,7 +147,7 @@ def test_daemon_refuses_to_start_with_mistakes(root: Path) -> None:
         assert not (root / "run" / "api.sock").exists()
 
 
-def test_a_dry_run_and_one_epoch(root: Path) -> None:
+def test_dry_run_and_once_run_one_epoch(root: Path) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     before = sorted(root.iterdir())
     done = _run(root, "--dry-run")
@@ -158,7 +158,7 @@ def test_a_dry_run_and_one_epoch(root: Path) -> None:
     assert (root / "history.db").exists()
 
 
-def test_metrics_over_tcp(root: Path) -> None:
+def test_metrics_are_served_over_tcp(root: Path) -> None:
     daemon, address = with_listener(root, CONFIG, "metrics")
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_S) as reply:

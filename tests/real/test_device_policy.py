@@ -63,7 +63,7 @@ def policy(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple
     return status, said.out + said.err
 
 
-def test_the_command_sets_what_it_chose_and_undoes_it(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with loop_device(SIZE_BYTES, "mq-deadline", read_expire=77) as (path, number):
         configure(root, path)
         queue = Queue(path)
@@ -94,7 +94,7 @@ def test_the_command_sets_what_it_chose_and_undoes_it(root: Path, capsys: pytest
         assert "slo-ctl has not changed this device" in policy(root, capsys, path, "--undo")[1]
 
 
-def test_what_cannot_be_set_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsettable_policies_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configure(root, "/dev/null")
     status, said = policy(root, capsys, "nosuch", "--apply")
     assert (status, "no such block device" in said) == (2, True)
@@ -102,7 +102,7 @@ def test_what_cannot_be_set_is_refused(root: Path, capsys: pytest.CaptureFixture
         configure(root, path)
         with running(root):
             status, said = policy(root, capsys, path, "--apply")
-            assert (status, "a daemon runs already" in said) == (2, True)
+            assert (status, "daemon already running" in said) == (2, True)
 
 
 def eventually(queue: Queue, scheduler: str) -> None:
@@ -113,7 +113,7 @@ def reasons(status: HostStatus) -> str:
     return "; ".join(status.devices[0].reasons)
 
 
-def test_the_daemon_sets_keeps_and_gives_back_what_is_configured(root: Path) -> None:
+def test_daemon_sets_maintains_and_restores_the_scheduler(root: Path) -> None:
     with loop_device(SIZE_BYTES, "mq-deadline", read_expire=77) as (path, _):
         queue = Queue(path)
         before = queue.all()
@@ -140,7 +140,7 @@ def test_the_daemon_sets_keeps_and_gives_back_what_is_configured(root: Path) -> 
         assert queue.all() == before
 
 
-def test_a_profile_that_is_stored_while_the_daemon_runs_decides_from_then_on(root: Path) -> None:
+def test_profile_stored_while_the_daemon_runs_is_used(root: Path) -> None:
     with loop_device(SIZE_BYTES, "none") as (path, number):
         queue = Queue(path)
         configure(root, path)
@@ -156,12 +156,12 @@ def test_a_profile_that_is_stored_while_the_daemon_runs_decides_from_then_on(roo
             # A damaged file leaves what is in force.
             stored.write_text("{")
             stored.parent.touch()
-            daemon.eventually("damage", lambda status: "is not taken" in reasons(status), TIMEOUT_S)
+            daemon.eventually("damage", lambda status: "profile ignored" in reasons(status), TIMEOUT_S)
             assert queue.scheduler == "mq-deadline"
         assert queue.scheduler == "none"
 
 
-def test_a_daemon_that_was_killed_can_be_undone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_a_killed_daemon_can_be_undone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with loop_device(SIZE_BYTES, "mq-deadline", fifo_batch=5) as (path, _):
         queue = Queue(path)
         before = queue.all()

@@ -81,7 +81,7 @@ def samples(address: str) -> dict[str, float]:
     return {bound or name: float(value) for name, bound, value in found}
 
 
-def test_p99_by_histograms_which_are_removed_at_the_stop(
+def test_p99_is_measured_by_histograms_that_are_removed_on_stop(
     libvirt_host: LibvirtHost,  # noqa: F811
     writer: tuple[Any, str],
     root: Path,
@@ -124,7 +124,7 @@ def test_p99_by_histograms_which_are_removed_at_the_stop(
     assert histogram(domain) is None
 
 
-def test_a_histogram_of_somebody_else_is_used_and_left(
+def test_existing_histogram_is_used_and_kept(
     libvirt_host: LibvirtHost,  # noqa: F811
     writer: tuple[Any, str],
     root: Path,
@@ -145,7 +145,7 @@ def test_a_histogram_of_somebody_else_is_used_and_left(
     assert sum(found["bins"]) > 100
 
 
-def test_histograms_of_a_daemon_that_was_killed_are_removed_by_undo(
+def test_undo_removes_histograms_of_a_killed_daemon(
     libvirt_host: LibvirtHost,  # noqa: F811
     writer: tuple[Any, str],
     root: Path,

@@ -65,7 +65,7 @@ def rig(root: Path) -> Iterator[Rig]:
         rig.server.stop()
 
 
-def test_a_server_that_hangs_is_not_waited_for_knob_by_knob(rig: Rig) -> None:
+def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
     wanted = [
         weight("a", 2.0),
         weight("b", 2.0),
@@ -104,7 +104,7 @@ def weight(namespace: str, value: float) -> Setting:
     return Setting(Knob(Lever.FTL_WEIGHT, f"d/{namespace}", "weight"), value, "web", "as decided")
 
 
-def test_weights_and_limits(rig: Rig) -> None:
+def test_weights_and_limits_are_set_and_restored(rig: Rig) -> None:
     before = rig.state()
     wanted = [
         weight("a", 3.5),
@@ -123,7 +123,7 @@ def test_weights_and_limits(rig: Rig) -> None:
     assert rig.state() == before
 
 
-def test_ops_are_moved_and_given_back(rig: Rig) -> None:
+def test_ops_are_moved_and_restored(rig: Rig) -> None:
     before = rig.state()
     assert rig.move(OpsMove("web", "db", 3), OpsMove("ci", "db", 2), OpsMove("web", None, 1)) == []
     rig.settle()
@@ -139,7 +139,7 @@ def test_ops_are_moved_and_given_back(rig: Rig) -> None:
     assert len(rig.journal) == 0
 
 
-def test_a_move_that_the_device_refuses(rig: Rig) -> None:
+def test_refused_ops_move_is_reported(rig: Rig) -> None:
     before = rig.state()
     (refusal,) = rig.move(OpsMove("web", "db", 10**6))
     assert refusal.startswith("unapplied: 1000000 blocks from web to db: ")
@@ -148,7 +148,7 @@ def test_a_move_that_the_device_refuses(rig: Rig) -> None:
     assert rig.state() == before
 
 
-def test_blocks_that_somebody_else_took(rig: Rig) -> None:
+def test_blocks_taken_by_others_are_reported_as_not_restored(rig: Rig) -> None:
     """What cannot be restored is reported, and stays in the journal."""
     rig.move(OpsMove("web", None, 3))
     rig.settle()
@@ -163,7 +163,7 @@ def test_blocks_that_somebody_else_took(rig: Rig) -> None:
     assert [knob.place for knob in rig.journal.originals()] == ["d/a"]
 
 
-def test_a_server_that_is_gone_and_back(rig: Rig) -> None:
+def test_restarted_server_is_used_again(rig: Rig) -> None:
     wanted = [weight("a", 3.5)]
     rig.keeper.apply(wanted)
     rig.server.stop()
@@ -188,7 +188,7 @@ def test_settings_a_served_device_does_not_have_are_refused(rig: Rig) -> None:
     assert outcome.state is OutcomeState.UNAPPLIED
 
 
-def test_weights_without_latency(root: Path) -> None:
+def test_weights_without_latency_are_refused(root: Path) -> None:
     make_device(root, "name=d,size=128MiB")
     with served(root, "d") as server:
         journal = Journal(root / "journal.json")

@@ -68,7 +68,7 @@ def test_full_disk_is_reported_by_the_history(small_disk: Path) -> None:
         history.close()
 
 
-def test_a_disk_that_is_read_only_for_a_while(small_disk: Path) -> None:
+def test_history_recovers_from_a_read_only_disk(small_disk: Path) -> None:
     path = small_disk / "history.db"
     history = History(path, 86400.0, 1 << 30)
     history.add(epoch(0))

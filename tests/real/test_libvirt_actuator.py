@@ -132,7 +132,7 @@ def test_limits_of_one_disk_are_set_through_libvirt(rig: Rig) -> None:
     assert rig.state() == before
 
 
-def test_one_limit_for_two_disks(rig: Rig) -> None:
+def test_two_disks_share_one_limit(rig: Rig) -> None:
     before = rig.state()
     wanted = {"total_iops__vda,vdb": 300, "total_bytes_s__vda,vdb": MIB}
     assert states(rig.apply(**wanted)) == {OutcomeState.APPLIED}
@@ -153,7 +153,7 @@ def test_one_limit_for_two_disks(rig: Rig) -> None:
     assert rig.state() == before
 
 
-def test_one_disk_left_the_group(rig: Rig) -> None:
+def test_disk_that_left_its_throttle_group_is_put_back(rig: Rig) -> None:
     wanted = {"total_iops__vda,vdb": 300, "total_bytes_s__vda,vdb": MIB}
     rig.apply(**wanted)
     rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 0, "total_iops_sec_max": 0, "total_bytes_sec": 0}, 1)
@@ -169,7 +169,7 @@ def test_one_disk_left_the_group(rig: Rig) -> None:
         ({"total_iops_sec": 70, "total_iops_sec_max": 90}, "total_iops_sec_max=90"),
     ],
 )
-def test_limits_of_somebody_else_are_left(rig: Rig, there: dict[str, int], message: str) -> None:
+def test_limits_set_by_others_are_kept(rig: Rig, there: dict[str, int], message: str) -> None:
     rig.domain.setBlockIoTune("vda", there, 1)
     before = rig.state()
     (outcome,) = rig.apply(total_iops__vda=100)
@@ -182,7 +182,7 @@ def test_limits_of_somebody_else_are_left(rig: Rig, there: dict[str, int], messa
     assert rig.state() == before
 
 
-def test_a_limit_of_its_own_comes_back(rig: Rig) -> None:
+def test_original_limit_is_restored(rig: Rig) -> None:
     rig.domain.setBlockIoTune("vda", {"total_iops_sec": 70, "read_bytes_sec": 9000}, 1)
     before = rig.state()
     assert states(rig.apply(total_iops__vda=100)) == {OutcomeState.APPLIED}
@@ -190,7 +190,7 @@ def test_a_limit_of_its_own_comes_back(rig: Rig) -> None:
     assert rig.state() == before
 
 
-def test_device_limits_of_its_cgroup(rig: Rig) -> None:
+def test_device_limits_are_set_by_blkiotune(rig: Rig) -> None:
     with loop_device(MIB) as (_, device):
         knob = rig.limit("write_iops", str(device))
         try:
@@ -205,7 +205,7 @@ def test_device_limits_of_its_cgroup(rig: Rig) -> None:
     assert "no longer exists" in rig.wish({gone: 120})[0].reason
 
 
-def test_a_disk_and_a_vm_that_are_gone(rig: Rig) -> None:
+def test_removed_disk_and_vm_are_reported(rig: Rig) -> None:
     (outcome,) = rig.apply(total_iops__vdx=100)
     assert "has no disk vdx any more" in outcome.reason
     rig.apply(total_iops__vda=100)
@@ -214,7 +214,7 @@ def test_a_disk_and_a_vm_that_are_gone(rig: Rig) -> None:
     assert len(Journal(rig.journal)) == 0
 
 
-def test_libvirtd_is_killed_and_comes_back(rig: Rig) -> None:
+def test_settings_survive_a_restart_of_libvirtd(rig: Rig) -> None:
     rig.apply(total_iops__vda=100)
     rig.host.kill()
     (down,) = rig.apply(total_iops__vda=100)

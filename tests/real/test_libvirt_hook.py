@@ -67,7 +67,7 @@ def run(program: Path, *words: str, xml: str = "<domain/>") -> float:
     return time.monotonic() - began_s
 
 
-def test_it_is_harmless_without_a_daemon_and_with_one_that_hangs() -> None:
+def test_hook_does_not_block_vms_without_a_daemon_or_with_a_hanging_one() -> None:
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, socket.socket(socket.AF_UNIX) as hanging:
         path = Path(folder) / "api.sock"
         program = hook(Path(folder), path)
@@ -128,7 +128,7 @@ def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Pat
         server.stop()
 
 
-def test_a_vm_that_does_not_start_is_forgotten(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+def test_announced_vm_that_does_not_start_is_forgotten(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     (root / "slo-ctl.toml").write_text(f'[libvirt]\nuri = "{libvirt_host.uri}"\n')
     with running(root) as daemon:
         daemon.eventually("libvirt", lambda status: not any("libvirt" in note for note in status.notes))

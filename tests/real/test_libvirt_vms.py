@@ -73,7 +73,7 @@ def test_running_vm_is_found_with_its_disks(
 
 
 @pytest.mark.slow
-def test_its_cgroup_holds_its_qemu(
+def test_cgroup_of_a_vm_contains_its_qemu(
     libvirt_host: LibvirtHost,  # noqa: F811
     domain: Any,
     capsys: pytest.CaptureFixture[str],

@@ -46,7 +46,7 @@ def minimum_kept(held: dict[str, float], without: dict[str, float]) -> bool:
 
 
 @pytest.mark.slow
-def test_a_minimum_against_two_noisy_ones(root: Path) -> None:
+def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
     if shutil.which("fio") is None:
         pytest.skip("fio is not installed")
     with (

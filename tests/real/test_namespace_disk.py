@@ -44,7 +44,7 @@ def console(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[Path]:  # noq
 
 
 @pytest.mark.parametrize("part_bytes", [None, SLICE_BYTES], ids=["whole", "slice"])
-def test_given_written_to_and_taken_back(
+def test_namespace_disk_is_attached_written_and_detached(
     libvirt_host: LibvirtHost,  # noqa: F811
     console: Path,
     part_bytes: int | None,

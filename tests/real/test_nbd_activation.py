@@ -1,4 +1,4 @@
-"""Sockets opened by somebody else, as systemd opens them: `slo-ctl device serve` takes them over."""
+"""Socket activation: `slo-ctl device serve` uses sockets that were opened by its parent, as by systemd."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_places(root: Path) -> RunPlaces:
     return places(root).run_of("d")
 
 
-def test_sockets_are_taken_over_and_stay(root: Path) -> None:
+def test_activated_sockets_are_used_and_kept(root: Path) -> None:
     run = run_places(root)
     # The socket of b and that for all are made by the server itself.
     with activated(root, [run.control, run.export("a")]) as (process, opened):
@@ -85,7 +85,7 @@ def test_sockets_are_taken_over_and_stay(root: Path) -> None:
         assert all(each.fileno() >= 0 for each in opened)
 
 
-def test_a_socket_of_something_else_is_refused(root: Path) -> None:
+def test_unrelated_activated_socket_is_refused(root: Path) -> None:
     run = run_places(root)
     with activated(root, [run.export("c")]) as (process, _):
         _, errors = process.communicate(timeout=READY_S)

@@ -86,7 +86,7 @@ def verify(client: NbdClient, writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_nothing_flushed_is_lost_by_kill_9(root: Path, mapping: str) -> None:
+def test_flushed_data_survives_kill_9(root: Path, mapping: str) -> None:
     make_device(root, f"name=d,size=32MiB,op=40%,mapping={mapping}")
     durable: list[dict[int, int]] = [{} for _ in range(WRITERS)]
     generator = random.Random(11)  # noqa: S311 - no secret
@@ -186,14 +186,14 @@ def test_placement_is_rebuilt_from_the_data(harm: str, root: Path) -> None:
     assert second["space"]["ops_blocks"] >= owned
 
 
-def test_missing_data_is_never_replaced_by_emptiness(root: Path) -> None:
+def test_missing_backing_file_is_not_replaced_by_an_empty_one(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     (root / "devices" / "d" / "d.img").unlink()
     with pytest.raises(AssertionError, match="cannot open"):
         Server(root, "d")
 
 
-def test_sockets_of_a_dead_server_make_way_but_not_those_of_a_living_one(root: Path) -> None:
+def test_sockets_of_a_dead_server_are_replaced_but_not_of_a_live_one(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     with served(root, "d") as server:
         with pytest.raises(AssertionError, match="being served already"):

@@ -78,7 +78,7 @@ def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float,
         )
 
 
-def test_parts_of_one_disk(root: Path) -> None:
+def test_namespaces_of_one_disk_are_separate_and_weighted(root: Path) -> None:
     make_device(root, "name=d,preset=cheetah-15k7,scheduler=wfq,size=1GiB", "name=a,weight=3", "name=b")
     with served(root, "d", "--latency", "real") as server:
         first, second = (NbdClient(server.run.export(name), name) for name in ("a", "b"))
@@ -112,7 +112,7 @@ def test_parts_of_one_disk(root: Path) -> None:
     assert not (root / "devices" / "d" / "placement").exists()
 
 
-def test_what_was_flushed_survives_sigkill(root: Path) -> None:
+def test_flushed_data_survives_sigkill(root: Path) -> None:
     make_device(root, "name=d,class=raid0,disks=3,size=64MiB")
     server = Server(root, "d", "--latency", "real")
     client = NbdClient(server.run.export("d"), "d")
@@ -125,7 +125,7 @@ def test_what_was_flushed_survives_sigkill(root: Path) -> None:
             assert (control.hello()["kind"], control.statistics()["now_ns"]) == ("raid0", None)
 
 
-def test_a_short_profile_tells_that_it_seeks_and_keeps_its_times(root: Path) -> None:
+def test_short_profile_detects_seeking(root: Path) -> None:
     require("fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=4GiB")
     # Slower than life, so that the difference between its times is not lost in what other work adds to both.

@@ -35,7 +35,7 @@ def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
         assert server.stop() == 0
 
 
-def test_requests_beyond_the_end(server: Server) -> None:
+def test_requests_beyond_the_end_are_refused(server: Server) -> None:
     with NbdClient(server.run.export("a"), "a") as client:
         for offset, length in (
             (SIZE, 1),
@@ -53,7 +53,7 @@ def test_requests_beyond_the_end(server: Server) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_noise_instead_of_requests(server: Server, seed: int) -> None:
+def test_noise_ends_only_its_own_connection(server: Server, seed: int) -> None:
     generator = random.Random(seed)  # noqa: S311 - no secret
     for _ in range(15):
         with NbdClient(server.run.export("a"), "a") as client:
@@ -70,7 +70,7 @@ def test_noise_instead_of_requests(server: Server, seed: int) -> None:
             raw.sendall(struct.pack(">I", 3) + option + generator.randbytes(generator.randrange(200)))
 
 
-def test_breaking_off_in_the_middle_of_a_write(server: Server) -> None:
+def test_aborted_write_does_not_affect_others(server: Server) -> None:
     for length in (4096, 1 << 20):
         with NbdClient(server.run.export("a"), "a") as client:
             client.socket.sendall(struct.pack(">IHHQQI", REQUEST_MAGIC, 0, WRITE, 1, 0, length) + b"x" * 100)
@@ -125,7 +125,7 @@ def test_hostile_commands_get_errors(server: Server) -> None:
         assert client.size == SIZE
 
 
-def test_endless_lines_and_noise_on_the_control_socket(server: Server) -> None:
+def test_endless_lines_and_noise_on_the_control_socket_are_refused(server: Server) -> None:
     generator = random.Random(3)  # noqa: S311 - no secret
     for _ in range(10):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
@@ -155,7 +155,7 @@ def answers(server: Server) -> bool:
     return True
 
 
-def test_too_many_connections_are_turned_away_for_a_while(server: Server) -> None:
+def test_connections_above_the_limit_are_refused_until_some_close(server: Server) -> None:
     clients: list[ControlClient] = []
     with pytest.raises(ControlError) as refused:
         crowd(server, clients)

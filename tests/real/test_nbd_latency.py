@@ -107,7 +107,7 @@ def writes_a_second(control: ControlClient, seconds: float) -> list[float]:
     return [(now - was) / (ended - began) for was, now in zip(before, after, strict=True)]
 
 
-def test_limits_are_kept_and_weights_taken(root: Path) -> None:
+def test_limits_are_enforced_and_weights_accepted(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,weight=3", "name=b")
     with served(root, "d", "--latency", "real") as server:
         with server.control() as control:
@@ -131,7 +131,7 @@ def test_limits_are_kept_and_weights_taken(root: Path) -> None:
     assert [(each["weight"], each["limit_iops"]) for each in kept] == [(3, 100), (5, None)]
 
 
-def test_a_scheduler_chosen_while_serving_divides_the_device_and_is_kept(root: Path) -> None:
+def test_scheduler_changed_while_serving_takes_effect_and_is_stored(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=1,scheduler=fifo", "name=a,weight=4", "name=b")
     # Slower than life, so that the loads always wait for the device and never for a CPU.
     with served(root, "d", "--latency", "real", "--time-scale", "10") as server:
@@ -159,7 +159,7 @@ def test_a_scheduler_chosen_while_serving_divides_the_device_and_is_kept(root: P
         assert control.statistics()["scheduler"] == "wfq"
 
 
-def test_a_limit_that_is_lifted_lets_waiting_requests_start(root: Path) -> None:
+def test_lifting_a_limit_starts_waiting_requests(root: Path) -> None:
     make_device(root, "name=d,size=64MiB")
     with served(root, "d", "--latency", "real") as server, server.control() as control:
         control.set_limit("d", iops=0.001)

@@ -32,7 +32,7 @@ def write(server: Server, pages: list[int]) -> None:
 
 
 @pytest.mark.parametrize("latency", ["none", "real"])
-def test_merges_of_bast_by_hand(root: Path, latency: str) -> None:
+def test_bast_merges_match_calculation_by_hand(root: Path, latency: str) -> None:
     """A logical block written over in order is switched, in part it is completed, backwards it is copied."""
     make_device(root, "name=d,size=32MiB,op=25%,mapping=bast")
     block = list(range(BLOCK_PAGES))
@@ -57,7 +57,7 @@ def merges(server: Server) -> tuple[int, int, int]:
     return output["switch_merges"], output["partial_merges"], output["full_merges"]
 
 
-def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
+def test_small_dftl_cache_causes_map_accesses(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,op=40%,mapping=dftl,cmt=16")
     with served(root, "d") as server:
         write(server, [page * 97 % 4096 for page in range(400)])
@@ -66,7 +66,7 @@ def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
         assert (output["switch_merges"], output["full_merges"]) == (0, 0)
 
 
-def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fio_verifies_and_show_reports_merges(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("fio")
     spec = "name=d,size=64MiB,op=25%,dies=4,block=256KiB,cluster=4,mapping=fast,precondition=yes"
     assert app.run(["device", "create", spec, "--root", str(root)]) == 0
@@ -88,7 +88,7 @@ def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[s
         assert output["namespaces"][0]["flash"]["full_merges"] > 0
 
 
-def test_log_blocks_move_while_it_is_served(root: Path) -> None:
+def test_log_blocks_move_while_the_device_is_served(root: Path) -> None:
     """The giver's log blocks are merged to be given; the taker then has more of them."""
     spec = "name=d,size=32MiB,op=40%,dies=2,block=128KiB,mapping=fast,precondition=yes"
     assert (

@@ -113,7 +113,7 @@ def test_large_requests_cost_a_neighbour_no_more_than_small_ones(
     assert large_per_s >= LEAST_RATE * small_per_s, figures
 
 
-def test_a_client_that_dies_with_replies_under_way(server: Server) -> None:
+def test_client_that_dies_with_replies_outstanding_affects_no_other(server: Server) -> None:
     with NbdClient(server.run.export("a"), "a") as client:
         client.write(0, b"x" * 16 * MIB)
     for round_ in range(20):
@@ -124,7 +124,9 @@ def test_a_client_that_dies_with_replies_under_way(server: Server) -> None:
 
 
 @pytest.mark.parametrize("harm", ["oversized", "half", "noise"])
-def test_a_client_that_lies_with_replies_under_way(server: Server, harm: str) -> None:
+def test_client_that_sends_garbage_with_replies_outstanding_affects_no_other(
+    server: Server, harm: str
+) -> None:
     for _ in range(3):
         with NbdClient(server.run.export("a"), "a") as client:
             for number in range(32):
@@ -140,7 +142,7 @@ def test_a_client_that_lies_with_replies_under_way(server: Server, harm: str) ->
             time.sleep(0.1)
 
 
-def test_requests_of_one_connection_do_not_wait_for_each_other(server: Server) -> None:
+def test_requests_of_one_connection_run_in_parallel(server: Server) -> None:
     with NbdClient(server.run.export("a"), "a") as client:
         client.socket.sendall(request(TRIM, 0, SIZE) + request(READ, 4096, 4096))
         assert struct.unpack(">IIQ", client._receive(16))[1:] == (0, 4096)
@@ -174,7 +176,7 @@ def pass_through(client: NbdClient, kind: int, total: int, each: int) -> None:
     sender.join(READY_S)
 
 
-def test_the_largest_requests_take_bounded_memory_and_give_it_back(server: Server) -> None:
+def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> None:
     start = resident_bytes(server.pid())
     worst = 0
     with NbdClient(server.run.export("a"), "a") as client:
@@ -208,7 +210,7 @@ def is_another(server: Server, before: int) -> bool:
     return server.run.pid_file.exists() and server.run.pid_file.read_text().strip() not in ("", str(before))
 
 
-def test_connections_of_one_client_keep_nobody_out(server: Server) -> None:
+def test_connections_of_one_client_do_not_lock_out_others(server: Server) -> None:
     crowd: list[socket.socket] = []
     try:
         for _ in range(400):
@@ -222,7 +224,7 @@ def test_connections_of_one_client_keep_nobody_out(server: Server) -> None:
     assert len(server.log()) < 10_000
 
 
-def test_the_crowd_does_not_keep_a_neighbour_out(server: Server) -> None:
+def test_connections_to_one_namespace_do_not_lock_out_another(server: Server) -> None:
     code = (
         "import socket, sys, time\n"
         "crowd = [socket.socket(socket.AF_UNIX) for _ in range(300)]\n"
@@ -243,7 +245,7 @@ def holds(image: Path, begins: bytes) -> bool:
         return file.read(len(begins)) == begins
 
 
-def test_a_server_that_was_killed_is_there_again_for_who_reconnects(root: Path) -> None:
+def test_killed_server_is_restarted_for_clients_that_reconnect(root: Path) -> None:
     require("qemu-io")
     make_device(root, "name=d,size=64MiB,op=20%,dies=2")
     with served(root, "d") as server:

@@ -32,7 +32,7 @@ def preconditioned(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, 
     return output
 
 
-def test_an_aged_device_collects_garbage_from_its_first_writes(
+def test_preconditioned_device_collects_garbage_from_its_first_writes(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require("fio")
@@ -88,7 +88,7 @@ def test_preconditioning_survives_a_crash_of_the_server_but_not_the_loss_of_the_
     assert json.loads(capsys.readouterr().out)["preconditioned"] is None
 
 
-def test_killed_in_the_middle_the_old_placement_stays(root: Path) -> None:
+def test_kill_during_preconditioning_keeps_the_old_placement(root: Path) -> None:
     make_device(root, "name=d,size=16GiB,op=7%")
     with served(root, "d") as server, NbdClient(server.run.export("d"), "d") as client:
         client.write(0, b"x" * MIB)
@@ -141,7 +141,7 @@ def served_when_free(root: Path) -> Any:
     return served(root, "d")
 
 
-def test_a_served_device_is_not_aged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_served_device_cannot_be_preconditioned(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_device(root, "name=d,size=64MiB,op=20%,dies=2")
     with served(root, "d") as server:
         assert device(root, "precondition", "d", "--quiet") == 2
@@ -150,7 +150,7 @@ def test_a_served_device_is_not_aged(root: Path, capsys: pytest.CaptureFixture[s
             control.command("precondition")
 
 
-def test_device_is_preconditioned_when_created_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_precondition_yes_preconditions_at_creation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "create", "name=d,size=64MiB,op=20%,dies=2,precondition=yes") == 0
     assert "steady state: WAF" in capsys.readouterr().out
     assert os.path.exists(root / "devices" / "d" / "preconditioned.json")  # noqa: PTH110

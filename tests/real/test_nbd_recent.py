@@ -18,7 +18,7 @@ from slo_ctl.record.metrics import BOUNDS_S
 GROUP = "measured times, and the kernel's switches"
 
 
-def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
+def test_latency_is_measured_on_a_device_without_model(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2", "name=a", "name=b")
     with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:
         for number in range(50):
@@ -45,7 +45,7 @@ def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
     assert first["throttle_wait_us"] is None
 
 
-def test_the_histogram_is_of_modelled_time_and_the_last_seconds_of_real_time(root: Path) -> None:
+def test_histogram_has_modelled_times_of_the_last_real_seconds(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     options = ("--latency", "real", "--time-scale", "4")
     with served(root, "d", *options) as server, NbdClient(server.run.export("d"), "d") as client:
@@ -86,7 +86,7 @@ def as_limited(output: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-def test_a_limit_shows_as_wait_and_the_past_is_left_out(root: Path) -> None:
+def test_limit_shows_as_throttle_wait_of_the_window(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     with prompted(), served(root, "d", "--latency", "real") as server, server.control() as control:
         with NbdClient(server.run.export("d"), "d") as client:

@@ -59,7 +59,7 @@ def change_and_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert resize(root, "d/a", str(least)) == 0
 
 
-def test_namespace_of_a_device_not_served_is_resized(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_namespace_of_an_offline_device_is_resized(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change_and_refuse(made, capsys)
     assert sizes(made) == (20 * MIB + 4096, b"kept" * 1024)
     assert resize(made, "d/a", "16MiB", "--lose-data") == 0

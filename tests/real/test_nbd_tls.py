@@ -86,7 +86,7 @@ def test_clients_connect_with_a_certificate_only(root: Path, tmp_path: Path) -> 
         assert refused(encrypted(server, "a", pki))
 
 
-def test_without_verification_the_server_is_known_and_large_requests_pass(root: Path, tmp_path: Path) -> None:
+def test_tls_without_client_certificates_serves_large_requests(root: Path, tmp_path: Path) -> None:
     require("nbdinfo", "nbdcopy", "openssl")
     make_device(root, "name=d,size=32MiB,op=30%,dies=2")
     pki = root / "pki"
@@ -97,7 +97,7 @@ def test_without_verification_the_server_is_known_and_large_requests_pass(root: 
         there_and_back(encrypted(server, "d", pki), tmp_path, f"--request-size={32 * MIB}")
 
 
-def test_what_is_wrong_with_a_certificate_is_named(root: Path) -> None:
+def test_certificate_errors_are_explained(root: Path) -> None:
     require("openssl")
     make_device(root, "name=d,size=32MiB,op=30%,dies=2")
     pki = root / "pki"

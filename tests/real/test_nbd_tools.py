@@ -36,7 +36,7 @@ def patchy_image(path: Path, size: int) -> None:
             file.write(generator.randbytes(generator.randrange(1, 64 * 4096)))
 
 
-def test_nbdinfo_sees_what_the_export_can(server: Server) -> None:
+def test_nbdinfo_shows_the_features_of_the_export(server: Server) -> None:
     require("nbdinfo")
     (export,) = json.loads(run("nbdinfo", "--json", server.uri()))["exports"]
     assert export["export-size"] == 128 * MIB
@@ -46,7 +46,7 @@ def test_nbdinfo_sees_what_the_export_can(server: Server) -> None:
     assert "base:allocation" in export["contexts"]
 
 
-def test_nbdcopy_there_and_back(server: Server, tmp_path: Path) -> None:
+def test_nbdcopy_round_trip_is_identical(server: Server, tmp_path: Path) -> None:
     require("nbdcopy")
     source, back = tmp_path / "source", tmp_path / "back"
     patchy_image(source, 128 * MIB)
@@ -151,7 +151,7 @@ def fill(client: NbdClient, mebibytes: int) -> None:
         client.write(number * MIB, b"x" * MIB)
 
 
-def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
+def test_full_disk_is_reported_to_the_guest_as_enospc(root: Path) -> None:
     full = root / "full"
     full.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(full)]

@@ -63,7 +63,7 @@ def log(server: Server) -> Iterator[DriveOpsLog]:
         yield DriveOpsLog(tool, "nvme9", index, lambda: 5.0)
 
 
-def test_the_log_is_what_the_server_counts(server: Server, log: DriveOpsLog) -> None:
+def test_ops_log_matches_the_server(server: Server, log: DriveOpsLog) -> None:
     with server.control() as control:
         stats = control.statistics()
     ops = log.read()
@@ -79,7 +79,7 @@ def test_the_log_is_what_the_server_counts(server: Server, log: DriveOpsLog) -> 
 
 
 @pytest.mark.parametrize("server", ["ops"], indirect=True)
-def test_moved_blocks_are_restored_by_way_of_the_spare(log: DriveOpsLog) -> None:
+def test_moved_blocks_are_restored_through_unallocated_ones(log: DriveOpsLog) -> None:
     nqn = "nqn.test"
     actuator = NvmeOpsActuator(nqn, log, wait_s=60.0)
     before = [each.ops_blocks for each in log.read().namespaces]

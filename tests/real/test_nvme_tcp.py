@@ -1,4 +1,4 @@
-"""A device served over NBD and NVMe/TCP at once, as a user serves it: one device, whoever asks."""
+"""A device served over NBD and NVMe/TCP at once behaves as one device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reached(server: Server) -> tuple[tuple[str, int], str]:
     return (host, int(port)), nvme["nqn"]
 
 
-def test_both_front_ends_are_one_device(server: Server) -> None:
+def test_nvme_tcp_and_nbd_share_one_device(server: Server) -> None:
     address, nqn = reached(server)
     with NvmeQueue(address, nqn) as admin:
         blocks = [struct.unpack_from("<Q", admin.identify(0, nsid))[0] for nsid in (1, 2)]
@@ -58,7 +58,7 @@ def test_both_front_ends_are_one_device(server: Server) -> None:
             assert server.stop() == 0
 
 
-def test_hosts_find_it_again_after_the_server_was_killed(root: Path) -> None:
+def test_hosts_reconnect_after_the_server_was_killed(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = reached(server)
@@ -80,7 +80,7 @@ def test_hosts_find_it_again_after_the_server_was_killed(root: Path) -> None:
         assert server.stop() == 0
 
 
-def test_requests_take_as_long_as_over_nbd(root: Path) -> None:
+def test_nvme_requests_take_as_long_as_over_nbd(root: Path) -> None:
     """Those of the modelled drive, and the limits set for a namespace hold for both."""
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--latency", "real", "--nvme-tcp", "127.0.0.1:0") as server:
@@ -103,7 +103,7 @@ def test_requests_take_as_long_as_over_nbd(root: Path) -> None:
         assert namespace["queue"]["throttled_ns"] > 0
 
 
-def test_what_stands_in_the_way_is_named(root: Path) -> None:
+def test_address_in_use_is_reported(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

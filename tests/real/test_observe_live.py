@@ -69,7 +69,10 @@ def only_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("only_events")
-def test_a_vm_comes_gets_a_disk_and_goes(libvirt_host: LibvirtHost, observer: HostObserver) -> None:  # noqa: F811
+def test_vm_is_followed_through_start_hotplug_and_stop(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    observer: HostObserver,
+) -> None:
     name = f"slo-live-{os.getpid()}"
     assert seen(observer, name) is None
     domain = libvirt_host.start_domain(name)
@@ -92,7 +95,7 @@ def test_a_vm_comes_gets_a_disk_and_goes(libvirt_host: LibvirtHost, observer: Ho
 
 
 @pytest.mark.slow
-def test_libvirtd_dies_and_comes_back(libvirt_host: LibvirtHost, observer: HostObserver) -> None:  # noqa: F811
+def test_libvirtd_restart_is_survived(libvirt_host: LibvirtHost, observer: HostObserver) -> None:  # noqa: F811
     name = f"slo-lives-on-{os.getpid()}"
     domain = libvirt_host.start_domain(name)
     until(lambda: seen(observer, name) is not None, "the VM")
@@ -113,7 +116,7 @@ def test_libvirtd_dies_and_comes_back(libvirt_host: LibvirtHost, observer: HostO
 
 
 @pytest.mark.slow
-def test_a_libvirtd_that_hangs_stops_no_epoch(libvirt_host: LibvirtHost, tmp_path: Path) -> None:  # noqa: F811
+def test_hanging_libvirtd_does_not_block_observation(libvirt_host: LibvirtHost, tmp_path: Path) -> None:  # noqa: F811
     observer = HostObserver(libvirt_uri=libvirt_host.uri, run=tmp_path)
     observer.observe()
     assert observer._watch is not None
@@ -214,7 +217,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_is_picked_up_again(root: Path) -> None:
+def test_killed_server_is_observed_again_after_restart(root: Path) -> None:
     require("qemu-io")
     make_device(root, "name=ssd0,preset=fast15,size=32MiB,op=25%", "name=a,size=32MiB")
     control = places(root).run_of("ssd0").control

@@ -97,7 +97,7 @@ def test_each_vm_has_a_row_with_verdict_and_reason(page: Page) -> None:
         expect(row).to_contain_text(verdict)
 
 
-def test_a_hostile_name_is_text(page: Page) -> None:
+def test_hostile_name_is_shown_as_text(page: Page) -> None:
     expect(page.get_by_role("button", name=HOSTILE, exact=True)).to_be_visible()
     assert page.locator("img").count() == 0
 

@@ -107,7 +107,7 @@ def samples(address: str) -> dict[str, list[Any]]:
     return found
 
 
-def test_promtool_finds_nothing_to_complain_about(address: str) -> None:
+def test_promtool_accepts_metrics_and_rules(address: str) -> None:
     text = metrics(address)
     assert "slo_ctl_vm_latency_seconds_bucket" in text
     assert promtool("check", "metrics", stdin=text.encode()) == ""
@@ -135,7 +135,7 @@ def test_latencies_are_a_histogram(address: str) -> None:
             assert 0 < total.value <= sum(bound * number for bound, number in steps if number)
 
 
-def test_the_limit_in_force_is_reported(address: str) -> None:
+def test_limit_in_force_is_exported(address: str) -> None:
     limits = {(s.labels["vm"], s.labels["kind"]): s.value for s in samples(address)["slo_ctl_vm_limit_iops"]}
     assert limits["db", "total"] <= 200
 
@@ -152,7 +152,7 @@ def test_every_alert_is_tested_silent_and_firing() -> None:
     assert sorted(re.findall(r"alertname: (\w+)\n +exp_alerts:\n +- exp_labels", text)) == sorted(alerts)
 
 
-def test_alerts_are_of_metrics_that_there_are(address: str, server: Prometheus) -> None:
+def test_alerts_use_existing_metrics(address: str, server: Prometheus) -> None:
     (group,) = server.ask("rules")["groups"]
     there = samples(address).keys()
     for rule in group["rules"]:
@@ -163,7 +163,7 @@ def test_alerts_are_of_metrics_that_there_are(address: str, server: Prometheus) 
     )
 
 
-def test_an_alert_of_the_daemon_is_pending_in_prometheus(server: Prometheus) -> None:
+def test_alert_becomes_pending_in_prometheus(server: Prometheus) -> None:
     """VM `gone` is in the configuration and not on the host."""
 
     def pending() -> bool:
@@ -184,9 +184,7 @@ def expressions() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("title", "text"), expressions(), ids=[title for title, _ in expressions()])
-def test_every_panel_of_the_dashboard_shows_something(
-    address: str, server: Prometheus, title: str, text: str
-) -> None:
+def test_every_dashboard_panel_has_data(address: str, server: Prometheus, title: str, text: str) -> None:
     assert "$" not in text, title
     assert set(NAME.findall(text)) <= samples(address).keys()
     # Settings that are not changed at the moment are no series, which is how it is meant.
@@ -196,7 +194,7 @@ def test_every_panel_of_the_dashboard_shows_something(
         server.query(text)
 
 
-def test_the_variables_of_the_dashboard_are_labels_that_there_are(address: str) -> None:
+def test_dashboard_variables_are_existing_labels(address: str) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     assert dashboard["uid"] == "slo-ctl"
     there = samples(address)

@@ -83,7 +83,7 @@ def shell(root: Path) -> Iterator[Shell]:
     shell.close()
 
 
-def test_with_libvirt_every_line_works(libvirt_host: LibvirtHost, shell: Shell) -> None:  # noqa: F811
+def test_every_readme_line_works_with_libvirt(libvirt_host: LibvirtHost, shell: Shell) -> None:  # noqa: F811
     libvirt_host.start_domain("web")
     (shell.root / "slo" / "slo-ctl.toml").write_text(f'[libvirt]\nuri = "{libvirt_host.uri}"\n')
     lines = live_lines()
@@ -102,7 +102,7 @@ def test_with_libvirt_every_line_works(libvirt_host: LibvirtHost, shell: Shell) 
     assert status == 0
 
 
-def test_without_libvirt_each_line_that_cannot_work_says_what_to_do(shell: Shell) -> None:
+def test_readme_lines_that_need_libvirt_say_so_without_it(shell: Shell) -> None:
     # Others' VMs may be processes of this host.
     config = f'[libvirt]\nuri = "none"\n[cgroup]\nroot = "{shell.root}/none"\n'
     (shell.root / "slo" / "slo-ctl.toml").write_text(config)

@@ -73,7 +73,7 @@ def times(profile: dict[str, Any]) -> dict[tuple[str, int, int], float]:
     }
 
 
-def test_three_hosts_give_the_profile_of_one(
+def test_three_hosts_give_the_same_profile_as_one(
     root: Path, tmp_path: Path, place: Path, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fio that answers by formula: what comes out is the same, number by number."""
@@ -91,9 +91,7 @@ def test_three_hosts_give_the_profile_of_one(
     assert list(place.iterdir()) == []
 
 
-def test_a_rank_that_is_killed_is_lost_and_the_others_complete_the_profile(
-    root: Path, place: Path, hosts: Hosts
-) -> None:
+def test_killed_rank_is_lost_and_others_complete_the_profile(root: Path, place: Path, hosts: Hosts) -> None:
     process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))
     with ending(process):
         os.kill(_measuring_on(3, process, root, hosts), signal.SIGKILL)
@@ -109,7 +107,7 @@ def test_a_rank_that_is_killed_is_lost_and_the_others_complete_the_profile(
 
 
 @pytest.mark.parametrize("options", [(), ("--enable-recovery",)])
-def test_when_rank_0_is_killed_what_was_measured_is_kept(
+def test_killing_rank_0_keeps_completed_measurements(
     root: Path, place: Path, hosts: Hosts, options: tuple[str, ...]
 ) -> None:
     process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=options))
@@ -135,7 +133,7 @@ def test_when_rank_0_is_killed_what_was_measured_is_kept(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_on_mpirun_keeps_what_was_measured(
+def test_ctrl_c_on_mpirun_keeps_completed_measurements(
     root: Path, place: Path, hosts: Hosts, number: signal.Signals
 ) -> None:
     process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))
@@ -161,7 +159,7 @@ def test_ctrl_c_on_mpirun_keeps_what_was_measured(
 
 
 @pytest.mark.parametrize("after_s", [0.3, 0.8, 1.6])
-def test_ctrl_c_on_mpirun_before_anything_is_measured(
+def test_ctrl_c_on_mpirun_before_the_first_measurement_is_clean(
     root: Path, place: Path, hosts: Hosts, after_s: float
 ) -> None:
     process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))

@@ -88,7 +88,7 @@ def loop_device(folder: Path, size: int = 64 * MIB) -> Iterator[str]:
         subprocess.run(["losetup", "--detach", device], check=False)
 
 
-def test_a_complete_small_profile_of_a_file_against_the_estimate(root: Path, record_property: Any) -> None:
+def test_estimated_profile_of_a_file_matches_the_complete_one(root: Path, record_property: Any) -> None:
     """Every size of a file on this machine, measured and estimated from two of them."""
     file = root / "file"
     file.write_bytes(os.urandom(16 * MIB))
@@ -99,7 +99,7 @@ def test_a_complete_small_profile_of_a_file_against_the_estimate(root: Path, rec
     assert median(errors) < WRONG
 
 
-def test_a_complete_small_profile_of_a_loop_device_against_the_estimate(
+def test_estimated_profile_of_a_loop_device_matches_the_complete_one(
     root: Path, record_property: Any
 ) -> None:
     """The same for reads of a loop device.
@@ -179,7 +179,7 @@ def test_a_loop_device_is_only_read_unless_named(root: Path) -> None:
         assert (root / "loop.img").read_bytes() != before
 
 
-def test_a_loop_device_with_something_on_it_is_not_written(root: Path) -> None:
+def test_loop_device_with_data_is_not_written(root: Path) -> None:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is not installed")
     with loop_device(root) as device:
@@ -227,7 +227,7 @@ def test_full_file_system_is_reported(root: Path) -> None:
             subprocess.run(["umount", str(mounted)], check=True)
 
 
-def test_profile_of_a_served_emulated_ssd(root: Path) -> None:
+def test_served_emulated_ssd_can_be_profiled(root: Path) -> None:
     make_device(root, "name=d,size=128MiB")
     with served(root, "d", "--latency", "real") as server:
         found = profile(root, server.uri(), *SMALL, "--repetitions", "2")
@@ -257,7 +257,7 @@ def test_profile_of_a_served_emulated_ssd(root: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("measuring", [False, True], ids=["at its start", "measuring"])
-def test_interrupted_profile_keeps_what_was_measured(
+def test_interrupted_profile_keeps_completed_measurements(
     root: Path, number: signal.Signals, measuring: bool
 ) -> None:
     place = root / "place"

@@ -9,7 +9,7 @@ import pytest
 from serving import READY_S, make_device, served
 
 
-def test_ready_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_is_notified_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_device(root, "name=d,preset=fast15,size=64MiB,op=50%")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(root / "notify"))

@@ -74,7 +74,7 @@ def rows(out: Path) -> list[dict[str, str]]:
     return sorted(found, key=lambda row: (int(row["vms"]), int(row["seed"])))
 
 
-def test_a_sweep_on_three_hosts_finds_what_one_finds(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
+def test_sweep_on_three_hosts_equals_sweep_on_one(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
     local, spread = tmp_path / "local.csv", tmp_path / "spread.csv"
     alone = finished([sys.executable, "-m", "slo_ctl.cli", *sweep(scenario, local)])
     together = finished(on_hosts(hosts, scenario, spread))
@@ -84,7 +84,7 @@ def test_a_sweep_on_three_hosts_finds_what_one_finds(scenario: Path, tmp_path: P
     assert len(rows(spread)) == 2 * SEEDS
 
 
-def test_a_sweep_continues_after_a_host_is_lost(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
+def test_sweep_is_resumed_after_a_host_is_lost(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
     """Open MPI ends the others with it: what was done is kept, and the same command does the rest."""
     out = tmp_path / "spread.csv"
     process = subprocess.Popen(

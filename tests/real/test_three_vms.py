@@ -177,7 +177,7 @@ def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
     host.settle(WEIGHTS)
 
 
-def test_a_vm_that_is_destroyed_is_idle_and_comes_back(host: Host) -> None:
+def test_destroyed_vm_is_idle_and_returns(host: Host) -> None:
     host.destroy_vm("db")
     try:
         until(lambda: (host.status() or {}).get("db", {}).get("verdict") == "idle", "db is idle", RECOVER_S)
@@ -207,7 +207,7 @@ def test_status_and_shares_survive_a_killed_libvirtd(host: Host) -> None:
         host.settle(WEIGHTS | {"web": 3})
 
 
-def test_the_server_is_killed_and_nothing_flushed_is_lost(host: Host) -> None:
+def test_killed_server_loses_no_flushed_data(host: Host) -> None:
     until(lambda: all(host.flushed(vm) for vm in WEIGHTS), "every VM has something to lose", RECOVER_S)
     host.server.kill()
     flushed = {vm: host.flushed(vm) for vm in WEIGHTS}
@@ -218,7 +218,7 @@ def test_the_server_is_killed_and_nothing_flushed_is_lost(host: Host) -> None:
     host.settle(WEIGHTS)
 
 
-def test_a_clean_stop_gives_everything_back(host: Host) -> None:
+def test_clean_stop_restores_everything(host: Host) -> None:
     assert host.daemon is not None
     host.daemon.send_signal(signal.SIGTERM)
     # 1: OPS is on its way back still, which the device finishes by itself.

@@ -115,7 +115,7 @@ def test_a_served_device_is_recorded_and_replayed(root: Path, capsys: pytest.Cap
     assert slo_ctl(["replay", str(out / "scenario.toml"), "--duration", duration, "--quiet"]) == 0
 
 
-def test_times_are_modelled_ones(root: Path) -> None:
+def test_recorded_times_are_modelled_time(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     out = root / "rec"
     with served(root, "d", "--latency", "real", "--time-scale", "8") as server:
@@ -133,7 +133,7 @@ def test_times_are_modelled_ones(root: Path) -> None:
     assert vm["busy"] == pytest.approx(vm["mean_outstanding"]), "one request at a time"
 
 
-def test_one_recording_at_a_time_which_ends_with_its_client(root: Path) -> None:
+def test_second_recording_is_refused_and_recording_ends_with_its_client(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     with served(root, "d") as server, server.control() as second:
         with server.control() as first:
@@ -147,7 +147,7 @@ def test_one_recording_at_a_time_which_ends_with_its_client(root: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_others_may_not_record_although_they_may_connect(root: Path) -> None:
+def test_other_users_may_connect_but_not_record(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     root.chmod(0o755)
     with served(root, "d") as server:
@@ -218,7 +218,7 @@ def test_a_block_device_is_recorded(root: Path, tracefs: None) -> None:
     assert slo_ctl(["replay", str(root / "rec" / "scenario.toml"), *drive, "--quiet"]) == 0
 
 
-def test_what_cannot_be_recorded_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrecordable_devices_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     record = ["trace", "record", "--out", str(root / "rec"), "--root", str(root)]
     assert slo_ctl([*record, "--device", "d"]) == 2

@@ -1,4 +1,4 @@
-"""`slo-ctl try` as an operator runs it: what it shows, and that nothing of it is left however it ends."""
+"""`slo-ctl try` as an operator runs it: its output, and that it always cleans up."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def trying(*words: str) -> Iterator[Trying]:
             run.end()
 
 
-def test_a_run_shows_the_gain_and_leaves_nothing() -> None:
+def test_try_shows_the_gain_and_cleans_up() -> None:
     with trying("--json") as run:
         result = json.loads(run.end())
     before = {vm["vm"]: vm["before"] for vm in result["vms"]}
@@ -110,7 +110,7 @@ def test_a_run_shows_the_gain_and_leaves_nothing() -> None:
         (DAEMON_STARTED, signal.SIGTERM),
     ],
 )
-def test_a_signal_leaves_nothing(when: str, number: signal.Signals) -> None:
+def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None:
     with trying() as run:
         run.until(when)
         run.process.send_signal(number)
@@ -120,7 +120,7 @@ def test_a_signal_leaves_nothing(when: str, number: signal.Signals) -> None:
     assert run.left() == []
 
 
-def test_a_daemon_that_is_killed_ends_the_run_with_the_reason_and_leaves_nothing() -> None:
+def test_try_reports_a_killed_daemon_and_cleans_up() -> None:
     with trying() as run:
         run.until(DAEMON_STARTED)
         status = ApiClient(DaemonPlaces(run.root).api_socket).get("/v1/status")

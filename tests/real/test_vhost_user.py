@@ -99,7 +99,7 @@ def test_requests_in_flight_are_all_answered(server: Server) -> None:
                     assert kind == WRITE or found == contents[at]
 
 
-def test_space_is_released_and_zeroed(server: Server) -> None:
+def test_discard_releases_and_zeroes_space(server: Server) -> None:
     with client(server, "b") as virtio, server.control() as control:
 
         def mapped() -> int:
@@ -125,7 +125,7 @@ def test_space_is_released_and_zeroed(server: Server) -> None:
                 virtio.request(kind, data=ranges)
 
 
-def test_another_size_is_announced(server: Server) -> None:
+def test_new_size_is_announced(server: Server) -> None:
     with client(server, "a") as virtio, server.control() as control:
         control.resize("a", 33 * _MIB)
         virtio.wait_for_change()
@@ -137,7 +137,7 @@ def test_another_size_is_announced(server: Server) -> None:
             virtio.read(33 * _MIB - 4096, 4096)
 
 
-def test_what_a_guest_should_not_do_fails_that_request_or_queue_only(server: Server) -> None:
+def test_guest_violation_fails_only_that_request_or_queue(server: Server) -> None:
     with client(server, "a", queues=2) as virtio, client(server, "b") as other:
         for kind, sector, data, length, status in (
             (READ, 1 << 62, b"", 512, IOERR),
@@ -192,7 +192,7 @@ def test_what_a_guest_should_not_do_fails_that_request_or_queue_only(server: Ser
         assert virtio.read(0, 512) == b"w" * 512
 
 
-def test_what_a_client_should_not_send_ends_that_client_only(server: Server) -> None:
+def test_protocol_violation_ends_only_that_client(server: Server) -> None:
     path = server.run.vhost_user_socket("c")
     with client(server, "b") as other:
         chosen = seeded(3)
@@ -222,7 +222,7 @@ def test_what_a_client_should_not_send_ends_that_client_only(server: Server) -> 
         assert other.read(0, 512) == b"o" * 512
 
 
-def test_a_namespace_is_for_one_vm(server: Server) -> None:
+def test_second_vm_on_a_namespace_is_refused(server: Server) -> None:
     with client(server, "a"), pytest.raises((VhostUserError, OSError)):
         client(server, "a")
     with client(server, "a", features=0) as virtio:
@@ -246,8 +246,8 @@ def reconnected(server: Server, before: VhostUserClient) -> VhostUserClient:
             time.sleep(0.05)
 
 
-def test_a_killed_server_is_not_noticed(root: Path) -> None:
-    """Its requests in flight are carried out by the next one; what was flushed is there."""
+def test_killed_server_completes_requests_in_flight_after_restart(root: Path) -> None:
+    """Its requests in flight are completed by the next server; flushed data is there."""
 
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     chosen = seeded(4)
@@ -276,7 +276,7 @@ def test_a_killed_server_is_not_noticed(root: Path) -> None:
         assert server.stop() == 0
 
 
-def test_a_stopped_server_has_answered_what_it_had_taken(root: Path) -> None:
+def test_stopped_server_answers_accepted_requests(root: Path) -> None:
     """The rest is in the ring, for the next one."""
 
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")

@@ -82,7 +82,7 @@ def targets(domain: Any, *, definition: bool = False) -> list[str]:
     return [disk.target for disk in disks_of(xml)]
 
 
-def test_attach_and_detach(
+def test_disk_is_attached_and_detached(
     libvirt_host: LibvirtHost,  # noqa: F811
     root: Path,
     db: Any,

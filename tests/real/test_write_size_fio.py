@@ -65,7 +65,7 @@ def complete(found: dict[str, Any]) -> None:
     )
 
 
-def test_write_size_of_a_file_on_this_machine(root: Path) -> None:
+def test_write_size_of_a_file_is_measured(root: Path) -> None:
     place = root / "place"
     place.mkdir()
     found = find(root, str(place), *SMALL)
@@ -74,7 +74,7 @@ def test_write_size_of_a_file_on_this_machine(root: Path) -> None:
     assert find(root, str(place), "--show")["pair"] == found["pair"]
 
 
-def test_a_loop_device_named_only(root: Path) -> None:
+def test_loop_device_is_written_only_if_named(root: Path) -> None:
     with loop_device(root) as device:
         before = (root / "loop.img").read_bytes()
         assert "would be overwritten" in refused(root, device, *SMALL)
@@ -87,7 +87,7 @@ def test_a_loop_device_named_only(root: Path) -> None:
         )
 
 
-def test_a_loop_device_that_is_busy_mounted_or_write_protected(root: Path) -> None:
+def test_busy_mounted_or_write_protected_loop_device_is_refused(root: Path) -> None:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is not installed")
     with loop_device(root) as device:
@@ -111,7 +111,7 @@ def test_a_loop_device_that_is_busy_mounted_or_write_protected(root: Path) -> No
             subprocess.run(["umount", str(mounted)], check=True)
 
 
-def test_a_served_ssd_mapped_by_page_needs_none(root: Path) -> None:
+def test_served_page_mapped_ssd_has_no_write_size(root: Path) -> None:
     """Its modelled times are longer than what the path to it adds, sequential or not."""
     make_device(root, "name=d,size=256MiB")
     with prompted(), served(root, "d", "--latency", "real") as server:
@@ -125,7 +125,7 @@ def test_a_served_ssd_mapped_by_page_needs_none(root: Path) -> None:
     assert find(root, uri, "--show")["validity"]["stale"] is None
 
 
-def test_a_served_drive_of_fast_has_the_block_it_was_made_with(root: Path) -> None:
+def test_served_fast_drive_has_its_clustered_block_as_write_size(root: Path) -> None:
     """dies=4, cluster=4, block=512KiB: 2 MiB. One doubling is left to noise.
 
     A quarter of the modelled time: its smallest writes still take milliseconds.
@@ -141,7 +141,7 @@ def test_a_served_drive_of_fast_has_the_block_it_was_made_with(root: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_search_keeps_what_was_measured(root: Path, number: signal.Signals) -> None:
+def test_interrupted_search_keeps_completed_measurements(root: Path, number: signal.Signals) -> None:
     place = root / "place"
     place.mkdir()
     # Equal never: it continues until it is stopped.
@@ -166,7 +166,7 @@ def test_interrupted_search_keeps_what_was_measured(root: Path, number: signal.S
     assert shown["pair"]
 
 
-def test_the_write_cost_of_a_file(root: Path) -> None:
+def test_write_cost_of_a_file_is_measured(root: Path) -> None:
     """fio's log of response times, as this fio writes it."""
     place = root / "place"
     place.mkdir()

@@ -1,4 +1,4 @@
-"""Waiting for what a test asserts: an effect that is seen says nothing of one that follows it."""
+"""Waiting for the effect that a test asserts: an earlier effect does not imply a later one."""
 
 from __future__ import annotations
 

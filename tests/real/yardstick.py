@@ -1,4 +1,4 @@
-"""What this machine does to all who wait: tells a disturbed measurement from a wrong one."""
+"""Disturbance by other work on this machine: distinguishes a disturbed measurement from a wrong one."""
 
 from __future__ import annotations
 

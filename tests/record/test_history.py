@@ -49,7 +49,7 @@ def count(path: Path, table: str) -> int:
         return int(rows)
 
 
-def test_means_of_buckets(history: History) -> None:
+def test_points_are_means_of_buckets(history: History) -> None:
     for second in range(20):
         history.add(at(second, iops=1000.0 if second < 10 else 3000.0, p99_write_us=100.0 + second))
     found = history.vm("web", START, START + 19, limit=2)
@@ -68,7 +68,7 @@ def test_nothing_measured_is_no_sample(history: History) -> None:
     assert (point.iops, point.waf) == (5.0, None)
 
 
-def test_verdicts_are_kept_when_they_change(history: History, path: Path) -> None:
+def test_verdicts_are_stored_on_change(history: History, path: Path) -> None:
     words = [Verdict.OK, Verdict.OK, Verdict.INSUFFICIENT, Verdict.INSUFFICIENT, Verdict.OK]
     for second, word in enumerate(words):
         history.add(at(second, verdict=word, reason=f"reason {second}"))
@@ -87,7 +87,7 @@ def test_verdicts_are_kept_when_they_change(history: History, path: Path) -> Non
     assert count(path, "verdicts") == 3
 
 
-def test_decisions_of_the_vm_and_no_others(history: History) -> None:
+def test_only_decisions_about_the_vm_are_returned(history: History) -> None:
     reasons = (
         "moved 3 blocks from db to web: web is short",
         "web-2 is well",
@@ -102,7 +102,7 @@ def test_decisions_of_the_vm_and_no_others(history: History) -> None:
     assert len(found.decisions) == 3
 
 
-def test_outcomes_that_changed_something(history: History) -> None:
+def test_only_effective_outcomes_are_stored(history: History) -> None:
     done = outcome("web", OutcomeState.APPLIED)
     same = outcome("web", OutcomeState.UNCHANGED)
     planned = outcome("web", OutcomeState.PLANNED)
@@ -124,7 +124,7 @@ def test_history_of_an_unknown_vm_is_refused(history: History) -> None:
     assert refusal.value.hint == "there are: db, lazy, slow, web"
 
 
-def test_names_that_are_no_text(history: History) -> None:
+def test_non_utf8_names_are_stored(history: History) -> None:
     name = "odd\udcff\x1b[2J"
     history.add(host_status(vms=(vm_status(name),), at=START))
     assert len(history.vm(name, START - 1, START + 1).points) == 1
@@ -162,7 +162,7 @@ def test_no_sample_counts_twice_or_is_lost(
     assert kept >= sum(moment > now - keep_s + MINUTE for moment in moments)
 
 
-def test_old_is_pruned_but_the_verdict_that_holds(path: Path) -> None:
+def test_pruning_keeps_the_current_verdict(path: Path) -> None:
     history = History(path, keep_s=600.0, max_bytes=BIG)
     history.add(at(0))
     history.add(host_status(vms=(vm_status("gone"),), at=START + 1))
@@ -192,7 +192,7 @@ def test_size_is_bounded(path: Path) -> None:
     assert path.stat().st_size <= limit * 1.1
 
 
-def test_the_file_of_an_older_release(path: Path) -> None:
+def test_file_of_an_older_release_is_migrated(path: Path) -> None:
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as old:
         for statement in MIGRATIONS[0]:
@@ -214,7 +214,7 @@ def test_the_file_of_an_older_release(path: Path) -> None:
         assert new.execute("SELECT seen_ms > 0 FROM streams").fetchone() == (1,)
 
 
-def test_who_set_what_is_kept_as_long_as_all_events(history: History, path: Path) -> None:
+def test_slo_changes_are_kept_as_long_as_other_events(history: History, path: Path) -> None:
     made = SloChange(START + 0.5, "alice\udcff", "set weight=3")
     history.add(at(0), slo_changes=[("web", made), ("db", replace(made, user="bob"))])
     assert history.vm("web", START, START + 2, 10).slo_changes == (replace(made, user="alice\\udcff"),)
@@ -226,7 +226,7 @@ def test_who_set_what_is_kept_as_long_as_all_events(history: History, path: Path
     assert count(path, "slo_changes") == 0
 
 
-def test_the_file_of_a_newer_release_is_left_alone(history: History, path: Path) -> None:
+def test_file_of_a_newer_release_is_not_touched(history: History, path: Path) -> None:
     history.add(at(0))
     history.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -239,7 +239,7 @@ def test_the_file_of_a_newer_release_is_left_alone(history: History, path: Path)
     assert path.read_bytes() == before
 
 
-def test_the_database_of_another_program_is_left_alone(history: History, path: Path) -> None:
+def test_database_of_another_program_is_not_touched(history: History, path: Path) -> None:
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE treasure (gold)")
@@ -248,7 +248,7 @@ def test_the_database_of_another_program_is_left_alone(history: History, path: P
     assert count(path, "treasure") == 0
 
 
-def test_a_damaged_file_is_moved_aside(history: History, path: Path) -> None:
+def test_damaged_file_is_renamed(history: History, path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all" * 1000)
     with pytest.raises(HistoryError, match="was damaged") as refusal:
@@ -259,7 +259,7 @@ def test_a_damaged_file_is_moved_aside(history: History, path: Path) -> None:
     assert path.with_name("history.db.damaged").read_bytes().startswith(b"no database")
 
 
-def test_a_file_that_is_damaged_while_open(history: History, path: Path) -> None:
+def test_file_damaged_while_open_is_renamed(history: History, path: Path) -> None:
     for second in range(300):
         history.add(host_status(vms=tuple(vm_status(f"vm{i}") for i in range(20)), at=START + second))
     history.close()
@@ -271,7 +271,7 @@ def test_a_file_that_is_damaged_while_open(history: History, path: Path) -> None
     history.add(at(301))
 
 
-def test_a_file_that_is_deleted_is_made_again(history: History, path: Path) -> None:
+def test_deleted_file_is_created_again(history: History, path: Path) -> None:
     history.add(at(0))
     for each in path.parent.iterdir():
         each.unlink()
@@ -280,13 +280,13 @@ def test_a_file_that_is_deleted_is_made_again(history: History, path: Path) -> N
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_unusable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HistoryError, match=r"Not a directory|File exists"):
         History(tmp_path / "file" / "history.db", DAY, BIG).add(at(0))
 
 
-def test_another_writer_makes_no_epoch_wait_for_long(history: History, path: Path) -> None:
+def test_locked_database_does_not_delay_epochs(history: History, path: Path) -> None:
     history.add(at(0))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -299,7 +299,7 @@ def test_another_writer_makes_no_epoch_wait_for_long(history: History, path: Pat
     assert [p.samples for p in history.vm("web", START, START + 9, 1).points] == [2]
 
 
-def test_an_epoch_that_fails_leaves_nothing(history: History) -> None:
+def test_failed_epoch_is_rolled_back(history: History) -> None:
     history.add(at(0))
     broken = replace(at(1), vms=(vm_status("web"), vm_status("new", reason=object())))
     with pytest.raises((AttributeError, TypeError)):
@@ -312,7 +312,7 @@ def test_an_epoch_that_fails_leaves_nothing(history: History) -> None:
 @pytest.mark.parametrize(
     ("span_s", "limit", "width_ms"), [(3600, 60, 60_000), (20, 500, 1000), (8 * DAY, 2, 345_600_000)]
 )
-def test_bucket_width_by_span_and_limit(span_s: float, limit: int, width_ms: int) -> None:
+def test_bucket_width_follows_span_and_limit(span_s: float, limit: int, width_ms: int) -> None:
     assert bucket_ms(span_s, limit) == width_ms
 
 
@@ -327,7 +327,7 @@ def fill(history: History, epochs: int, at_once: bool) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_log_does_not_grow_for_ever(
+def test_write_ahead_log_is_bounded(
     history: History, path: Path, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slo_ctl.record.history._WAL_LIMIT_BYTES", 1 << 20)

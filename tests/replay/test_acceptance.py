@@ -123,7 +123,7 @@ def test_deep_queues_keep_shares_and_total(scheduler: str) -> None:
     assert (proportional.iops or 0.0) > 0.9 * (static.iops or 0.0)
 
 
-def test_paced_vms_keep_ops_that_spares_the_others_their_gc() -> None:
+def test_paced_vms_keep_ops_that_saves_gc_for_others() -> None:
     """What the OPS of the bottleneck alone would bring is less: its requests wait for the others' GC."""
     static, proportional = replay(trio(FAST15), compare="static")
     assert worst(proportional) < SHARE_BAR

@@ -56,7 +56,7 @@ def test_events_happen_at_their_time() -> None:
     assert b.share[-1]
 
 
-def test_events_in_virtual_time() -> None:
+def test_event_times_can_be_virtual_time() -> None:
     (run,) = replay(duration="20s", epoch="1s", events=("at=10s,vm=a,action=stop",)).runs
     assert run.events[0].virtual_s == pytest.approx(10.0, abs=1e-6)
     assert run.virtual_s == pytest.approx(20.0)
@@ -73,7 +73,7 @@ def test_a_vm_that_starts_stopped_waits_for_its_event() -> None:
     assert later.vms[1].host_page_writes > 0
 
 
-def test_a_clean_drive_collects_no_garbage_until_it_is_full() -> None:
+def test_new_drive_collects_no_garbage_until_it_is_full() -> None:
     result = replay(
         duration="0.9x", window="all", policy="shared", device="size=64MiB,dies=2,precondition=no"
     )
@@ -88,7 +88,7 @@ def test_finite_workloads_end_the_run() -> None:
     assert any("had done all its requests" in note for note in run.notes)
 
 
-def test_the_window_has_the_edges_asked_for() -> None:
+def test_window_has_the_requested_edges() -> None:
     (run,) = replay(window=".5x..1.25x").runs
     assert run.window.from_drive_writes == pytest.approx(0.5, abs=1e-3)
     assert run.window.to_drive_writes == pytest.approx(1.25, abs=1e-3)
@@ -98,7 +98,7 @@ def test_the_window_has_the_edges_asked_for() -> None:
     assert sum(vm.host_page_writes for vm in whole.vms) == whole.host_page_writes
 
 
-def test_interruption_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_keeps_completed_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = 0
     sample = policy_run.PolicyRun._sample
 
@@ -143,7 +143,7 @@ def test_real_traces_give_finite_reproducible_reports(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["shared", "static", "algorithm1", "proportional", "min_waf"])
-def test_counting_only_gives_writes_without_rates(policy: str) -> None:
+def test_untimed_run_gives_writes_without_rates(policy: str) -> None:
     (run,) = replay(timing="none", policy=policy).runs
     assert run.iops is None
     assert run.virtual_s is None

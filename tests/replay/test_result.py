@@ -57,7 +57,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_json_has_every_documented_field() -> None:
+def test_json_has_every_documented_field() -> None:
     printed = strict(result(iops=10.0).to_json())
     assert printed["format_version"] == 1
     assert printed["label"] == "emulated"
@@ -78,12 +78,12 @@ def test_the_json_has_every_documented_field() -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), -float("inf"), np.float64("nan"), np.float32("inf")]
 )
-def test_what_is_not_known_is_null(value: float) -> None:
+def test_unknown_values_are_null(value: float) -> None:
     printed = strict(result(iops=value, waf=value).to_json())
     assert printed["runs"][0]["vms"][0]["iops"] is None
 
 
-def test_numpy_numbers_are_taken() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     vm = result(iops=np.float32(2.5), host_page_writes=np.int64(7), ops_blocks=np.uint32(3)).runs[0].vms[0]
     assert (vm.iops, vm.host_page_writes, vm.ops_blocks) == (2.5, 7, 3)
 
@@ -93,14 +93,14 @@ def test_the_hash_ignores_the_wall_clock_and_nothing_else() -> None:
     assert result(iops=1.0).result_hash() != result(iops=2.0).result_hash()
 
 
-def test_it_can_be_read_back() -> None:
+def test_result_can_be_read_back() -> None:
     once = result(iops=3.0)
     again = Result.model_validate_json(once.to_json())
     assert again == once
     assert again.result_hash() == once.result_hash()
 
 
-def test_share_error() -> None:
+def test_share_error_is_the_deviation_from_the_target() -> None:
     assert share_error(0.33, 0.3) == pytest.approx(0.1)
     assert share_error(0.2, 0.0) is None
     assert share_error(None, 0.3) is None

@@ -128,12 +128,12 @@ def test_bad_durations_are_refused(text: str) -> None:
 
 
 @given(st.integers(min_value=1, max_value=2**62))
-def test_sizes_survive_being_written(size_bytes: int) -> None:
+def test_sizes_round_trip(size_bytes: int) -> None:
     assert parse_bytes(format_bytes_exact(size_bytes)) == size_bytes
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12))
-def test_numbers_survive_being_written(value: float) -> None:
+def test_numbers_round_trip(value: float) -> None:
     assert parse_number(format_number(value)) == pytest.approx(value, rel=1e-12)
 
 
@@ -142,7 +142,7 @@ def test_numbers_survive_being_written(value: float) -> None:
         st.sampled_from(["name", "trace", "bs", "r"]), st.text(st.characters(codec="utf-8")), min_size=1
     )
 )
-def test_pairs_survive_being_written(pairs: dict[str, str]) -> None:
+def test_key_value_pairs_round_trip(pairs: dict[str, str]) -> None:
     kept = {key: value.replace("\0", "").strip() for key, value in pairs.items()}
     # A comma at the end of a value and the one after it cannot be distinguished from a doubled one.
     kept = {key: value.strip(",").strip() for key, value in kept.items()}
@@ -192,7 +192,7 @@ def test_measured_window_is_the_second_half_by_default() -> None:
     assert scenario(f"name=a,{UNIFORM}", window="5x..20x").window.bounds(duration) == (5, 20)
 
 
-def test_a_trace_with_a_comma_in_its_name(tmp_path: Path) -> None:
+def test_trace_name_with_a_comma_is_accepted(tmp_path: Path) -> None:
     trace = tmp_path / "a,b=c.spc"
     trace.write_text("0,0,4096,w,0\n")
     doubled = str(trace).replace(",", ",,")
@@ -201,7 +201,7 @@ def test_a_trace_with_a_comma_in_its_name(tmp_path: Path) -> None:
     assert source.source == TraceSource(trace, loops=3, time_scale=2, period_s=300)
 
 
-def test_the_command_repeats_the_scenario(tmp_path: Path) -> None:
+def test_reported_command_repeats_the_scenario(tmp_path: Path) -> None:
     trace = tmp_path / "it's, $HOME.spc"
     trace.write_text("0,0,4096,w,0\n")
     doubled = str(trace).replace(",", ",,")
@@ -218,7 +218,7 @@ def test_the_command_repeats_the_scenario(tmp_path: Path) -> None:
     assert "\n" not in command_line(run)
 
 
-def test_the_echo_is_strict_json() -> None:
+def test_scenario_in_the_result_is_strict_json() -> None:
     run = scenario("name=a,workload=zipf,theta=.9", events=("at=3x,vm=a,action=stop",))
     echoed = json.loads(json.dumps(run.echo(), allow_nan=False))
     assert echoed["vms"][0]["source"] == {"workload": "zipf", "parameters": {"theta": 0.9}}
@@ -268,7 +268,7 @@ def test_bad_vms_are_refused(vm: str, message: str, hint: str) -> None:
     assert hint in error.hint
 
 
-def test_trace_and_workload_are_one_too_many(tmp_path: Path) -> None:
+def test_trace_and_workload_together_are_refused(tmp_path: Path) -> None:
     assert scenario(f"name=db,{UNIFORM},mode=open,iops=500").vms[0].mode is Mode.OPEN
     error = refused(f"name=db,trace={tmp_path},workload=uniform")
     assert "both given" in error.message
@@ -290,7 +290,7 @@ def test_an_unknown_trace_format_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["scale=2", "period=60s", "qd=3,mode=open"])
-def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
+def test_contradicting_trace_keys_are_refused(tmp_path: Path, key: str) -> None:
     (tmp_path / "fin.spc").touch()
     assert "has no meaning" in refused(f"name=db,trace={tmp_path / 'fin.spc'},{key}").message
 
@@ -347,11 +347,11 @@ def test_near_names_are_suggested() -> None:
     assert refused(f"name=db,{UNIFORM}", policy="proportionl").hint == "did you mean proportional?"
 
 
-def test_limits_need_a_clock() -> None:
+def test_limits_need_timing() -> None:
     assert "min and max are IOPS" in refused(f"name=db,{UNIFORM},max=5", timing="none").message
 
 
-def test_a_vm_smaller_than_a_page() -> None:
+def test_vm_smaller_than_a_page_is_refused() -> None:
     assert "VM db: 512 is less than a page" in refused(f"name=db,{UNIFORM},size=512").message
 
 
@@ -431,7 +431,7 @@ def test_scenario_file_is_read(tmp_path: Path) -> None:
     assert run.events[0].weight == 6
 
 
-def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
+def test_options_override_a_file(tmp_path: Path) -> None:
     (tmp_path / "fin.spc").touch()
     path = tmp_path / "run.toml"
     path.write_text(TOML)
@@ -481,7 +481,7 @@ def test_unreadable_scenario_files_are_refused(tmp_path: Path) -> None:
         read_toml(path)
 
 
-def test_a_bare_op_is_told_how_to_write_per_cent() -> None:
+def test_bare_op_number_suggests_a_percent_sign() -> None:
     text = ScenarioText()
     text.add_vm("name=a,workload=uniform")
     text.add_device("op=15")

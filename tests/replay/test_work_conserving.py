@@ -34,7 +34,7 @@ def errors(run: RunResult) -> list[float]:
     return [abs(vm.share_error or 0.0) for vm in run.vms]
 
 
-def test_a_shallow_queue_next_to_a_deep_one_costs_nobody_throughput() -> None:
+def test_shallow_queue_beside_a_deep_one_loses_no_throughput() -> None:
     shared, run = replay(f"name=one,{UNIFORM},qd=1", f"name=many,{UNIFORM},qd=256")
     before, after = iops(shared), iops(run)
     assert sum(after.values()) > 0.98 * sum(before.values())
@@ -57,7 +57,7 @@ def test_a_vm_with_large_requests_takes_no_more_than_its_share_from_its_neighbou
 
 
 @pytest.mark.parametrize("weights", [(1, 3, 6), (1, 1, 1)])
-def test_shares_are_exact_where_everybody_wants_more(weights: tuple[int, ...]) -> None:
+def test_shares_are_exact_if_every_vm_wants_more(weights: tuple[int, ...]) -> None:
     vms = [f"name={n},{UNIFORM},qd=8,weight={w}" for n, w in zip("abc", weights, strict=True)]
     shared, run = replay(*vms)
     assert max(errors(run)) < 0.01
@@ -89,14 +89,14 @@ def test_a_vm_that_mostly_reads_keeps_no_ops_for_its_latency() -> None:
     assert writer > 2 * reader
 
 
-def test_a_vm_that_is_served_completely_misses_nothing() -> None:
+def test_fully_served_vm_misses_nothing() -> None:
     _, run = replay(f"name=light,{UNIFORM},mode=open,iops=100,weight=6", f"name=heavy,{UNIFORM},qd=8")
     light = run.vms[0]
     assert light.iops == pytest.approx(100, rel=0.05)
     assert abs(light.share_error or 0.0) < 0.01
 
 
-def test_an_open_loop_is_judged_by_the_requests_that_arrive() -> None:
+def test_open_loop_is_judged_by_its_arrivals() -> None:
     """Also where each of them waits in a queue: all of them are served in the end."""
     served, _ = replay(f"name=light,{UNIFORM},mode=open,iops=100,weight=6", f"name=heavy,{UNIFORM},qd=32")
     light, heavy = served.vms
@@ -137,7 +137,7 @@ def test_a_minimum_is_kept_by_the_queue_without_limits() -> None:
     assert all(vm.limit_iops is None for vm in run.vms)
 
 
-def test_a_minimum_out_of_reach_does_not_starve_the_others_for_ever() -> None:
+def test_unreachable_minimum_does_not_starve_others() -> None:
     shared, run = replay(f"name=a,{UNIFORM},qd=1,min=1500", f"name=b,{UNIFORM},qd=16", duration="16x")
     assert iops(run)["a"] >= 0.9 * iops(shared)["a"]
     assert iops(run)["b"] > 0.7 * iops(shared)["b"]

@@ -85,7 +85,7 @@ def host_status(vms: tuple[VmStatus, ...] | None = None, **fields: Any) -> HostS
                 device="fast",
                 backend="cgroup v1 bfq",
                 verdict=Verdict.UNAPPLIED,
-                reason="a limit did not take",
+                reason="a limit could not be applied",
                 slo=Slo(max_iops=500.0),
                 waf=None,
                 ops_blocks=None,

@@ -54,14 +54,14 @@ def test_epochs_count_under_the_verdict_that_held() -> None:
     assert (summary.verdict, summary.reason) == ("settling", "woke up")
 
 
-def test_an_epoch_weighs_the_same_in_a_fuller_bucket() -> None:
+def test_epochs_have_equal_weight_in_all_buckets() -> None:
     points = every_10_s(100, iops=100.0, p99_read_us=300.0) + every_10_s(110, samples=30, iops=200.0)
     (summary,) = summaries(history(points, [(100.0, "idle", ""), (110.0, "unapplied", "read-only")]))
     assert dict(summary.by_verdict) == pytest.approx({"unapplied": 0.75, "idle": 0.25})
     assert (summary.iops, summary.p99_read_us, summary.share) == (175.0, 300.0, None)
 
 
-def test_the_worst_stretch_is_the_longest_and_ends_where_nothing_was_measured() -> None:
+def test_worst_period_is_the_longest_and_ends_at_gaps() -> None:
     found = history(
         every_10_s(100, 110, 120, 160, 170, 180, 190),
         [(105.0, "insufficient", "short"), (115.0, "unapplied", "read-only"), (190.0, "ok", "well")],
@@ -79,14 +79,14 @@ def test_epochs_longer_than_a_bucket_leave_no_gaps() -> None:
     assert summary.missed == (Stretch(100.0, 190.0, "insufficient", "short"),)
 
 
-def test_what_was_never_measured_is_not_judged() -> None:
+def test_unmeasured_vm_is_not_judged() -> None:
     (summary,) = summaries(history([], [(50.0, "no-mechanism", "on no managed device")]))
     assert (summary.met, summary.by_verdict, summary.worst) == (None, (), None)
     (before,) = summaries(history(every_10_s(100), []))
     assert (before.met, before.verdict) == (None, "")
 
 
-def test_what_repeats_itself_is_one_event() -> None:
+def test_repeated_events_are_merged() -> None:
     flips = [(110.0 + 10 * n, ("insufficient", "ok")[n % 2], f"{n} IOPS") for n in range(6)]
     shared = DecisionMade(150.0, "ssd0", "moved 12 blocks of OPS from db2 to web")
     web = history(
@@ -105,7 +105,7 @@ def test_what_repeats_itself_is_one_event() -> None:
     ]
 
 
-def test_settings_that_were_restored_or_did_not_take_are_not_in_force() -> None:
+def test_restored_and_unapplied_settings_are_not_in_force() -> None:
     def at_the_end(*outcomes: OutcomeSeen) -> list[tuple[float, object]]:
         return [(each.since, each.value) for each in settings_in_force([history([], [], outcomes=outcomes)])]
 
@@ -116,7 +116,7 @@ def test_settings_that_were_restored_or_did_not_take_are_not_in_force() -> None:
     assert at_the_end(first, limit(120.0, "applied", None)) == []
 
 
-def test_plots_are_of_what_was_measured() -> None:
+def test_plots_show_measured_values_only() -> None:
     found = history(every_10_s(100, 110), [(100.0, "ok", "well")])
     (summary,) = summaries(found)
     plots = vm_plots(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0), "0")

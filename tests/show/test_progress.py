@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def test_lines_come_now_and_then() -> None:
+def test_lines_are_rate_limited() -> None:
     out, clock = io.StringIO(), Clock()
     phase = Lines(out, clock).phase("preconditioning", 1000, "page writes")
     for second in range(1, 21):
@@ -35,7 +35,7 @@ def test_lines_come_now_and_then() -> None:
     ]
 
 
-def test_lines_without_a_total() -> None:
+def test_lines_without_a_total_show_no_percentage() -> None:
     out, clock = io.StringIO(), Clock()
     phase = Lines(out, clock).phase("preconditioning\x1b", None, "page writes")
     clock.now = 11
@@ -46,14 +46,14 @@ def test_lines_without_a_total() -> None:
     ]
 
 
-def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_on_stderr(quiet=True) as sink:
         assert isinstance(sink, Silent)
         use(sink)
     assert capsys.readouterr() == ("", "")
 
 
-def test_plain_stderr_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_on_a_pipe_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_on_stderr() as sink:
         use(sink)
     shown = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_plain_stderr_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "settled early" in shown.err
 
 
-def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -50,7 +50,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_it_shows_what_the_paper_shows() -> None:
+def test_report_has_the_plots_of_the_paper() -> None:
     page = Page(render_report(fake_result("shared", "static", "proportional")))
     for title in (
         "IOPS alone and together",
@@ -87,7 +87,7 @@ def test_proportionality_is_plotted_in_the_unit_of_shares() -> None:
     assert "by shares of the requests" in plot.caption
 
 
-def test_it_shows_merges_where_the_mapping_merges() -> None:
+def test_report_shows_merges_of_hybrid_mappings() -> None:
     result = fake_result("static")
     run = result.runs[0]
     vm = run.vms[0].model_copy(update={"merges": Merges(switch=1, partial=2, full=3456, merged_blocks=3456)})
@@ -111,12 +111,12 @@ def test_ids_are_unique() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_same_result_same_page() -> None:
+def test_same_result_gives_the_same_page() -> None:
     assert render_report(fake_result()) == render_report(fake_result())
 
 
 @pytest.mark.filterwarnings("error")
-def test_hostile_texts_stay_texts() -> None:
+def test_hostile_texts_are_escaped() -> None:
     vms = tuple((name, float(index + 1)) for index, name in enumerate(HOSTILE))
     run = fake_run(vms=vms, events=[fake_event(vm=HOSTILE[0])], notes=list(HOSTILE))
     vm = run.vms[0].model_copy(update={"workload": "trace <script>.spc"})
@@ -135,14 +135,14 @@ def test_hostile_texts_stay_texts() -> None:
         ElementTree.fromstring(plot.svg)  # noqa: S314 - our own
 
 
-def test_a_partial_result_says_so() -> None:
+def test_partial_result_is_marked() -> None:
     page = Page(render_report(fake_result(complete=False, runs=[fake_run(complete=False)])))
     assert "Partial: the run was interrupted" in page.text
     assert "Partial" in Page(render_report(fake_result(complete=False, runs=[]))).text
 
 
 @pytest.mark.filterwarnings("error")
-def test_results_that_know_little() -> None:
+def test_incomplete_results_are_rendered() -> None:
     bare = VmResult(name="db", weight=1, workload="trace fin.spc")
     run = fake_run(vms=(("db", 1.0),)).model_copy(
         update={"vms": [bare], "series": Series(), "gc_pages_moved": None, "iops": None, "waf": None}
@@ -165,7 +165,7 @@ def test_report_lists_every_one_of_many_vms() -> None:
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_only_styles_are_themed() -> None:
+def test_only_style_colours_are_themed() -> None:
     assert (
         themed('<text style="fill: #010101">#010101</text>')
         == '<text style="fill: var(--ink)">#010101</text>'

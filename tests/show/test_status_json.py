@@ -21,7 +21,7 @@ def test_status_reads_back_from_json(status: HostStatus) -> None:
     assert from_json(json.loads(json.dumps(to_json(status), allow_nan=False))) == status
 
 
-def test_fields_are_named_as_the_dataclasses() -> None:
+def test_fields_have_the_names_of_the_dataclasses() -> None:
     output = to_json(host_status())
     assert output["format_version"] == 1
     assert list(output["vms"][0]) == [each.name for each in fields(VmStatus)]
@@ -29,12 +29,12 @@ def test_fields_are_named_as_the_dataclasses() -> None:
     assert output["vms"][2]["unapplied"][0]["setting"]["knob"]["lever"] == "cgroup limit"
 
 
-def test_what_json_cannot_write_is_null() -> None:
+def test_values_outside_json_are_null() -> None:
     output = to_json(host_status(vms=(vm_status(iops=math.inf, waf=math.nan),)))
     assert (output["vms"][0]["iops"], output["vms"][0]["waf"]) == (None, None)
 
 
-def test_other_releases() -> None:
+def test_status_of_other_releases_is_read() -> None:
     output = to_json(host_status())
     output["tomorrow"] = output["vms"][0]["tomorrow"] = 1
     del output["notes"], output["vms"][0]["u"]
@@ -72,7 +72,7 @@ def test_missing_field_is_refused() -> None:
         from_json(output)
 
 
-def test_names_that_are_no_utf_8_survive() -> None:
+def test_non_utf8_names_round_trip() -> None:
     (refused,) = host_status().vms[2].unapplied
     knob = replace(refused.setting.knob, place="/slo/\udcff")
     odd = replace(refused, setting=replace(refused.setting, knob=knob))

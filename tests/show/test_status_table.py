@@ -49,7 +49,7 @@ def header(status: HostStatus, now: float = AT) -> list[str]:
     return [line.plain for line in header_lines(status, now)]
 
 
-def test_every_column_when_there_is_room() -> None:
+def test_all_columns_are_shown_if_they_fit() -> None:
     head, _, web, *_ = drawn(host_status(), 200)
     assert " ".join(head.split()) == (
         "VM DEVICE DISKS WEIGHT SHARE ENTITLED TARGET (min/max) IOPS P99 R/W THROTTLE-WAIT OPS WAF "
@@ -72,7 +72,7 @@ def test_status_table_fits_a_narrow_terminal(width: int) -> None:
     assert "insufficient" in lines[3]
 
 
-def test_columns_go_in_order_of_importance() -> None:
+def test_least_important_columns_are_dropped_first() -> None:
     status = host_status()
     columns = status_columns(status)
     gone: list[str] = []
@@ -84,12 +84,12 @@ def test_columns_go_in_order_of_importance() -> None:
     assert not {"VM", "VERDICT"} & set(gone)
 
 
-def test_one_device_needs_no_column() -> None:
+def test_device_column_is_hidden_for_one_device() -> None:
     status = host_status(devices=(device_status(),))
     assert "DEVICE" not in drawn(status, 200)[0]
 
 
-def test_cells_of_what_is_not_known() -> None:
+def test_unknown_cells_are_dashes() -> None:
     bare = vm_status(
         target_iops=None, slo=Slo(), p99_read_us=None, p99_write_us=None, ops_blocks=None, ops_bytes=None
     )
@@ -140,7 +140,7 @@ def test_device_table_fits_a_narrow_terminal(width: int) -> None:
     assert len(lines) == 2 + len(host_status().devices)
 
 
-def test_problems_of_the_configuration_and_of_devices() -> None:
+def test_header_shows_problems() -> None:
     device = device_status(overcommitted=True, problem="its server is gone", window_s=3.0)
     status = host_status(devices=(device,), config_problem="slo-ctl.toml:3: no")
     lines = header(status, AT + 60)
@@ -153,11 +153,11 @@ def test_problems_of_the_configuration_and_of_devices() -> None:
     assert "3 s" in drawn_devices(status)[2]
 
 
-def test_problems_say_why() -> None:
+def test_problems_have_reasons() -> None:
     lines = [line.plain for line in problem_lines(host_status().vms)]
     assert lines == [
         "db on ssd0: insufficient: below its minimum",
-        "slow on fast: unapplied: a limit did not take",
+        "slow on fast: unapplied: a limit could not be applied",
         "  cgroup limit /slo/slow 8:0 total_iops: wanted 500, is unset: no such file",
     ]
 
@@ -178,7 +178,7 @@ def test_durations_are_shown_in_words() -> None:
     assert texts == ["0.5 s", "10 s", "1 min", "90 s", "2.5 min", "1 h", "1 d", "300 d"]
 
 
-def test_filters() -> None:
+def test_filters_select_vms() -> None:
     status = host_status()
     assert [vm.vm for vm in selected(status, ["db", "web"], ())] == ["web", "db"]
     assert [vm.vm for vm in selected(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]

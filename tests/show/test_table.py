@@ -71,7 +71,7 @@ def test_the_worst_error_keeps_its_sign() -> None:
     assert worst_share_error(run.model_copy(update={"vms": []})) is None
 
 
-def test_the_table_says_what_the_numbers_are() -> None:
+def test_table_labels_its_numbers() -> None:
     text = printed("shared", "proportional")
     assert "EMULATED SSD, synthetic workloads" in text
     for word in (
@@ -119,13 +119,13 @@ def test_unknown_numbers_are_dashes() -> None:
     assert "nan" not in text
 
 
-def test_a_partial_run_says_so() -> None:
+def test_partial_run_is_marked() -> None:
     text = printed(complete=False, runs=[fake_run(complete=False)])
     assert "PARTIAL" in text
     assert "PARTIAL" in printed(complete=False, runs=[])
 
 
-def test_hostile_names_stay_names() -> None:
+def test_hostile_names_are_escaped() -> None:
     vms = tuple((name, 1.0) for name in HOSTILE)
     text = printed(runs=[fake_run(vms=vms)], notes=["\x1b[31mred\n"])
     assert "\x1b" not in text
@@ -162,7 +162,7 @@ def test_numbers_are_formatted(shown: str, expected: str) -> None:
 
 
 @given(st.text())
-def test_whatever_is_shown_is_one_printable_line(text: str) -> None:
+def test_every_text_is_one_printable_line(text: str) -> None:
     assert printable(text).isprintable()
 
 
@@ -187,7 +187,7 @@ def test_the_policy_that_keeps_most_targets_is_recommended() -> None:
     assert recommendation(fake_result(runs=[fast])) == ""
 
 
-def test_the_story_is_told_by_the_numbers() -> None:
+def test_story_follows_from_the_numbers() -> None:
     output = story(fake_result("shared", "proportional"))
     assert "67% of the" in output[0]
     assert "Below their target: mail" in output[0]
@@ -197,7 +197,7 @@ def test_the_story_is_told_by_the_numbers() -> None:
     assert output[-1].startswith("Recommended here: proportional: ")
 
 
-def test_summary_of_a_run_that_measured_little() -> None:
+def test_summary_of_an_incomplete_run() -> None:
     assert story(fake_result(runs=[])) == ["No run reached the measured window."]
     still = fake_run("static", gc_pages_moved=GcPagesMoved(vms=["a"], pages=[[0]]))
     assert "GC moved no page" in story(fake_result(runs=[still]))[0]
@@ -209,6 +209,6 @@ def test_pages_of_other_vms_that_gc_moved_are_counted() -> None:
     assert foreign_pages(GcPagesMoved(vms=["a", "b"], pages=[[5, 2], [1, 7]])) == (3, 15)
 
 
-def test_a_console_on_a_pipe_is_wide() -> None:
+def test_output_to_a_pipe_is_wide() -> None:
     assert isinstance(console_for(io.StringIO()), Console)
     assert console_for(io.StringIO()).width == 132

@@ -79,7 +79,7 @@ def in_detail(app: TopApp, words: str) -> bool:
     return words in text(app, "#detail")
 
 
-def test_table_header_and_detail() -> None:
+def test_table_header_and_detail_are_shown() -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(names(app)) == 4)
         assert names(app) == ["db", "new", "web", "lazy"]  # the worst first
@@ -133,7 +133,7 @@ def test_curve_grows_with_the_epochs() -> None:
     run(daemon, steps)
 
 
-def test_a_daemon_that_restarts() -> None:
+def test_top_survives_a_daemon_restart() -> None:
     daemon = Daemon(None)
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
@@ -151,7 +151,7 @@ def test_a_daemon_that_restarts() -> None:
     run(daemon, steps)
 
 
-def test_pause_and_quit() -> None:
+def test_pause_and_quit_keys_work() -> None:
     daemon = Daemon(host_status(vms=VMS))
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
@@ -171,7 +171,7 @@ def test_pause_and_quit() -> None:
     run(daemon, steps)
 
 
-def test_hostile_names_and_five_hundred_vms() -> None:
+def test_hostile_names_and_500_vms_are_shown() -> None:
     odd = tuple(
         vm_status(name, reason=name, verdict=Verdict.UNAPPLIED, slo_source=name, state=name)
         for name in HOSTILE
@@ -196,7 +196,7 @@ def shows_help(app: TopApp) -> bool:
     return isinstance(app.screen, HelpScreen)
 
 
-def test_search_help_and_going_back() -> None:
+def test_search_help_and_history_keys_work() -> None:
     daemon = Daemon(host_status(vms=VMS))
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
@@ -224,7 +224,7 @@ def test_search_help_and_going_back() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_the_verdict_and_the_keys_are_visible_at_any_width(width: int) -> None:
+def test_verdict_and_keys_are_visible_at_any_width(width: int) -> None:
     async def go() -> None:
         app = app_of(Daemon(host_status(vms=VMS)))
         async with app.run_test(size=(width, 24)) as pilot:

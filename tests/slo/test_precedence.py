@@ -13,13 +13,13 @@ from slo_ctl.model.slo import SloClass
 WEB = "config conf.d/web.toml:4"
 
 
-def test_no_slo_set_is_the_default() -> None:
+def test_default_applies_without_any_slo() -> None:
     resolved = resolve("web", Said({}, {}, {}), Slo(weight=2), {})
     assert (resolved.slo, resolved.source, resolved.conflicts) == (Slo(weight=2), "default", ())
     assert resolved.sources == {"weight": "default"}
 
 
-def test_the_nearest_to_the_operator_wins_field_by_field() -> None:
+def test_strongest_source_wins_field_by_field() -> None:
     resolved = resolve(
         "web",
         Said(
@@ -48,14 +48,14 @@ def test_the_nearest_to_the_operator_wins_field_by_field() -> None:
     )
 
 
-def test_the_same_twice_is_no_conflict() -> None:
+def test_equal_values_are_no_conflict() -> None:
     assert (
         resolve("web", Said({WEB: {"weight": 3.0}, "vm set": {"weight": 3.0}}, {}, {}), Slo(), {}).conflicts
         == ()
     )
 
 
-def test_the_weaker_bound_gives_way() -> None:
+def test_weaker_bound_is_dropped() -> None:
     resolved = resolve(
         "web", Said({WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, {}, {}), Slo(), {}
     )
@@ -77,7 +77,7 @@ LEAD = SloClass("lead", {"weight": 1.0, "max_iops": 10.0}, "a.toml:5")
 CLASSES = {"gold": GOLD, "lead": LEAD}
 
 
-def test_own_fields_come_before_those_of_the_class() -> None:
+def test_own_fields_override_the_class() -> None:
     resolved = resolve("web", Said({WEB: {"weight": 2.0}}, {WEB: "gold"}, {}), Slo(), CLASSES)
     assert resolved.slo == Slo(weight=2, min_iops=40)
     assert resolved.sources == {"weight": WEB, "min_iops": "class gold (a.toml:1)"}
@@ -86,7 +86,7 @@ def test_own_fields_come_before_those_of_the_class() -> None:
     assert resolved.conflicts == ()
 
 
-def test_the_class_of_the_strongest_source_is_in_force_alone() -> None:
+def test_only_the_class_of_the_strongest_source_applies() -> None:
     said = Said({WEB: {"weight": 2.0}}, {WEB: "lead", "vm set": "gold"}, {})
     resolved = resolve("web", said, Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, min_iops=40)  # no maximum of lead
@@ -94,19 +94,19 @@ def test_the_class_of_the_strongest_source_is_in_force_alone() -> None:
     assert resolved.conflicts[0] == "web: class: gold by `vm set` overrides lead in conf.d/web.toml:4"
 
 
-def test_a_class_that_is_gone_is_ignored_with_a_note() -> None:
+def test_missing_class_is_ignored_with_a_note() -> None:
     resolved = resolve("web", Said({}, {WEB: "lead", "vm set": "gold"}, {}), Slo(), {"lead": LEAD})
     assert (resolved.slo, resolved.class_name) == (Slo(weight=1, max_iops=10), "lead")
     assert resolved.conflicts == ("web: class: gold by `vm set` is not in the configuration and is ignored",)
 
 
-def test_a_bound_of_the_class_gives_way_to_that_of_the_vm() -> None:
+def test_bound_of_the_class_yields_to_that_of_the_vm() -> None:
     resolved = resolve("web", Said({WEB: {"max_iops": 20.0}}, {WEB: "gold"}, {}), Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, max_iops=20)
     assert "leaves no room for min_iops 40 in class gold (a.toml:1)" in resolved.conflicts[0]
 
 
-def test_unknown_sources_are_a_mistake_of_the_program() -> None:
+def test_unknown_source_raises() -> None:
     with pytest.raises(ValueError, match="not a source"):
         resolve("web", Said({"rumour": {"weight": 1.0}}, {}, {}), Slo(), {})
 
@@ -123,7 +123,7 @@ some = st.fixed_dictionaries(
 
 
 @given(st.dictionaries(st.sampled_from(["vm set", "metadata", WEB]), some), st.permutations(range(3)))
-def test_order_of_the_sources_has_no_say(said: dict[str, dict[str, float]], order: list[int]) -> None:
+def test_order_of_the_sources_does_not_matter(said: dict[str, dict[str, float]], order: list[int]) -> None:
     resolved = resolve("web", Said(said, {}, {}), Slo(), {})
     keys = list(said)
     shuffled = {keys[i]: said[keys[i]] for i in order if i < len(keys)}

@@ -24,7 +24,7 @@ slos = st.fixed_dictionaries(
 
 
 @given(slos)
-def test_what_is_written_reads_back(fields: dict[str, float]) -> None:
+def test_written_fields_are_read_back(fields: dict[str, float]) -> None:
     again = parse_fields(spelled(fields))
     assert again.keys() == fields.keys()
     assert all(math.isclose(again[name], value, rel_tol=1e-12) for name, value in fields.items())
@@ -66,7 +66,7 @@ def test_every_spelling_of_a_field_is_accepted() -> None:
         ({"p99": "0ms"}, "not more than 0"),
     ],
 )
-def test_refusals_say_what_to_do(values: dict[str, object], message: str) -> None:
+def test_refusals_have_hints(values: dict[str, object], message: str) -> None:
     with pytest.raises(SloError) as caught:
         parse_fields(values)
     assert message in caught.value.message
@@ -74,7 +74,7 @@ def test_refusals_say_what_to_do(values: dict[str, object], message: str) -> Non
     assert len(caught.value.message) < 200
 
 
-def test_the_misspelled_field_is_guessed() -> None:
+def test_misspelled_field_gets_a_suggestion() -> None:
     with pytest.raises(SloError) as caught:
         parse_fields({"wieght": 3})
     assert caught.value.hint == "did you mean weight?"

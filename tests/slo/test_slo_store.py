@@ -63,7 +63,7 @@ for number in range(1, 11):
 """
 
 
-def test_writers_do_not_lose_each_others(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_update(tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), name]) for name in ("a", "b", "c")]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
@@ -88,7 +88,7 @@ def test_writers_do_not_lose_each_others(tmp_path: Path) -> None:
         "\x00\x01",
     ],
 )
-def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
+def test_damaged_file_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     path.write_text(damage)
     store = SloStore(path)
@@ -105,7 +105,7 @@ def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
     assert path.read_text() == damage
 
 
-def test_contradictions_with_what_was_set_before(tmp_path: Path) -> None:
+def test_contradiction_with_stored_fields_is_refused(tmp_path: Path) -> None:
     store = SloStore(tmp_path / "promises.json")
     store.change(["web"], SloUpdate({"max_iops": 100.0}))
     with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
@@ -113,7 +113,7 @@ def test_contradictions_with_what_was_set_before(tmp_path: Path) -> None:
     assert store.read().fields == {"web": {"max_iops": 100.0}}
 
 
-def test_a_change_is_of_all_vms_or_of_none(tmp_path: Path) -> None:
+def test_change_applies_to_all_vms_or_none(tmp_path: Path) -> None:
     store = SloStore(tmp_path / "promises.json")
     store.change(["web", "db"], SloUpdate({"max_iops": 100.0}, "gold"))
     store.change(["db"], SloUpdate({"max_iops": 500.0}))
@@ -127,13 +127,13 @@ def test_a_change_is_of_all_vms_or_of_none(tmp_path: Path) -> None:
     assert after.classes == {"db": "gold"}
 
 
-def test_a_file_from_before_there_were_classes(tmp_path: Path) -> None:
+def test_file_without_classes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     path.write_text('{"format_version": 1, "vms": {"web": {"weight": 3}}}')
     assert SloStore(path).read().classes == {}
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SloStore(tmp_path / "promises.json")
     store.change(["web"], SloUpdate({"weight": 3.0}))
 
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(item.name for item in tmp_path.iterdir()) == [".promises.json.lock", "promises.json"]
 
 
-def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -166,7 +166,7 @@ def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest
     assert done == ["sync", "rename", "sync"]
 
 
-def test_folder_or_fifo_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+def test_directory_or_fifo_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     folder, fifo = tmp_path / "folder", tmp_path / "fifo"
     folder.mkdir()
     os.mkfifo(fifo)

@@ -99,7 +99,7 @@ def test_missing_file_and_directory_are_refused(tmp_path: Path) -> None:
     assert "is a directory" in str(refusal(tmp_path))
 
 
-def test_a_name_with_control_characters_stays_one_line(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / "a\nb\x1b[31m"
     path.write_text("gibberish")
     assert "\\n" in str(refusal(path))
@@ -130,7 +130,9 @@ def zstd_with_checksum(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, zstd_with_checksum])
-def test_compression_is_known_by_its_magic(compress: Callable[[bytes], bytes], trace_file: Write) -> None:
+def test_compression_is_detected_by_magic_number(
+    compress: Callable[[bytes], bytes], trace_file: Write
+) -> None:
     data = (GOOD * 5000).encode()
     path = trace_file(compress(data) + compress(data), "trace.txt")
     assert sum(map(len, open_trace(path))) == 10_000
@@ -206,16 +208,16 @@ def test_bad_headers_are_refused(trace_file: Write) -> None:
         assert reason in str(refusal(trace_file(text), format=format_))
 
 
-def test_a_file_without_requests(trace_file: Write) -> None:
+def test_file_without_requests_is_refused(trace_file: Write) -> None:
     path = trace_file("fio version 3 iolog\n0 sda add\n")
     assert "no iolog request in the file (1 x file add, open or close)" in str(refusal(path))
 
 
-def test_a_line_without_end(trace_file: Write) -> None:
+def test_endless_line_is_refused(trace_file: Write) -> None:
     assert "a line longer than 1 MiB" in str(refusal(trace_file(b"1" * (6 << 20)), format="spc"))
 
 
-def test_too_many_volumes(trace_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_volumes_are_refused(trace_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traces.formats.screen._MAX_VOLUMES", 10)
     path = trace_file("".join(f"{asu},8,4096,r,0\n" for asu in range(11)))
     assert "different volumes" in str(refusal(path))

@@ -200,7 +200,7 @@ def test_each_text_format_is_parsed(name: str, dress: str, trace_file: Callable[
     assert reader.records == len(expected)
 
 
-def test_what_is_passed_over_is_counted(trace_file: Callable[..., Path]) -> None:
+def test_skipped_records_are_counted(trace_file: Callable[..., Path]) -> None:
     counted = {}
     for name in ("systor17", "etw", "blkparse", "hfplayer", "iolog"):
         _, reader = read(trace_file(TEXT[name][0]))
@@ -213,7 +213,7 @@ def test_what_is_passed_over_is_counted(trace_file: Callable[..., Path]) -> None
     assert counted["iolog"] == {"file add, open or close": 3}
 
 
-def test_blkparse_without_queued_events_takes_issued_or_completed_ones(
+def test_blkparse_without_queued_events_uses_issued_or_completed(
     trace_file: Callable[..., Path],
 ) -> None:
     issued = b"8,0 1 1 0.5 9 D W 8 + 8 [fio]\n8,0 1 2 0.6 9 C W 8 + 8 [0]\n8,0 1 3 0.7 9 D R 16 + 8 [fio]\n"
@@ -228,12 +228,12 @@ def test_blkparse_without_queued_events_takes_issued_or_completed_ones(
         read(trace_file(completed), action="Q")
 
 
-def test_blkparse_takes_one_action_only(trace_file: Callable[..., Path]) -> None:
+def test_blkparse_uses_one_action_only(trace_file: Callable[..., Path]) -> None:
     batch, reader = read(trace_file(TEXT["blkparse"][0]), action="D")
     assert rows(batch, reader) == [(0, R, 282624 * 512, 4096, "259,2")]
 
 
-def test_iolog_version_2_sums_its_waits(trace_file: Callable[..., Path]) -> None:
+def test_iolog_version_2_adds_up_waits(trace_file: Callable[..., Path]) -> None:
     path = trace_file(
         "fio version 2 iolog\nsda add\nsda open\nsda read 0 4096\nsda wait 150\nsda write 4096 512\n"
         "sda wait 50\nsda datasync\nsda close\n"
@@ -246,7 +246,7 @@ def test_iolog_version_2_sums_its_waits(trace_file: Callable[..., Path]) -> None
     ]
 
 
-def test_etw_takes_columns_from_the_header(trace_file: Callable[..., Path]) -> None:
+def test_etw_reads_columns_from_the_header(trace_file: Callable[..., Path]) -> None:
     path = trace_file(
         "BeginHeader\nDiskRead, DiskNum, IOSize, ByteOffset, TimeStamp\n"
         "DiskWrite, DiskNum, IOSize, ByteOffset, TimeStamp\nEndHeader\nDiskWrite, 2, 0x200, 0x1000, 7\n"

@@ -45,7 +45,7 @@ def is_whole(batch: Batch) -> bool:
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("names", ["part1 part2 part3", "000 001 002", "aa ab ac", "part9 part10 part11"])
-def test_a_file_that_was_cut_anywhere(tmp_path: Path, suffix: str, names: str) -> None:
+def test_trace_split_anywhere_is_read(tmp_path: Path, suffix: str, names: str) -> None:
     data = COMPRESSED[suffix](written(tmp_path / "a.csv"))
     third = len(data) // 3
     for number, name in enumerate(names.split()):
@@ -64,7 +64,7 @@ def test_a_file_that_was_cut_anywhere(tmp_path: Path, suffix: str, names: str) -
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("format_", ["slo-ctl", "msr"])
-def test_parts_that_are_traces_of_their_own(tmp_path: Path, suffix: str, format_: str) -> None:
+def test_parts_that_are_complete_traces_are_read(tmp_path: Path, suffix: str, format_: str) -> None:
     """Each with its header, where the format has one."""
     for number in range(3):
         part = written(tmp_path / "a", ROWS[1000 * number : 1000 * (number + 1)], format_)
@@ -74,7 +74,7 @@ def test_parts_that_are_traces_of_their_own(tmp_path: Path, suffix: str, format_
     assert read(tmp_path / "a.csv.part[23]*").offset_bytes.tolist() == [row[2] for row in ROWS[1000:]]
 
 
-def test_lines_compressed_in_parts_without_a_header(tmp_path: Path) -> None:
+def test_separately_compressed_parts_without_header_are_read(tmp_path: Path) -> None:
     lines = written(tmp_path / "a").splitlines(keepends=True)
     for number in range(3):
         part = b"".join(lines[1001 * number : 1001 * (number + 1)])
@@ -82,7 +82,7 @@ def test_lines_compressed_in_parts_without_a_header(tmp_path: Path) -> None:
     assert is_whole(read(tmp_path / "a.csv"))
 
 
-def test_rotated_files_of_which_the_last_is_not_compressed(tmp_path: Path) -> None:
+def test_rotated_files_with_an_uncompressed_last_one_are_read(tmp_path: Path) -> None:
     spc = [f"0,{8 * number},4096,w,{number / 1000}\n".encode() for number in range(300)]
     (tmp_path / "log.1.gz").write_bytes(gzip.compress(b"".join(spc[:200])))
     (tmp_path / "log.2").write_bytes(b"".join(spc[200:]))
@@ -105,7 +105,7 @@ def test_a_part_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     assert reader.notes == ["1 other parts lie beside this one; name a.spc to read all"]
 
 
-def test_commands_read_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_accept_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, second in ((1, 0), (2, 5)):
         lines = "".join(f"0,{8 * n},4096,w,{second + n / 100}\n" for n in range(100))
         (tmp_path / f"a.spc.part{number}.gz").write_bytes(gzip.compress(lines.encode()))

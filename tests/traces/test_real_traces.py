@@ -83,7 +83,7 @@ def test_iozone_overwrites_each_page_33_times(real: Real) -> None:
     assert summary.written_page_count / summary.written_pages == pytest.approx(33, abs=0.5)
 
 
-def test_blktrace_one_action(real: Real) -> None:
+def test_blktrace_with_one_action_is_read(real: Real) -> None:
     path = real("blktrace/sample.blktrace.0")
     for action in "QD":
         reader = open_trace(path, action=action)
@@ -91,7 +91,7 @@ def test_blktrace_one_action(real: Real) -> None:
         assert reader.skipped == {"notify event": 2, f"event other than {action}": 5778}
 
 
-def test_blkparse_one_action(real: Real) -> None:
+def test_blkparse_with_one_action_is_read(real: Real) -> None:
     path = real("blktrace/blkparse_sample_java.txt.zst")
     assert summarise(open_trace(path)).records == 1695
     assert summarise(open_trace(path, action="D")).records == 1694

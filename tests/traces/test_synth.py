@@ -123,7 +123,7 @@ def test_uniform_touches_every_page() -> None:
     assert counts.min() > 250
 
 
-def test_sequential_goes_round() -> None:
+def test_sequential_wraps_around() -> None:
     assert pages("sequential", 10, 25).tolist() == [k % 10 for k in range(25)]
     made = workload("sequential", span_bytes=10 * PAGE, parameters={"bs": "12KiB", "requests": 5})
     assert Batch.concat(list(made)).offset_bytes.tolist() == [0, 3 * PAGE, 6 * PAGE, 0, 3 * PAGE]
@@ -206,5 +206,5 @@ def test_wrong_span_and_seed_are_refused() -> None:
         ("8 GiB", 8 << 30),
     ],
 )
-def test_size_bytes_of_a_workload(text: str, size: int) -> None:
+def test_size_of_a_workload_is_parsed(text: str, size: int) -> None:
     assert size_bytes(text) == size

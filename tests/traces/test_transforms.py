@@ -88,7 +88,7 @@ def test_compact_is_dense_and_keeps_requests_whole(rows: list[Request], order: s
         assert (packed.page_span()[0][0] < before.footprint_pages).all()
 
 
-def test_compact_orders() -> None:
+def test_compact_orders_pages_as_requested() -> None:
     batch = batch_of([(0, 1, 100 * PAGE, PAGE, 1), (1, 1, 5 * PAGE + 7, PAGE, 0), (2, 1, 101 * PAGE, 1, 1)])
     assert Compact([batch])(batch).offset_bytes.tolist() == [2 * PAGE, 7, 3 * PAGE]
     # Pages 100 and 101 of volume 1 adjoin, so they move together, and first.
@@ -141,7 +141,7 @@ def test_merge_keeps_every_record_in_order(traces: list[list[Request]], chunks: 
 
 
 @given(requests, st.integers(1, 7))
-def test_merge_raises_times_that_step_back(rows: list[Request], chunk: int) -> None:
+def test_merge_raises_times_that_go_back(rows: list[Request], chunk: int) -> None:
     merged = Batch.concat([batch for batch, _ in merge_in_time([cut(batch_of(rows), chunk)])])
     assert merged.time_ns.tolist() == list(itertools.accumulate((row[0] for row in rows), max))
     assert merged.offset_bytes.tolist() == [row[2] for row in rows]
@@ -192,7 +192,7 @@ def test_loop_starts_again_after_its_period() -> None:
     assert Batch.concat(list(loop(trace, 2, period_ns=5))).time_ns.tolist() == [0, 10, 20, 30]
 
 
-def test_only_volumes_renumbers() -> None:
+def test_only_volumes_renumbers_volumes() -> None:
     batch = batch_of([(0, 1, 0, 1, 0), (1, 1, 0, 1, 2), (2, 1, 0, 1, 1)])
     kept = OnlyVolumes(["c", "a"], lambda: ["a", "b", "c"])(batch)
     assert kept.time_ns.tolist() == [0, 1]

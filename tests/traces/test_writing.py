@@ -1,4 +1,4 @@
-"""What is written can be read back, and is there whole or not at all."""
+"""Written traces are read back, and writing is atomic."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_written_trace_reads_back_the_same(
         ]
 
 
-def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
+def test_records_that_a_format_cannot_express_are_refused(tmp_path: Path) -> None:
     for format_, row, reason in [
         ("spc", (0, Op.TRIM, 0, 1, 0), "the format knows no trim"),
         ("spc", (0, Op.READ, 100, 1, 0), "offsets must be multiples of 512"),
@@ -88,7 +88,7 @@ def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("old")
     with pytest.raises(TraceError, match="exists already"):
@@ -109,7 +109,9 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["spc/Financial1_10k_reconstructed.spc.zst", "vscsi/cloudPhysicsIO.vscsi.zst"]
 )
-def test_real_traces_survive_our_format(name: str, real: Callable[[str], Path], tmp_path: Path) -> None:
+def test_real_traces_round_trip_through_slo_ctl_format(
+    name: str, real: Callable[[str], Path], tmp_path: Path
+) -> None:
     reader = open_trace(real(name))
     with TraceWriter(tmp_path / "out.zst") as writer:
         for batch in reader:

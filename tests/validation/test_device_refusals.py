@@ -166,7 +166,7 @@ def unchanged(device: Device, call: Callable[[], object]) -> None:
     ],
     ids=str,
 )
-def test_configurations_that_make_no_drive(wrong: dict[str, Any]) -> None:
+def test_impossible_configurations_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(REFUSALS):
         Device(config(**wrong))
 
@@ -204,7 +204,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
-def test_every_preset_makes_a_drive(preset: Any) -> None:
+def test_every_preset_builds_a_drive(preset: Any) -> None:
     blocks_per_die = 24
     drive = Config(
         blocks_per_die=blocks_per_die,

@@ -121,7 +121,7 @@ def test_a_restored_drive_has_the_same_future(
         ({"mapping": "dftl", "cluster_dies": 2, "channels": 2}, "dftl has no clustered blocks"),
     ],
 )
-def test_what_a_mapping_cannot_do_is_refused_by_name(overrides: dict[str, Any], reason: str) -> None:
+def test_unsupported_operation_names_the_mapping(overrides: dict[str, Any], reason: str) -> None:
     with pytest.raises((DriveError, ValueError), match=reason):
         Device(config(**overrides))
 
@@ -221,7 +221,7 @@ def test_device_keys_are_read_and_written_back() -> None:
             engine.plan_of(scenario(trio("uniform"), f"size=512MiB,dies=8,{wrong}"))
 
 
-def test_a_hybrid_drive_answers_a_sequential_fill_in_place() -> None:
+def test_sequential_fill_of_a_hybrid_drive_needs_no_merge() -> None:
     """Nothing is merged, nothing is copied, every page is read from where it was written."""
     device = Device(config(mapping="fast", channels=4, cluster_dies=4))
     tenant = device.create_tenant(640, True, 4)

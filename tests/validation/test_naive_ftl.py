@@ -49,7 +49,7 @@ def both(
     trims=st.sampled_from([0.0, 0.1, 0.45]),
     skew=st.sampled_from([1.0, 4.0]),
 )
-def test_fifo_moves_the_very_pages_that_the_model_moves(
+def test_fifo_moves_exactly_the_pages_of_the_model(
     seed: int,
     pages_per_block: int,
     blocks: int,
@@ -78,7 +78,7 @@ def test_fifo_moves_the_very_pages_that_the_model_moves(
 
 
 @pytest.mark.parametrize("skew", [1.0, 3.0])
-def test_greedy_moves_as_many_pages_as_the_model(skew: float) -> None:
+def test_greedy_moves_about_as_many_pages_as_the_model(skew: float) -> None:
     """Which of equally full blocks is collected is free, so the count is close, not equal."""
     model, device, tenant = both(3, NaiveFtl(261, 32, greedy=True), 225 * 32, 150_000, 0.0, skew)
     counters = device.counters(tenant)

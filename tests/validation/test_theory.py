@@ -46,7 +46,7 @@ def test_policies_with_weights_1_3_6() -> None:
     within_the_bar(proportional_rows(results["proportional-strict"]))
 
 
-def test_the_command_fails_where_a_bar_is_missed(
+def test_command_fails_if_a_bar_is_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = [1.0, 1.005]
@@ -59,7 +59,7 @@ def test_the_command_fails_where_a_bar_is_missed(
     assert "2 of 3 pass" in capsys.readouterr().out
 
 
-def test_a_row_may_be_one_sided() -> None:
+def test_one_sided_bar_is_checked() -> None:
     assert Row("it", 0.5, "at most", 0.1, 0.0, at_most=True).passed
     assert not Row("it", 0.5, "at most", 0.51, 0.0, at_most=True).passed
     assert not Row("it", 0.5, "formula", float("nan"), 0.5).passed

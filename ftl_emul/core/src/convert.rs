@@ -40,14 +40,14 @@ mod tests {
     }
 
     #[test]
-    fn signs_saturate() {
+    fn signed_numbers_saturate() {
         assert_eq!([0, 7, u64::MAX].map(signed), [0, 7, i64::MAX]);
         assert_eq!([-7, 0, 7].map(unsigned), [0, 0, 7]);
     }
 
     #[test]
     #[should_panic(expected = "too large for its type")]
-    fn a_number_is_never_cut_off() {
+    fn numbers_are_never_truncated() {
         exact::<u32>(1_u64 << 32);
     }
 }

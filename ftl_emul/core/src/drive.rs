@@ -380,7 +380,7 @@ mod tests {
     use crate::mapping::page::PageMappingOptions;
 
     #[test]
-    fn a_snapshot_of_a_drive_that_is_too_large_is_refused_with_the_reason() {
+    fn oversized_snapshot_is_refused_with_the_reason() {
         let geometry = Geometry {
             page_bytes: 4096,
             pages_per_block: 8,

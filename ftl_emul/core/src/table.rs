@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starts_zeroed_and_keeps_what_is_written() {
+    fn table_starts_zeroed_and_keeps_written_values() {
         let mut table = Table::<u32>::zeroed(5_000_000).expect("20 MB");
         assert_eq!((table[0], table[4_999_999]), (0, 0));
         table[4_999_999] = 7;
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn a_table_larger_than_memory_costs_only_what_is_touched() {
+    fn large_table_uses_memory_only_for_touched_pages() {
         let mut table = Table::<u32>::zeroed(1 << 34).expect("64 GiB of address space");
         table[(1 << 34) - 1] = 1;
         assert_eq!(table[(1 << 34) - 1], 1);
     }
 
     #[test]
-    fn an_impossible_size_is_refused() {
+    fn impossible_table_size_is_refused() {
         assert!(matches!(Table::<u64>::zeroed(usize::MAX / 4), Err(FtlError::OutOfMemory { .. })));
     }
 }

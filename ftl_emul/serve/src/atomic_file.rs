@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_and_leaves_nothing_beside() {
+    fn file_is_replaced_without_leftovers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         replace(&path, b"one").unwrap();
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_keeps_the_old_content() {
+    fn failed_write_keeps_the_old_content() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         replace(&path, b"one").unwrap();

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_is_written_and_reads_zeroes_elsewhere() {
+    fn written_data_is_kept_and_holes_read_as_zeroes() {
         let (_folder, backing) = backing();
         backing.write(&[7; 5000], 4000, true).unwrap();
         let mut found = vec![1; 6000];
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_flush_that_failed_nothing_is_taken() {
+    fn nothing_is_accepted_after_a_failed_flush() {
         let (_folder, mut backing) = backing();
         // It cannot be synced.
         backing.file = File::options().read(true).write(true).open("/dev/null").unwrap();

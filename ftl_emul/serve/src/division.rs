@@ -222,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn blocks_that_one_does_not_have_come_from_the_others() {
+    fn missing_blocks_come_from_other_namespaces() {
         let mut ops = [5, 3, 9];
         shift(&mut ops, 1, -6);
         assert_eq!(ops, [2, 0, 9]);
@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_is_kept_and_nobody_gets_less_than_it_needs(
+        fn fitting_settings_are_kept_and_minimums_respected(
             wanted in proptest::collection::vec(0u64..u64::MAX / 64, 1..9),
             minimum in 0u64..100,
             more in 0u64..1_000,

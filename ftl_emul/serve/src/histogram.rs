@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn only_reads_and_writes_are_counted_each_for_itself() {
+    fn reads_and_writes_are_counted_separately() {
         let histograms = Histograms::default();
         for op in [Op::Write, Op::Write, Op::Trim, Op::WriteZeroes, Op::Flush] {
             histograms.record(op, Duration::from_millis(3));

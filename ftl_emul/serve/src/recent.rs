@@ -222,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_is_kept_to_one_part_in_64(ns in 0u64..3_600_000_000_000) {
+        fn values_are_kept_within_one_part_in_64(ns in 0u64..3_600_000_000_000) {
             let kept = value_of(bucket_of(ns));
             let unit = f64::from(1 << UNIT_BITS);
             prop_assert!((kept - ns as f64).abs() <= unit.max(ns as f64 / 64.0), "{ns} is kept as {kept}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_left_out() {
+    fn older_values_are_left_out() {
         let growing = Growing::default();
         growing.record(1_000_000_000);
         let before = growing.now();

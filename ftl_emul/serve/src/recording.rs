@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn one_recording_at_a_time() {
+    fn second_recording_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         make(folder.path(), "page", true, 8);
         let server = open(folder.path());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_memory_drops_and_counts() {
+    fn full_buffer_drops_and_counts_requests() {
         let recording = Arc::new(Recording::new(vec!["a".into(), "b".into()], 1.0));
         for _ in 0..MAX_REQUESTS {
             drop(recording.arrived(0, Op::Read, 0, 512));

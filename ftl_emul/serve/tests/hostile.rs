@@ -10,7 +10,7 @@ use ftl_serve::hostile::{Device, Door};
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn no_input_of_the_corpora_makes_a_front_end_panic() {
+fn corpus_inputs_do_not_panic_a_front_end() {
     // Front ends end a connection at a panic and go on, so that nothing else shows one.
     panic::set_hook(Box::new(|what| {
         PANICS.fetch_add(1, Ordering::Relaxed);

@@ -43,7 +43,7 @@ POLICIES: dict[str, PolicyEntry] = {
         Algorithm1, "FAST'15, Algorithm 1 exactly as printed; starves the VM with the highest u"
     ),
     "proportional": PolicyEntry(
-        Proportional, "shares by weight, work-conserving: what one VM does not use goes to the others", "wfq"
+        Proportional, "shares by weight, work-conserving: unused shares go to the other VMs", "wfq"
     ),
     "proportional-strict": PolicyEntry(
         ProportionalStrict,

@@ -22,7 +22,7 @@ _SETTLED_POOL_SHARE = 0.5
 _GAIN = 0.7
 """Part of the way to the best split that a plan goes: curves are refitted where it ends."""
 _RATE_MEMORY_SAMPLES = 8.0
-"""Rates and u are averages over so many windows."""
+"""Rates and u are averages over this many windows."""
 _WRITES_FROM = 0.02
 """Part of all writes from which on a VM's u has to be settled."""
 _WORTH_RESCHEDULING = 0.02

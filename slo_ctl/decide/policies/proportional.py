@@ -40,9 +40,9 @@ from slo_ctl.decide.ops_plan import (
 from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, TimingModel, VmSample
 
 MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
-"""Rates and queueing are averages over so many windows; what a unit costs, over so many."""
+"""Windows over which rates and queueing, and the costs of a unit, are averaged."""
 COST_MEMORY_REQUESTS = 1000.0
-"""What a unit costs is an average over no fewer requests: of a few, some wait for a step of GC and most do
+"""The cost of a unit is an average over no fewer requests: of a few, some wait for a step of GC and most do
 not, and as weights are relative, the noise of one VM would change those of all."""
 INTEGRAL_GAIN = 0.15
 """Of the relative error of a share, per window."""
@@ -187,7 +187,7 @@ class Proportional:
         moving = summary(plans)
         reasons = (moving,) if moving and bool(moving) != bool(state.moving) else ()
         if state.moving and not moving:
-            reasons = ("no further move of OPS pays",)
+            reasons = ("no further OPS move pays off",)
         if sample.timing.model is TimingModel.NONE:
             state = replace(state, meters=meters, ops=ops, moving=moving, circumstances=circumstances)
             return state, Decision(moves=moves, plans=plans, reasons=reasons)
@@ -253,7 +253,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
 
     As in a fluid queue, a VM is entitled to its share while it has requests waiting: of a window in which it
     wanted no more, or paused, it is due what it used. So a VM that pauses makes up for nothing, and where
-    nobody takes more than its share all terms stay. A VM whose term is at its most is due what it used, too:
+    no VM takes more than its share all terms stay. A VM whose term is at its most is due what it used, too:
     no weight helps it, and the terms of all others would fall to their least, where they correct nothing.
     """
     claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
@@ -369,4 +369,4 @@ def _lower(one: float | None, other: float | None) -> float | None:
 def _overcommitted(due: Entitlements) -> tuple[str, ...]:
     if not due.overcommitted:
         return ()
-    return ("the minimums exceed what the device delivers: they are kept in proportion",)
+    return ("the minimums exceed the capacity of the device: they are reduced in proportion",)

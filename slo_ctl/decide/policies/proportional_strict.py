@@ -34,11 +34,11 @@ LEAST_PACE, MOST_PACE = 0.3, 1.6
 SPEED_UP = 2.0
 """Times its share: what the bottleneck may have in case a fast phase comes."""
 LEAD_MEMORY_WINDOWS = 200.0
-"""Leads fade over so many windows."""
+"""Leads fade over this many windows."""
 GIVEN_UP = 0.02
 """Part of the level: the last percents would cost the others most of their OPS, and all wait for their GC."""
 SERVICE_MEMORY_WINDOWS = 12.0
-"""Times of requests are means over so many windows."""
+"""Times of requests are means over this many windows."""
 LEAST_OPS = 0.01
 """OPS that an active VM keeps, relative to its logical size: below, GC thrashes."""
 KEPT_FROM = 0.97
@@ -198,7 +198,7 @@ class Need:
         return max(float(self.least_blocks), self.curve.ops_at(u))
 
     def level(self, timing: FlashTiming, blocks: float) -> float:
-        """Rate with so many blocks."""
+        """Rate with this many blocks."""
         gc_us = self.speed.gc_pages * gc_time_us(timing, self.curve.u_at(blocks))
         iops = self.speed.outstanding * _US_PER_S / (self.speed.base_us + gc_us)
         return iops * self.units_per_request / self.weight if iops < self.max_iops else math.inf
@@ -474,6 +474,6 @@ def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tu
     now = {v.vm: v.ops_blocks for v in sample.vms}
     reached = min((v.level(sample.timing, now[v.vm]) for v in vms if v.max_iops == math.inf), default=0.0)
     if reached >= (1.0 - WORTH_LEVEL) * level and not notes:
-        # Good enough: nobody needs more than it has.
+        # Good enough: no VM needs more than it has.
         wanted = {vm: min(blocks, now[vm]) for vm, blocks in wanted.items()}
     return {vm: wanted.get(vm, least[vm]) for vm in least}, notes

@@ -105,12 +105,12 @@ _NOISE = re.compile(r"\x1b\[[0-9;]*m|Usage: nvme .*", re.DOTALL)
 _HINTS = (
     (
         ("invalid command opcode", "invalid opcode", "0x4001", "(0x1)"),
-        "the drive does not have this command: see `slo-ctl device show` for what it offers",
+        "the drive lacks this command: `slo-ctl device show` lists its features",
     ),
     (("permission denied", "operation not permitted"), "run it as root"),
     (
         ("namespace insufficient capacity", "ns_insufficient_cap", "0x4115", "0x115"),
-        "ask for less: `slo-ctl device show` has what is unallocated",
+        "choose a smaller size: `slo-ctl device show` has the unallocated capacity",
     ),
     (
         ("fdp disabled", "0x4029", "0x29"),
@@ -228,7 +228,7 @@ class NvmeTool:
     def run_raw(self, command: str, device: str | None = None, options: Sequence[str] = ()) -> bytes:
         """The same, of a command that prints no text."""
         if device is not None and not _DEVICE.fullmatch(device):
-            raise NvmeError(f"{device!r} is no NVMe device", "such as /dev/nvme0 or /dev/nvme0n1")
+            raise NvmeError(f"{device!r} is not an NVMe device", "such as /dev/nvme0 or /dev/nvme0n1")
         return self._run(
             [self.program, *self.version.words(command), *([device] if device else []), *options]
         )

@@ -32,7 +32,7 @@ from slo_ctl.profile.store import NodeShare, Profile, ProfileStore, rows
 from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
 
 _TIMEOUT_S = 1.0
-"""How often the budget is looked at while nobody says anything."""
+"""How often the budget is checked while no node sends anything."""
 
 
 @dataclass(slots=True)
@@ -155,7 +155,9 @@ class Coordinator:
             f"{odd.noise:.0%}"
         )
         collected.left_out[odd.node] = reason
-        progress.note(f"{names[odd.node]} is left out: {reason}; what it measured is measured again")
+        progress.note(
+            f"{names[odd.node]} is left out: {reason}; its measurements are repeated on other nodes"
+        )
         return {odd.node}
 
 
@@ -163,7 +165,7 @@ def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
     reasons = "; ".join(f"{names[node]}: {reason}" for node, reason in sorted(left_out.items()))
     return UserError(
         f"no nodes remain ({reasons})",
-        "what was measured before is kept: run the same command again to continue",
+        "completed measurements are kept: run the same command again to continue",
     )
 
 

@@ -385,9 +385,9 @@ def serve_rank(world: World, request: Request, around: Surroundings) -> None:
     world.leave(end is not None and end.orderly)
     if end is None:
         raise UserError(
-            f"rank {MASTER}, which hands out the work, is lost: nothing was heard of it for "
+            f"rank {MASTER}, which distributes the work, is lost: it sent nothing for "
             f"{MASTER_SILENT_S:.0f} s",
-            "what was measured is kept on its host: the same command again continues from there",
+            "measurements are kept on its host: run the same command again to continue",
         )
 
 

@@ -281,7 +281,7 @@ class Schedule:
         self._costs.learn(work, math.fsum(each.elapsed_s for each in measurements))
 
     def lose(self, node: Node) -> None:
-        """The node does nothing more; what it was at is due again."""
+        """The node does nothing more; its current work is open again."""
         self._nodes -= 1
         if node in self._at:
             repetition, work = self._at.pop(node)

@@ -48,7 +48,7 @@ def cost(guest: Guest, what: str, number: str) -> set[str]:
     return next((set(line.split()[1:]) for line in lines if line.split()[0] == number), set())
 
 
-def test_io_cost_of_a_profile_is_in_force_and_goes_off_again(guest: Guest) -> None:
+def test_io_cost_of_a_profile_is_set_and_restored(guest: Guest) -> None:
     name = guest.disk("PLAIN0")
     number = guest.number(name)
     before = guest.run(f"cat /sys/block/{name}/queue/scheduler").stdout

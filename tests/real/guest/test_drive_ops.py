@@ -115,7 +115,7 @@ def said(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def test_weights_u_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
+def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     guest = drive.guest
     shown = guest.run(f"slo-ctl device show /dev/{drive.name}", timeout_s=_COMMAND_S).stdout
     assert "isolated OPS by namespaces with OPS of their own" in shown

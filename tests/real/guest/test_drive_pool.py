@@ -113,7 +113,7 @@ def ratio(iops: dict[str, float]) -> float:
     return iops["web"] / iops["db"]
 
 
-def test_weights_count_between_namespaces_of_a_drive(guest: Guest) -> None:
+def test_weights_are_enforced_between_namespaces_of_a_drive(guest: Guest) -> None:
     time.sleep(3.0)
     without = first_that(_in_turn, lambda: measured(guest, "without slo-ctl"))
     assert _in_turn(without)
@@ -151,7 +151,7 @@ def _as_weights(iops: dict[str, float]) -> bool:
     return found == {vm: pytest.approx(weight / total, rel=_WITHIN) for vm, weight in _WEIGHTS.items()}
 
 
-def test_a_namespace_that_is_attached_later_has_its_minimum(guest: Guest) -> None:
+def test_namespace_attached_later_gets_its_minimum(guest: Guest) -> None:
     attach(guest, "attach-ns")
     nsid_files = f"/sys/block/{guest.controller('POOL0')}n*/nsid"
     until(guest, f"grep -qx {_NSIDS['mail']} {nsid_files}", 60.0, show="nvme list")

@@ -69,7 +69,7 @@ def test_detached_namespace_is_seen(guest: Guest) -> None:
     assert output["notes"] == []
 
 
-def test_attached_after_a_look_it_has_a_block_device(guest: Guest) -> None:
+def test_namespace_attached_after_a_scan_has_a_block_device(guest: Guest) -> None:
     name = guest.controller("MULTI0")
     cntlid = guest.run(f"cat /sys/class/nvme/{name}/cntlid").stdout.strip()
     guest.run(f"nvme attach-ns /dev/{name} -n 3 -c {cntlid} && nvme ns-rescan /dev/{name} && udevadm settle")
@@ -101,7 +101,7 @@ def test_device_show_names_emulation_and_isolation(guest: Guest) -> None:
     assert "separation by FDP" in text
 
 
-def test_fdp_statistics_become_a_waf_by_real_writes(guest: Guest) -> None:
+def test_fdp_statistics_give_a_waf_of_real_writes(guest: Guest) -> None:
     name = next(each["name"] for each in shown(guest, "FDP0")["namespaces"] if each["nsid"] == 1)
     guest.run("cat >/root/watch.py", stdin=_WATCH)
     done = guest.run(
@@ -118,7 +118,7 @@ def test_fdp_statistics_become_a_waf_by_real_writes(guest: Guest) -> None:
     assert waf["emulated"]
 
 
-def test_doctor_tells_version_and_management(guest: Guest) -> None:
+def test_doctor_reports_version_and_management(guest: Guest) -> None:
     output = json.loads(slo_ctl(guest, "doctor --json", check=False))
     found = {each["name"]: each for each in output["requirements"]}
     assert found["nvme-cli"]["satisfied"]

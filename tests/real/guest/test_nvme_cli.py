@@ -142,13 +142,13 @@ def kept(guest: Guest, controller: str) -> None:
 
 
 @pytest.mark.parametrize("command", ANSWERED)
-def test_a_command_is_answered(connected: Connected, command: str) -> None:
+def test_command_has_the_expected_reply(connected: Connected, command: str) -> None:
     status, output = nvme(connected, command)
     assert status == 0, output
 
 
 @pytest.mark.parametrize(("command", "reason"), REFUSED)
-def test_what_there_is_not_is_refused_by_the_status_for_it(
+def test_unsupported_commands_fail_with_the_right_status(
     connected: Connected, command: str, reason: str
 ) -> None:
     status, output = nvme(connected, command)

@@ -58,7 +58,7 @@ def connected(booted: Guest) -> Iterator[Connected]:
     shutil.rmtree(root, ignore_errors=True)
 
 
-def test_the_kernel_takes_it_for_a_drive(connected: Connected) -> None:
+def test_kernel_connects_the_emulated_drive(connected: Connected) -> None:
     sizes = [connected.guest.run(f"blockdev --getsize64 /dev/{disk}").stdout for disk in connected.disks]
     assert [int(size) >> 20 for size in sizes] == [192, 32]
     kernel = connected.guest.run(f"dmesg | grep {connected.controller}").stdout
@@ -70,7 +70,7 @@ def test_the_kernel_takes_it_for_a_drive(connected: Connected) -> None:
     assert (int(controller["tnvmcap"]) >> 20, int(controller["unvmcap"]) >> 20) == (288, 64)
 
 
-def test_what_is_written_is_read(connected: Connected) -> None:
+def test_written_data_is_read_back(connected: Connected) -> None:
     job = (
         f"fio --name=v --filename=/dev/{connected.disks[0]} --direct=1 --ioengine=libaio --iodepth=16"
         " --rw=randwrite --bsrange=4k-256k --size=24m --verify=crc32c --do_verify=1 --verify_fatal=1"
@@ -81,7 +81,7 @@ def test_what_is_written_is_read(connected: Connected) -> None:
     assert done["read"]["io_bytes"] == done["write"]["io_bytes"] == 24 << 20
 
 
-def test_a_file_system_is_sound_and_gives_space_back(connected: Connected) -> None:
+def test_file_system_is_consistent_and_discards(connected: Connected) -> None:
     disk = f"/dev/{connected.disks[1]}"
     connected.guest.run(
         f"mkfs.ext4 -q {disk} && mount {disk} /mnt && cp /usr/bin/bash /mnt/ && sync && umount /mnt"
@@ -96,7 +96,7 @@ def test_a_file_system_is_sound_and_gives_space_back(connected: Connected) -> No
     assert after == 0
 
 
-def test_its_logs_have_the_writes_of_flash(connected: Connected) -> None:
+def test_logs_report_flash_writes(connected: Connected) -> None:
     device = f"/dev/{connected.controller}"
     smart = json.loads(connected.guest.run(f"nvme smart-log {device} -o json").stdout)
     extended = json.loads(connected.guest.run(f"nvme ocp smart-add-log {device} -o json").stdout)
@@ -110,7 +110,7 @@ def test_its_logs_have_the_writes_of_flash(connected: Connected) -> None:
     assert units["hi"] << 64 | units["lo"] == media
 
 
-def test_the_kernel_sees_a_change_of_size_and_survives_a_new_server(connected: Connected) -> None:
+def test_kernel_sees_a_new_size_and_survives_a_server_restart(connected: Connected) -> None:
     disk = f"/dev/{connected.disks[1]}"
     with connected.server.control() as control:
         control.resize("b", 36 << 20)
@@ -155,7 +155,7 @@ class NvmeCli:
         self.until(listed if there else f"! {listed}")
 
 
-def test_a_namespace_is_created_attached_formatted_and_deleted(connected: Connected) -> None:
+def test_namespace_is_created_attached_formatted_and_deleted(connected: Connected) -> None:
     guest = connected.guest
     nvme = NvmeCli(guest, connected.controller)
     blocks = (32 << 20) // 512
@@ -193,7 +193,7 @@ def test_a_namespace_is_created_attached_formatted_and_deleted(connected: Connec
     assert "Insufficient Capacity" in refused.stdout + refused.stderr
 
 
-def test_placement_logs_have_what_the_ftl_counts(connected: Connected) -> None:
+def test_placement_logs_match_the_counters_of_the_ftl(connected: Connected) -> None:
     nvme = NvmeCli(connected.guest, connected.controller)
     (configuration,) = nvme.json("fdp configs --endgrp-id=1")["configs"]
     assert (configuration["nrg"], configuration["nruh"]) == (1, 1024)
@@ -216,7 +216,7 @@ def test_placement_logs_have_what_the_ftl_counts(connected: Connected) -> None:
     assert int(group["data_units_written"]) == -(-host // 10**9)
 
 
-def test_ops_are_moved_by_a_vendor_command(connected: Connected) -> None:
+def test_vendor_command_moves_ops(connected: Connected) -> None:
     nvme = NvmeCli(connected.guest, connected.controller)
 
     def ops() -> list[int]:

@@ -38,7 +38,7 @@ def test_apt_installs_the_whole_package(guest: Guest) -> None:
     assert guest.run("dpkg --verify slo-ctl").stdout == ""
 
 
-def test_the_daemon_came_up_with_the_host_and_says_so(guest: Guest) -> None:
+def test_daemon_starts_at_boot_and_notifies_systemd(guest: Guest) -> None:
     """Type=notify: active means that the daemon itself said that it is ready."""
     guest.run("systemctl is-system-running --wait", timeout_s=_TIMEOUT_S)
     found = properties(guest, "ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
@@ -51,7 +51,7 @@ def test_the_daemon_came_up_with_the_host_and_says_so(guest: Guest) -> None:
     }
 
 
-def test_the_watchdog_is_fed(guest: Guest) -> None:
+def test_watchdog_is_notified(guest: Guest) -> None:
     def fed() -> int:
         return int(properties(guest, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
 
@@ -82,7 +82,7 @@ def test_status_comes_from_the_daemon(guest: Guest) -> None:
     assert "format_version" in status
 
 
-def test_an_emulated_ssd_is_served_by_its_unit(guest: Guest) -> None:
+def test_unit_serves_an_emulated_ssd(guest: Guest) -> None:
     """Within what the unit is allowed; what a client has flushed is there after SIGKILL."""
     guest.run(
         "slo-ctl device create name=ssd0,preset=fast15,size=64MiB,op=15% --namespace name=web",
@@ -107,7 +107,7 @@ def test_an_emulated_ssd_is_served_by_its_unit(guest: Guest) -> None:
     assert guest.run("systemctl show slo-ctl-ftl@ssd0 -P Result").stdout == "success\n"
 
 
-def test_a_profile_is_refined_by_its_unit(guest: Guest) -> None:
+def test_profile_unit_refines_the_profile(guest: Guest) -> None:
     """Within what the unit is allowed; a minute of the night is a few seconds here."""
     guest.run(
         "cd /run/systemd/system && mkdir slo-ctl-profile@.service.d && cat >$_/short.conf"

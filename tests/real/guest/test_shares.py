@@ -115,7 +115,7 @@ def assert_shares(guest: Guest, weights: dict[str, int]) -> None:
     assert found == expected
 
 
-def test_weights_come_out_as_shares_by_the_profile(guest: Guest) -> None:
+def test_weights_become_shares_with_the_profile(guest: Guest) -> None:
     guest.run("cat >/root/before", stdin=state(guest))
     without, _ = shares(guest)
     assert without["c"] < 0.45
@@ -128,7 +128,7 @@ def test_weights_come_out_as_shares_by_the_profile(guest: Guest) -> None:
     assert_shares(guest, _WEIGHTS)
 
 
-def test_a_weight_is_changed_live(guest: Guest) -> None:
+def test_weight_change_takes_effect_live(guest: Guest) -> None:
     guest.run("slo-ctl vm set a weight=6", timeout_s=120)
     until_weights(guest, a=600, b=300, c=600)
     assert_shares(guest, {**_WEIGHTS, "a": 6})
@@ -154,7 +154,7 @@ def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
     until_weights(guest, a=100, b=300, c=600)
 
 
-def test_vms_that_start_after_a_power_failure_have_it_all_again(guest: Guest) -> None:
+def test_settings_are_back_after_a_power_failure(guest: Guest) -> None:
     """What was set is gone with the kernel; what `vm set` wrote is kept, and so is the profile."""
     guest.run("sync; slo-ctl vm set a weight=2", timeout_s=120)
     guest.reboot(hard=True)

@@ -14,7 +14,7 @@ from .machine import Guest
 GUEST = GENERAL
 
 
-def test_systemd_is_up_and_content(booted: Guest) -> None:
+def test_systemd_boots_without_failed_units(booted: Guest) -> None:
     state = booted.run("systemctl is-system-running --wait", check=False, timeout_s=120)
     assert state.stdout.strip() == "running", booted.run("systemctl --failed --no-pager", check=False).stdout
 
@@ -38,7 +38,7 @@ def test_namespaces_have_the_ids_they_were_given(booted: Guest) -> None:
         assert {each["nsid"] for each in listed["nsid_list"]} == all_of_them
 
 
-def test_fdp_and_ocp_logs_are_there(booted: Guest) -> None:
+def test_fdp_and_ocp_logs_exist(booted: Guest) -> None:
     statistics = json.loads(
         booted.run(f"nvme fdp stats /dev/{booted.controller('FDP0')} -e 1 -o json").stdout
     )
@@ -65,7 +65,7 @@ def test_libvirtd_answers_and_can_emulate(booted: Guest) -> None:
     assert "<domain type='qemu'" in booted.run("virsh capabilities").stdout.replace('"', "'")
 
 
-def test_files_go_in_and_out(booted: Guest, tmp_path: Path) -> None:
+def test_files_can_be_copied_in_and_out(booted: Guest, tmp_path: Path) -> None:
     content = os.urandom(1 << 20)
     (tmp_path / "in").write_bytes(content)
     booted.put(tmp_path / "in", "/root/in")
@@ -73,7 +73,7 @@ def test_files_go_in_and_out(booted: Guest, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == content
 
 
-def test_commands_tell_how_they_ended(booted: Guest) -> None:
+def test_commands_return_their_exit_status(booted: Guest) -> None:
     result = booted.run("cat; echo no >&2; exit 3", check=False, stdin="yes")
     assert (result.rc, result.stdout, result.stderr) == (3, "yes", "no\n")
     with pytest.raises(AssertionError, match="code 3"):

@@ -84,7 +84,7 @@ def shown(guest: Guest, *names: str) -> set[str]:
     return set(guest.run(f"systemctl show {asked} -- '{_SCOPE.unit}'").stdout.splitlines())
 
 
-def test_properties_are_in_force_and_taken_back(guest: Guest) -> None:
+def test_properties_take_effect_and_are_restored(guest: Guest) -> None:
     name = guest.disk("PLAIN0")
     before = files(guest)
     assert "io.max" not in before
@@ -128,7 +128,7 @@ def test_latency_target_is_set_and_restored_through_systemd(guest: Guest) -> Non
     assert "target=" not in files(guest)
 
 
-def test_a_limit_that_somebody_wrote_past_systemd_stays(guest: Guest) -> None:
+def test_limit_written_without_systemd_is_kept(guest: Guest) -> None:
     """systemd would write `max` in its place, as the second half shows."""
     guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' IOAccounting=yes")
     guest.run(f"echo '{number(guest)} wbps=5000000' >'{_SCOPE.folder}/io.max'")

@@ -62,7 +62,7 @@ def plugged(booted: Guest) -> Iterator[Plugged]:
     shutil.rmtree(root, ignore_errors=True)
 
 
-def test_the_kernel_has_a_disk_with_queues(plugged: Plugged) -> None:
+def test_kernel_has_a_disk_with_queues(plugged: Plugged) -> None:
     plugged.wait_for_size(96 * _MIB)
     folder = f"/sys/block/{plugged.disk}"
     assert plugged.guest.run(f"ls {folder}/mq | wc -l").stdout.strip() == "1"  # one CPU uses one of two
@@ -73,7 +73,7 @@ def test_the_kernel_has_a_disk_with_queues(plugged: Plugged) -> None:
     assert int(granularity) == page_bytes
 
 
-def test_what_is_written_is_read(plugged: Plugged) -> None:
+def test_written_data_is_read_back(plugged: Plugged) -> None:
     job = (
         f"fio --name=v --filename={plugged.path} --direct=1 --ioengine=libaio --iodepth=16"
         " --rw=randwrite --bsrange=4k-256k --size=24m --verify=crc32c --do_verify=1 --verify_fatal=1"
@@ -84,7 +84,7 @@ def test_what_is_written_is_read(plugged: Plugged) -> None:
     assert done["read"]["io_bytes"] == done["write"]["io_bytes"] == 24 * _MIB
 
 
-def test_a_file_system_is_sound_and_gives_space_back(plugged: Plugged) -> None:
+def test_file_system_is_consistent_and_discards(plugged: Plugged) -> None:
     disk = plugged.path
     plugged.guest.run(
         f"mkfs.ext4 -q {disk} && mount {disk} /mnt && cp /usr/bin/bash /mnt/ && sync && umount /mnt"
@@ -96,13 +96,13 @@ def test_a_file_system_is_sound_and_gives_space_back(plugged: Plugged) -> None:
     plugged.guest.run(f"blkdiscard --zeroout --length 8M {disk} && cmp -n 8388608 {disk} /dev/zero")
 
 
-def test_the_kernel_sees_a_change_of_size(plugged: Plugged) -> None:
+def test_kernel_sees_a_new_size(plugged: Plugged) -> None:
     with plugged.server.control() as control:
         control.resize("a", 97 * _MIB)
     plugged.wait_for_size(97 * _MIB)
 
 
-def test_a_killed_server_under_load_is_not_noticed(plugged: Plugged) -> None:
+def test_guest_does_not_notice_a_killed_server_under_load(plugged: Plugged) -> None:
     """Writes in flight are carried out by the next server; fio reads back all that it has written."""
     job = (
         f"fio --name=k --filename={plugged.path} --direct=1 --ioengine=libaio --iodepth=16"

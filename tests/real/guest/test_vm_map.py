@@ -110,7 +110,7 @@ def web_runs(host: Host) -> Iterator[None]:
     host.vms.destroy("web")
 
 
-def test_a_drive_that_cannot_create_is_named_and_nothing_is_left(host: Host) -> None:
+def test_drive_without_create_is_named_and_left_unchanged(host: Host) -> None:
     said = host.refused(f"map web --device /dev/{host.drive} --size 64MiB --yes")
     assert "QEMU's emulated drive claims namespace management (oacs bit 3), and lacks the command" in said
     assert f"--adopt {_DETACHED}" in said
@@ -119,7 +119,7 @@ def test_a_drive_that_cannot_create_is_named_and_nothing_is_left(host: Host) -> 
 
 @pytest.mark.usefixtures("web_runs")
 class TestRunning:
-    def test_a_detached_namespace_becomes_a_disk_of_a_vm_that_runs(self, host: Host) -> None:
+    def test_detached_namespace_becomes_a_disk_of_a_running_vm(self, host: Host) -> None:
         assert host.attached() == {_FIRST, _SECOND}
         made = json.loads(host.done(f"map web --device /dev/{host.drive} --adopt {_DETACHED} --yes --json"))
         assert (made["nsid"], made["complete"], made["created"], made["attached_by_us"]) == (
@@ -142,7 +142,7 @@ class TestRunning:
             said = host.refused(f"map db --device /dev/{host.drive} --adopt {named} --yes")
             assert f"namespace {_DETACHED} of {host.drive} is in use: mapped to VM web" in said
 
-    def test_it_is_not_taken_from_a_vm_that_runs_unless_asked_to(self, host: Host) -> None:
+    def test_unmap_of_a_running_vm_needs_unplug(self, host: Host) -> None:
         said = host.refused(f"unmap web {_DETACHED} --yes")
         assert "in use: disk vda of VM web" in said
         assert "--unplug" in said
@@ -165,7 +165,7 @@ def test_namespaces_in_use_are_not_adopted(host: Host) -> None:
     host.guest.run("umount /mnt; virsh undefine mail")
 
 
-def test_a_slice_killed_in_the_middle_of_mapping_and_of_unmapping(host: Host) -> None:
+def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
     words = f"--device /dev/{host.drive} --adopt {_DETACHED} --size 64MiB --yes"
     controller = host.guest.run(f"cat /sys/class/nvme/{host.drive}/cntlid").stdout.strip()
     host.guest.run(

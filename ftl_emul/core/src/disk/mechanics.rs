@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn seeks_are_as_long_as_the_data_sheet_says_and_never_shorter_for_further() {
+    fn seek_times_match_the_data_sheet_and_grow_with_distance() {
         for preset in DISK_PRESETS {
             let disk = Mechanics::new(preset.parameters).unwrap();
             let (p, count) = (preset.parameters, disk.cylinders());
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_platter_comes_round_within_a_revolution(at_ns in 0..u64::MAX / 2, offset in 0..300_000_000_000u64) {
+        fn rotational_wait_is_below_one_revolution(at_ns in 0..u64::MAX / 2, offset in 0..300_000_000_000u64) {
             let disk = Mechanics::new(DISK_PRESETS[0].parameters).unwrap();
             let place = disk.place(offset);
             let wait_ns = disk.rotation_wait_ns(at_ns, place.angle);
@@ -181,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn neighbours_follow_each_other_under_the_head(offset in 0..299_000_000_000u64, length in 1..1_000_000u64) {
+        fn adjacent_sectors_pass_the_head_in_order(offset in 0..299_000_000_000u64, length in 1..1_000_000u64) {
             let disk = Mechanics::new(DISK_PRESETS[0].parameters).unwrap();
             let (here, there) = (disk.place(offset), disk.place(offset + length));
             if disk.rate_bytes_ns(offset) == disk.rate_bytes_ns(offset + length) {

@@ -34,7 +34,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_on_one_disk_and_units_take_turns(
+        fn every_byte_is_on_one_disk_and_units_are_round_robin(
             disks in 1..5u64, unit_bytes in 1..9u64, offset in 0..200u64, length in 0..60u64,
         ) {
             let stripe = Stripe { disks, unit_bytes };

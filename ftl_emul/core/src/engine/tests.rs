@@ -107,7 +107,7 @@ fn weighted_fair_queueing_divides_device_time_by_weight() {
 }
 
 #[test]
-fn a_scheduler_chosen_while_requests_wait_serves_them_all_its_own_way() {
+fn new_scheduler_serves_requests_already_waiting() {
     let (mut mapping, mut engine) = device(4, TimingModel::Full { copyback: true }, SchedulerPolicy::Fifo);
     let weights = [1.0, 3.0];
     let tenants: Vec<TenantId> =
@@ -143,7 +143,7 @@ fn a_scheduler_chosen_while_requests_wait_serves_them_all_its_own_way() {
 }
 
 #[test]
-fn results_do_not_depend_on_how_input_is_cut() {
+fn results_do_not_depend_on_how_input_is_split() {
     let run = |chunk: usize| {
         let (mut mapping, mut engine) = device(3, TimingModel::Full { copyback: true }, SchedulerPolicy::RoundRobin);
         let tenants: Vec<TenantId> =
@@ -229,7 +229,7 @@ fn requests_beyond_the_namespace_are_refused_whole() {
 }
 
 #[test]
-fn the_end_of_a_submitted_request_is_told_as_soon_as_it_is_known() {
+fn completion_time_is_reported_as_soon_as_it_is_known() {
     let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
     let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
     engine.open_queue(tenant, Arrival::Live).unwrap();
@@ -267,7 +267,7 @@ fn two_tenants(policy: SchedulerPolicy, ops_blocks: u64) -> (PageMapping, Engine
 }
 
 #[test]
-fn a_read_waits_for_a_step_of_a_neighbours_gc_and_not_for_a_whole_pass() {
+fn read_waits_for_one_step_of_a_neighbours_gc_only() {
     let (mut mapping, mut engine, [writer, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
     engine.open_queue(writer, Arrival::Closed { queue_depth: 8 }).unwrap();
     engine.open_queue(reader, Arrival::Closed { queue_depth: 1 }).unwrap();
@@ -285,7 +285,7 @@ fn a_read_waits_for_a_step_of_a_neighbours_gc_and_not_for_a_whole_pass() {
 }
 
 #[test]
-fn moves_beside_requests_take_no_more_than_their_budget() {
+fn moves_take_at_most_their_budget() {
     for budget in [0.02, 0.1] {
         let (mut mapping, mut engine, tenants) = two_tenants(SchedulerPolicy::WeightedFair, 300);
         engine.set_move_budget(budget).unwrap();
@@ -310,7 +310,7 @@ fn moves_beside_requests_take_no_more_than_their_budget() {
 }
 
 #[test]
-fn moves_cost_requests_on_all_dies_no_more_than_their_budget() {
+fn moves_cost_requests_on_all_dies_at_most_their_budget() {
     let pages_read = |moved_blocks: u64| {
         let (mut mapping, mut engine, [idle, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
         engine.open_queue(reader, Arrival::Closed { queue_depth: 32 }).unwrap();
@@ -363,7 +363,7 @@ fn moves_on_an_idle_device_need_no_budget() {
 }
 
 #[test]
-fn withdrawn_moves_leave_the_blocks_where_they_are() {
+fn cancelled_moves_leave_blocks_in_place() {
     let (mut mapping, mut engine, [from, to]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
     mapping.request_move(Some(from), Some(to), 100).unwrap();
     engine.run(&mut mapping, Until { time_ns: 2_000_000_000, host_page_writes: u64::MAX });
@@ -377,7 +377,7 @@ fn withdrawn_moves_leave_the_blocks_where_they_are() {
 }
 
 #[test]
-fn a_tenant_queues_for_the_device_only_where_more_weight_would_help_it() {
+fn tenant_counts_as_queued_only_if_weight_would_help() {
     let (mut mapping, mut engine, [deep, shallow]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
     engine.open_queue(deep, Arrival::Closed { queue_depth: 64 }).unwrap();
     engine.open_queue(shallow, Arrival::Closed { queue_depth: 1 }).unwrap();
@@ -488,7 +488,7 @@ fn readers_on_several_dies_get_device_time_by_weight() {
 }
 
 #[test]
-fn a_lone_read_waits_for_its_die_and_not_for_its_turn() {
+fn single_read_waits_only_for_its_die() {
     let (mut mapping, mut engine, [writer, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
     engine.open_queue(writer, Arrival::Closed { queue_depth: 64 }).unwrap();
     engine.open_queue(reader, Arrival::Closed { queue_depth: 1 }).unwrap();
@@ -511,7 +511,7 @@ fn die_with_suspend() -> (PageMapping, Engine, TenantId) {
 }
 
 #[test]
-fn a_read_suspends_a_program_which_goes_on_after_it() {
+fn read_suspends_a_program_that_resumes_after_it() {
     let (mut mapping, mut engine, tenant) = die_with_suspend();
     engine.open_queue(tenant, Arrival::Live).unwrap();
     engine.submit(&mapping, tenant, Op::Write, 0, 4096, 1).unwrap();
@@ -529,7 +529,7 @@ fn a_read_suspends_a_program_which_goes_on_after_it() {
 }
 
 #[test]
-fn reads_that_suspend_programs_take_no_more_than_their_share() {
+fn suspending_reads_take_at_most_their_share() {
     for weights in [[1.0, 1.0], [5.0, 1.0], [1.0, 5.0]] {
         let timing = NandTiming { suspend_ns: SUSPEND_NS, ..preset("fast15").unwrap().timing };
         let model = TimingModel::Full { copyback: true };

@@ -92,7 +92,7 @@ proptest! {
     /// Whatever is written and trimmed before and after a checkpoint, and whether there is one: what is placed
     /// after a crash is what was placed before it.
     #[test]
-    fn what_is_placed_after_a_crash_is_what_holds_data(
+    fn placement_after_a_crash_matches_the_data(
         kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
         before in proptest::collection::vec(change(), 0..40),
         after in proptest::collection::vec(change(), 0..40),
@@ -117,7 +117,7 @@ proptest! {
 }
 
 #[test]
-fn only_a_clean_stop_without_changes_since_is_taken_as_it_is() {
+fn checkpoint_is_trusted_only_after_a_clean_stop() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.img", "b.img"] {
         File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
@@ -134,7 +134,7 @@ fn only_a_clean_stop_without_changes_since_is_taken_as_it_is() {
     assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(2));
 }
 #[test]
-fn a_checkpoint_of_another_mapping_is_not_taken() {
+fn checkpoint_of_another_mapping_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.img", "b.img"] {
         File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_answered_however_they_arrive() {
+    fn lines_are_answered_however_they_are_split() {
         let mut client = served();
         client.write_all(b"one\n\n  \ntw").unwrap();
         client.write_all(b"o\nthree").unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_is_refused_and_not_kept() {
+    fn endless_line_is_refused_and_not_buffered() {
         let mut client = served();
         let mut reader = BufReader::new(client.try_clone().unwrap());
         let flood = vec![b'x'; MAX_LINE_BYTES + 1];

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read() {
+    fn commands_are_parsed() {
         let (id, command) = parse(br#"{"v":1,"id":7,"op":"move","from":"vm1","blocks":3}"#).unwrap();
         assert_eq!(id, Some(7));
         assert_eq!(command, Command::Move { from: Some("vm1".into()), to: None, blocks: 3 });
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused() {
+    fn invalid_commands_are_refused() {
         assert_eq!(refused("{}"), "malformed");
         assert_eq!(refused("[1]"), "malformed");
         assert_eq!(refused(r#"{"v":2,"op":"stats"}"#), "version");
@@ -303,7 +303,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _either = parse(&bytes);
         }
     }

@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_the_client_is_made_good() {
+    fn delay_to_the_client_is_compensated() {
         let found = served(80_000, 20_000).punctuality();
         assert!((found.round_trip_ns - 80_000).abs() < 2000, "{found:?}");
         assert!((found.lead_ns - 100_000).abs() < 4000, "{found:?}");
     }
 
     #[test]
-    fn no_more_is_made_good_than_is_sure() {
+    fn compensation_never_exceeds_the_known_delay() {
         let most_ns = TAKEN_NS as i64 / ROUND_TRIP_SHARE;
         let found = served(most_ns as u64 - 10_000, 20_000).punctuality();
         assert!((found.round_trip_ns - (most_ns - 10_000)).abs() < 2000, "{found:?}");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_thinks_for_long_is_not_taken_to_be_far_away() {
+    fn think_time_is_not_taken_for_transport_delay() {
         assert_eq!(served(400_000, 20_000).punctuality().round_trip_ns, ROUND_TRIP_GUESS_NS);
     }
 }

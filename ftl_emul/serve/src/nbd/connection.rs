@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_waits_for_room_but_one_alone_may_be_larger() {
+    fn request_waits_for_buffer_space_unless_it_is_alone() {
         let room = Arc::new(Room::default());
         let large = room.take(2 * EXPORT_BYTES, || false).unwrap();
         let second = Arc::clone(&room);

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_parsed_and_anything_else_is_not_one() {
+    fn only_valid_requests_are_parsed() {
         let mut bytes = [0; Request::BYTES];
         bytes[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
         bytes[5] = 2;

@@ -170,7 +170,7 @@ fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn options_are_answered_as_the_protocol_says() {
+fn options_are_answered_as_specified() {
     let served = served();
     let mut client = Client::dial(&served.socket("all.sock"), 3);
     let names: Vec<_> = client.answer(option::LIST, &[]).into_iter().map(|(_, data)| data).collect();
@@ -214,7 +214,7 @@ fn options_are_answered_as_the_protocol_says() {
 }
 
 #[test]
-fn a_socket_gives_its_namespace_and_no_other() {
+fn socket_gives_access_to_its_namespace_only() {
     let served = served();
     let mut client = Client::dial(&served.socket("a.sock"), 3);
     let names: Vec<_> = client.answer(option::LIST, &[]).into_iter().map(|(_, data)| data).collect();
@@ -228,7 +228,7 @@ fn a_socket_gives_its_namespace_and_no_other() {
 }
 
 #[test]
-fn export_name_is_answered_with_and_without_zeroes() {
+fn export_name_reply_has_optional_zeroes() {
     let served = served();
     for (flags, length) in [(1, 134), (3, 10)] {
         let mut client = Client::dial(&served.socket("all.sock"), flags);
@@ -269,7 +269,7 @@ fn structured_replies_have_data_states_and_errors() {
 }
 
 #[test]
-fn a_context_that_was_set_for_another_export_is_not_there() {
+fn context_set_for_another_export_is_not_used() {
     let served = served();
     let mut client = Client::dial(&served.socket("all.sock"), 3);
     client.answer(option::STRUCTURED_REPLY, &[]);
@@ -280,7 +280,7 @@ fn a_context_that_was_set_for_another_export_is_not_there() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_the_next_request_served() {
+fn invalid_request_is_refused_and_the_next_served() {
     let (invalid, no_space, too_much) = (22, 28, MAX_PAYLOAD_BYTES + 1);
     let served = served();
     let mut client = Client::go(&served.socket("a.sock"), "");
@@ -312,7 +312,7 @@ fn what_makes_no_sense_is_refused_and_the_next_request_served() {
 }
 
 #[test]
-fn data_is_kept_however_it_is_written() {
+fn data_is_stored_by_every_kind_of_write() {
     let served = served();
     let mut client = Client::go(&served.socket("a.sock"), "a");
     let mut expected = vec![0; SIZE as usize];
@@ -337,7 +337,7 @@ fn data_is_kept_however_it_is_written() {
 }
 
 #[test]
-fn who_takes_no_replies_holds_nobody_else_up() {
+fn client_that_reads_no_replies_does_not_block_others() {
     let mut served = served();
     let mut slow = Client::go(&served.socket("a.sock"), "a");
     for _ in 0..100 {
@@ -354,7 +354,7 @@ fn who_takes_no_replies_holds_nobody_else_up() {
 }
 
 #[test]
-fn a_stop_answers_what_was_asked_for() {
+fn stop_answers_outstanding_requests() {
     let mut served = served();
     let mut client = Client::go(&served.socket("a.sock"), "a");
     for number in 0..50 {
@@ -367,7 +367,7 @@ fn a_stop_answers_what_was_asked_for() {
 }
 
 #[test]
-fn connections_through_a_socket_are_bounded_and_return() {
+fn connections_per_socket_are_bounded_and_released() {
     let served = served();
     let crowd: Vec<_> = (0..MAX_CONNECTIONS).map(|_| Client::go(&served.socket("a.sock"), "a")).collect();
     let mut refused = UnixStream::connect(served.socket("a.sock")).unwrap();
@@ -397,7 +397,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_leave_the_server_serving(early in plausible(), late in plausible()) {
+    fn any_bytes_leave_other_clients_served(early in plausible(), late in plausible()) {
         let served = served();
         let mut stranger = Client::dial(&served.socket("a.sock"), 3);
         // It may have been hung up on.
@@ -411,7 +411,7 @@ proptest! {
 }
 
 #[test]
-fn half_a_request_is_no_request() {
+fn truncated_request_is_not_executed() {
     let served = served();
     let mut client = Client::go(&served.socket("a.sock"), "a");
     client.request(command::WRITE, 0, 0, 4096, &[1; 4095]);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_where_its_descriptor_says_or_the_descriptor_is_refused() {
+    fn invalid_data_descriptor_is_refused() {
         assert_eq!(with_sgl(0x01, 8, 16).place(16, 24), Ok(Place::Capsule(8)));
         assert_eq!(with_sgl(0x01, 9, 16).place(16, 24), Err(Status::SGL_LENGTH));
         assert_eq!(with_sgl(0x01, u64::MAX, 16).place(16, 24), Err(Status::SGL_OFFSET));

@@ -417,7 +417,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused_within_bounds(
+        fn any_bytes_are_parsed_or_refused_within_bounds(
             common in any::<[u8; 8]>(),
             rest in prop::collection::vec(any::<u8>(), 512),
             digests in digests(),
@@ -438,7 +438,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_bit_of_a_protected_header_is_noticed(
+        fn bit_flip_in_a_header_with_digest_is_detected(
             command in prop::collection::vec(any::<u8>(), 64), at in 8usize..76, bit in 0u8..8,
         ) {
             let digests = Digests { header: true, data: false };
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn data_to_the_host_is_aligned_and_sealed_as_agreed() {
+    fn data_to_the_host_has_the_agreed_alignment_and_digest() {
         for (header, data, alignment, data_at) in
             [(false, false, 4, 24), (true, false, 4, 28), (true, true, 16, 32), (false, true, 128, 128)]
         {
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_place() {
+    fn error_names_the_offending_field() {
         let none = Digests::default();
         let command = from_host(4, &[0; 64], &[], none, 0);
         let with = |at: usize, value: u8| {

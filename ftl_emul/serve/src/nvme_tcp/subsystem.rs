@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_uuids_that_differ_by_every_word() {
+    fn uuids_depend_on_every_part_of_the_name() {
         let one = hyphenated(uuid(&["ssd0", "2026"]));
         assert_eq!((one.len(), &one[14..15]), (36, "8"));
         assert_ne!(one, hyphenated(uuid(&["ssd02", "026"])));

@@ -93,7 +93,7 @@ fn u64_at(data: &[u8], at: usize) -> u64 {
 }
 
 #[test]
-fn a_host_connects_and_learns_what_there_is() {
+fn host_connects_and_identifies_namespaces() {
     let served = served();
     let mut admin = Host::dial(served.address, false, false);
     let connected = admin.connect(0, 0xffff, &served.subsystem.nqn, 0);
@@ -139,7 +139,7 @@ fn a_host_connects_and_learns_what_there_is() {
 }
 
 #[test]
-fn data_written_by_several_queues_is_what_nbd_reads_with_any_digests() {
+fn data_written_by_several_queues_is_read_over_nbd() {
     let served = served();
     for (seed, digests) in [(false, false), (true, false), (false, true), (true, true)].into_iter().enumerate() {
         let (_admin, id) = served.admin(digests.0, digests.1);
@@ -170,7 +170,7 @@ fn data_written_by_several_queues_is_what_nbd_reads_with_any_digests() {
 }
 
 #[test]
-fn commands_beside_read_and_write_do_what_they_say() {
+fn other_io_commands_take_effect() {
     let served = served();
     let (mut admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);
@@ -219,7 +219,7 @@ fn commands_beside_read_and_write_do_what_they_say() {
 }
 
 #[test]
-fn logs_have_the_writes_of_hosts_and_of_flash() {
+fn logs_report_host_and_flash_writes() {
     let served = served();
     let (mut admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);
@@ -283,7 +283,7 @@ fn discovery_names_the_subsystem() {
 }
 
 #[test]
-fn who_may_connect_is_named_and_loopback_is_always_allowed() {
+fn only_listed_or_local_hosts_may_connect() {
     let served = served();
     let subsystem =
         Subsystem::new(served.subsystem.server, vec!["nqn.2026-11.org.example:a".into()], Permissions::default());
@@ -306,7 +306,7 @@ fn who_may_connect_is_named_and_loopback_is_always_allowed() {
 }
 
 #[test]
-fn a_change_of_size_is_told_once_until_its_log_is_read() {
+fn size_change_is_reported_once_until_its_log_is_read() {
     let served = served();
     let (mut admin, _) = served.admin(false, false);
     assert_eq!(admin.run(entry(9, 0, &[(10, 0x0b), (11, 1 << 8)])).status, 0);
@@ -329,7 +329,7 @@ fn a_change_of_size_is_told_once_until_its_log_is_read() {
 }
 
 #[test]
-fn mandatory_features_keep_what_is_set_until_a_reset() {
+fn mandatory_features_keep_values_until_a_reset() {
     let served = served();
     let (mut admin, _) = served.admin(false, false);
     let get = |admin: &mut Host, cdw10: u32, cdw11: u32| {
@@ -356,7 +356,7 @@ fn mandatory_features_keep_what_is_set_until_a_reset() {
 }
 
 #[test]
-fn a_silent_host_loses_its_controller_and_a_reset_its_queues() {
+fn keep_alive_timeout_ends_the_controller_and_reset_its_queues() {
     let served = served();
     let mut silent = Host::dial(served.address, false, false);
     assert_eq!(silent.connect(0, 0xffff, &served.subsystem.nqn, 200).status, 0);
@@ -385,7 +385,7 @@ fn a_silent_host_loses_its_controller_and_a_reset_its_queues() {
 }
 
 #[test]
-fn a_write_that_never_gets_all_of_its_data_writes_nothing() {
+fn incomplete_write_writes_nothing() {
     let served = served();
     let (_admin, id) = served.admin(true, true);
     let mut io = served.io(id, 1, true, true);
@@ -403,7 +403,7 @@ fn a_write_that_never_gets_all_of_its_data_writes_nothing() {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_told_where_and_others_are_served() {
+fn protocol_violation_is_reported_and_others_are_served() {
     let served = served();
     let (_admin, id) = served.admin(false, false);
     let term = |host: &mut Host, status: u16, field: u32, why: &str| {
@@ -458,7 +458,7 @@ fn who_breaks_the_protocol_is_told_where_and_others_are_served() {
 }
 
 #[test]
-fn any_bytes_leave_the_server_serving() {
+fn any_bytes_leave_other_hosts_served() {
     let served = served();
     let (_admin, id) = served.admin(false, false);
     let commands = prop::collection::vec((any::<[u8; 64]>(), 0u8..16, 0u8..4), 1..8);
@@ -488,7 +488,7 @@ fn any_bytes_leave_the_server_serving() {
 }
 
 #[test]
-fn a_stop_answers_what_is_in_work_and_takes_no_more() {
+fn stop_answers_commands_in_progress_and_accepts_no_more() {
     let served = served();
     let (_admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);
@@ -533,7 +533,7 @@ fn with_notice(admin: &mut Host, notice: u16, command: [u8; 64], data: &[u8]) ->
 }
 
 #[test]
-fn a_namespace_is_created_attached_used_detached_and_deleted() {
+fn namespace_is_created_attached_used_detached_and_deleted() {
     let served = served();
     let (mut admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);
@@ -595,7 +595,7 @@ fn a_namespace_is_created_attached_used_detached_and_deleted() {
 }
 
 #[test]
-fn what_the_operator_does_not_allow_is_unknown() {
+fn commands_not_allowed_by_the_operator_are_refused() {
     let served = served_with(Permissions::default());
     let (mut admin, id) = served.admin(false, false);
     assert_eq!(admin.identify(1, 0).data[256] & 8, 0);
@@ -608,7 +608,7 @@ fn what_the_operator_does_not_allow_is_unknown() {
 }
 
 #[test]
-fn placement_is_that_of_the_tenants() {
+fn placement_logs_match_the_tenants() {
     let served = served();
     let (mut admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);

@@ -143,7 +143,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_device_starts_at_every_step_with_what_was_acknowledged(
+    fn device_starts_with_acknowledged_state_after_a_crash_at_any_step(
         kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
         isolated in any::<bool>(),
         spare in 0..8u64,
@@ -183,7 +183,7 @@ proptest! {
 
     /// As every placement may be lost, sizes and OPS blocks come from the settings alone.
     #[test]
-    fn a_device_starts_without_its_placement_too(
+    fn device_starts_without_its_placement(
         kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
         isolated in any::<bool>(),
         spare in 0..8u64,
@@ -234,7 +234,7 @@ fn checkpoints_of_two_threads_do_not_damage_each_other() {
 }
 
 #[test]
-fn settings_from_a_time_when_growth_was_not_kept_in_them_start_with_what_fits() {
+fn old_settings_that_exceed_the_device_are_fitted() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 0);
     let grown = (PAGES + 64) * PAGE;
@@ -247,7 +247,7 @@ fn settings_from_a_time_when_growth_was_not_kept_in_them_start_with_what_fits() 
 }
 
 #[test]
-fn what_a_smaller_size_left_in_the_file_is_not_seen_when_it_grows_again() {
+fn data_beyond_a_smaller_size_does_not_reappear() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
     let server = open(folder.path());
@@ -267,7 +267,7 @@ fn what_a_smaller_size_left_in_the_file_is_not_seen_when_it_grows_again() {
 }
 
 #[test]
-fn a_short_file_is_refused_with_what_is_there_and_how_to_go_on() {
+fn short_file_is_refused_with_the_command_to_continue() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 0);
     File::options().write(true).open(folder.path().join("c.img")).unwrap().set_len(PAGE).unwrap();
@@ -280,7 +280,7 @@ fn a_short_file_is_refused_with_what_is_there_and_how_to_go_on() {
 }
 
 #[test]
-fn a_change_that_was_refused_is_not_in_the_settings_either() {
+fn refused_change_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
     let server = open(folder.path());
@@ -300,7 +300,7 @@ fn a_change_that_was_refused_is_not_in_the_settings_either() {
 }
 
 #[test]
-fn a_namespace_takes_its_part_of_the_spare_blocks_and_its_name_is_free_when_it_is_deleted() {
+fn namespace_gets_its_part_of_unallocated_blocks_and_frees_its_name() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 2);
     let server = open(folder.path());
@@ -326,7 +326,7 @@ fn a_namespace_takes_its_part_of_the_spare_blocks_and_its_name_is_free_when_it_i
 }
 
 #[test]
-fn totals_never_go_back_when_a_namespace_is_deleted() {
+fn totals_never_decrease_when_a_namespace_is_deleted() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 2);
     let server = open(folder.path());

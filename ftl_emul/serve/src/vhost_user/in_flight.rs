@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_written_by_anyone_is_survived() {
+    fn corrupted_in_flight_memory_is_survived() {
         let (file, length) = create(2, 8).unwrap();
         let random = vec![0xff; exact::<usize>(length)];
         std::os::unix::fs::FileExt::write_all_at(&file, &random, 0).unwrap();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_client_become_those_of_the_guest() {
+    fn client_addresses_are_translated_to_guest_addresses() {
         let regions =
             [VhostUserMemoryRegion::new(1 << 32, 8192, 0x7f00_0000, 0), VhostUserMemoryRegion::new(0, 4096, 0x1000, 0)];
         let mapped = Memory::map(None, &regions, vec![memory(8192, true), memory(4096, true)], false).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_can_shrink_or_is_short_or_overlaps_is_refused() {
+    fn shrinkable_short_or_overlapping_memory_is_refused() {
         let one = |bytes| [VhostUserMemoryRegion::new(0, bytes, 0, 0)];
         let refused = Memory::map(None, &one(4096), vec![memory(4096, false)], false).unwrap_err();
         assert!(refused.to_string().contains("memoryBacking"));

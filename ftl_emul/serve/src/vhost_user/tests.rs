@@ -38,7 +38,7 @@ fn put_header(memory: &GuestMemoryMmap, kind: u32, sector: u64) {
 }
 
 #[test]
-fn a_request_may_be_divided_among_descriptors_in_any_way() {
+fn request_may_be_split_over_descriptors_in_any_way() {
     let folder = tempfile::tempdir().unwrap();
     let (disk, memory) = (disk(folder.path()), memory());
     let data: Vec<u8> = (0..1024_u32).map(|n| n as u8).collect();
@@ -59,7 +59,7 @@ fn a_request_may_be_divided_among_descriptors_in_any_way() {
 }
 
 #[test]
-fn what_is_beyond_the_end_or_not_there_fails() {
+fn request_beyond_the_end_or_memory_fails() {
     let folder = tempfile::tempdir().unwrap();
     let (disk, memory) = (disk(folder.path()), memory());
     let last = PAGES * PAGE / 512 - 1;
@@ -88,7 +88,7 @@ fn what_is_beyond_the_end_or_not_there_fails() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn any_tables_are_survived(
+    fn any_descriptor_tables_are_survived(
         bytes in prop::collection::vec(any::<u8>(), 4096),
         small in prop::collection::vec((0..4096_u64, 0..5000_u32, 0..8_u16, 0..70_u16), 64),
         heads in prop::collection::vec(any::<u16>(), 16),

@@ -113,7 +113,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn jobs_that_wait_do_not_hold_up_others() {
+    fn waiting_jobs_do_not_block_others() {
         let workers = Arc::new(Workers::default());
         let (first, waits) = mpsc::channel::<()>();
         let (done, ends) = mpsc::channel();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn large_data_waits_for_room() {
+    fn large_requests_wait_for_buffer_space() {
         let workers = Arc::new(Workers::default());
         let all = workers.room(2 * ROOM_BYTES);
         drop(workers.room(SMALL_BYTES));

@@ -58,7 +58,7 @@ fn a_stream_runs_at_the_rate_of_its_zone() {
 }
 
 #[test]
-fn small_requests_in_sequence_cost_their_commands_only() {
+fn small_sequential_requests_cost_only_command_overhead() {
     let (mut array, tenant) = whole(1, |_| {});
     for op in [Op::Read, Op::Write] {
         let seen = iops(&mut array, tenant, op, &sequential_offsets(0, 20_000, 4096), 1);
@@ -67,7 +67,7 @@ fn small_requests_in_sequence_cost_their_commands_only() {
 }
 
 #[test]
-fn the_buffer_forgets_what_a_long_stream_has_read() {
+fn long_stream_evicts_its_data_from_the_buffer() {
     let (mut array, tenant) = whole(1, |_| {});
     iops(&mut array, tenant, Op::Read, &sequential_offsets(0, 100_000, 4096), 1);
     let seen = iops(&mut array, tenant, Op::Read, &random_offsets(1000, 100_000 * 4096, 4096), 1);
@@ -85,7 +85,7 @@ fn a_random_read_is_a_seek_and_half_a_revolution() {
 }
 
 #[test]
-fn random_writes_without_a_cache_settle_longer() {
+fn uncached_random_writes_include_write_settle_time() {
     let (mut array, tenant) = whole(1, |p| p.write_cache_bytes = 0);
     let capacity = array.capacity_bytes();
     let seen = iops(&mut array, tenant, Op::Write, &random_offsets(20_000, capacity, 4096), 1);
@@ -94,7 +94,7 @@ fn random_writes_without_a_cache_settle_longer() {
 }
 
 #[test]
-fn a_deeper_queue_does_more_and_never_starves() {
+fn deeper_queue_raises_throughput_without_starvation() {
     let offsets = random_offsets(20_000, 290_000_000_000, 4096);
     let mut before = 0.0;
     for queue_depth in [1, 2, 4, 8, 16, 32] {
@@ -144,7 +144,7 @@ fn the_write_cache_sorts_and_a_flush_waits_for_it() {
 }
 
 #[test]
-fn disks_side_by_side_stream_together() {
+fn striped_disks_stream_in_parallel() {
     for count in [2, 4] {
         let (mut array, tenant) = whole(count, |_| {});
         let offsets = sequential_offsets(0, 1000, 4 * MIB);
@@ -188,7 +188,7 @@ fn weights_divide_the_time_of_the_arm() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn limits_are_enforced() {
     let mut array = disks(1, SchedulerPolicy::Fifo, |_| {});
     let tenant = array.create_tenant(1000 * MIB).unwrap();
     array.set_limit(tenant, Limit { iops: Some(50.0), bytes_s: None }).unwrap();
@@ -199,7 +199,7 @@ fn limits_are_kept() {
 }
 
 #[test]
-fn what_makes_no_disk_is_refused() {
+fn impossible_disk_is_refused() {
     let good = DISK_PRESETS[0].parameters;
     let changes: [fn(&mut DiskParameters); 5] = [
         |p| p.capacity_bytes = 0,
@@ -239,7 +239,7 @@ mod properties {
         /// Whatever is asked for at whatever moments: every request ends once, not before it arrived, and the disks
         /// come to rest.
         #[test]
-        fn every_request_ends_once(
+        fn every_request_completes_once(
             count in 1..4u32,
             cached in any::<bool>(),
             requests in proptest::collection::vec(

@@ -39,7 +39,7 @@ fn work<M: Mapping>(ftl: &mut M, requests: u64) {
 }
 
 #[test]
-fn with_the_whole_map_cached_it_is_the_page_mapping() {
+fn fully_cached_dftl_equals_the_page_mapping() {
     let shape = geometry(240, 2, 32, 4096);
     let mut page = PageMapping::new(shape, PageMappingOptions::default()).unwrap();
     let mut dftl = drive(shape, shape.pages());
@@ -53,7 +53,7 @@ fn with_the_whole_map_cached_it_is_the_page_mapping() {
 }
 
 #[test]
-fn a_smaller_cache_means_more_traffic_and_the_same_gc_of_data() {
+fn smaller_cache_adds_map_traffic_but_no_data_gc() {
     let shape = geometry(240, 2, 32, 512);
     let run = |cached| {
         let mut ftl = drive(shape, cached);
@@ -70,7 +70,7 @@ fn a_smaller_cache_means_more_traffic_and_the_same_gc_of_data() {
 }
 
 #[test]
-fn misses_and_evictions_are_those_computed_by_hand() {
+fn misses_and_evictions_match_calculation_by_hand() {
     // 128 entries of 4 bytes fit a page of 512 bytes; the CMT has two entries.
     let mut ftl = drive(geometry(40, 1, 8, 512), 2);
     let t = ftl.create_tenant(256, Placement::Isolated, 6).unwrap();
@@ -96,7 +96,7 @@ fn misses_and_evictions_are_those_computed_by_hand() {
 }
 
 #[test]
-fn what_the_host_asks_for_waits_for_the_map() {
+fn host_requests_wait_for_map_reads() {
     let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1, suspend_ns: 0 };
     let mut ftl = drive(geometry(40, 1, 8, 512), 1);
     let t = ftl.create_tenant(256, Placement::Isolated, 6).unwrap();
@@ -170,7 +170,7 @@ proptest! {
     /// Beside a page mapping that gets the same requests: the same pages are mapped, the same is counted, and the
     /// invariants hold after every step.
     #[test]
-    fn under_any_requests_data_is_placed_as_by_the_page_mapping(
+    fn dftl_places_data_like_the_page_mapping(
         dies in 1..4u32,
         np in prop_oneof![Just(4u32), Just(7), Just(64)],
         page_bytes in prop_oneof![Just(512u32), Just(4096), Just(16384)],

@@ -105,7 +105,7 @@ fn small<S: LogScheme>(logical: u64, ops: u64) -> (Store<S>, TenantId) {
 }
 
 #[test]
-fn bast_merges_are_those_computed_by_hand() {
+fn bast_merges_match_calculation_by_hand() {
     // Logical blocks A = pages 0..4, B = 4..8, C = 8..12. OPS 3: two log blocks and the free floor.
     let (mut ftl, t) = small::<Bast>(3, 3);
 
@@ -161,7 +161,7 @@ fn bast_trims_leave_less_to_copy() {
 }
 
 #[test]
-fn fast_merges_are_those_computed_by_hand() {
+fn fast_merges_match_calculation_by_hand() {
     // Logical blocks A = 0..4, B = 4..8, C = 8..12. OPS 4: the free floor, the sequential log block (SW) and two
     // random ones (RW).
     let (mut ftl, t) = small::<Fast>(3, 4);
@@ -222,7 +222,7 @@ fn merges_take_the_time_of_their_copies_and_erases() {
     let (mut ftl, t) = small::<Bast>(3, 3);
     let costs = PageCosts::new(ftl.geometry(), &timing, TimingModel::Full { copyback: true });
     let mut timeline = Timeline::new(ftl.geometry(), costs);
-    // The sequence of `bast_merges_are_those_computed_by_hand` up to its partial merge.
+    // The sequence of `bast_merges_match_calculation_by_hand` up to its partial merge.
     for page in [0, 1, 2, 3, 1, 4, 5, 10, 0] {
         timeline.begin();
         ftl.write_page(t, page, &mut timeline);
@@ -234,7 +234,7 @@ fn merges_take_the_time_of_their_copies_and_erases() {
 }
 
 #[test]
-fn pages_of_clustered_blocks_take_turns_on_the_dies() {
+fn pages_of_clustered_blocks_are_striped_over_the_dies() {
     let mut ftl = drive::<Bast>(12, 4, 8, 2);
     assert_eq!(ftl.block_pages(), 16);
     assert_eq!(ftl.spare_blocks(), 24);
@@ -388,7 +388,7 @@ fn a_snapshot_restores_the_same_future_and_damage_is_refused() {
 }
 
 #[test]
-fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
+fn forged_snapshot_with_valid_checksum_is_refused_or_consistent() {
     let mut file = Vec::new();
     preconditioned::<Fast>().save("", &mut file).unwrap();
     let body = file.len() - 4;

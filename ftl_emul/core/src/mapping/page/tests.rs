@@ -181,7 +181,7 @@ fn a_damaged_snapshot_is_refused() {
 }
 
 #[test]
-fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
+fn forged_snapshot_with_valid_checksum_is_refused_or_consistent() {
     let mut file = Vec::new();
     preconditioned().save("", &mut file).unwrap();
     let body = file.len() - 4;
@@ -243,7 +243,7 @@ fn wear_levelling_narrows_the_spread() {
 }
 
 #[test]
-fn moves_are_completed_while_the_givers_write() {
+fn moves_complete_while_the_donors_write() {
     let mut ftl = drive(400, 1, 32, PageMappingOptions::default());
     let pages = 32 * 86;
     let (tight, ample, taker) = (TenantId(0), TenantId(1), TenantId(2));
