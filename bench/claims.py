@@ -74,7 +74,11 @@ CLAIMS = (
         "docs/validation.md",
         f"{_TEST} tests/validation/test_theory.py",
     ),
-    Claim("WAF and shares within the bars at all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
+    Claim(
+        "WAF and shares within the bars at all points",
+        "docs/validation.md",
+        f"{_PYTHON} bench/validate.py --full",
+    ),
     Claim(
         "proportional-strict: shares within 3 %, after events 5 %, minimums and maximums 3 %",
         "docs/policies.md",
