@@ -116,7 +116,7 @@ FIGURE_1 = Figure(
     LABELS[1:],
     access_times,
     (Rule("linear appearance", "r^2 of a line through each curve at least 0.95", _linear),),
-    seeds=1,
+    seeds=3,
     quick_seeds=1,
 )
 
@@ -195,7 +195,7 @@ TABLE_1 = Figure(
     LABELS,
     times,
     (Rule("disks take longest", "complete profile: HDD longer than RAID-0", _slower_the_more_it_rotates),),
-    seeds=1,
+    seeds=3,
     quick_seeds=1,
 )
 
@@ -237,7 +237,7 @@ TABLE_5 = Figure(
             _small_requests_cost,
         ),
     ),
-    seeds=1,
+    seeds=3,
     quick_seeds=1,
 )
 
