@@ -329,10 +329,10 @@ TABLE_3 = Figure(
 
 
 RATIOS_OURS = (
-    f"{TABLE_1.ours} Also the emulated SSD behind a buffer of 256 KiB that takes writes and reads ahead: 4 KiB "
-    "in sequence take 6 us, as Memblaze measured on a PBlaze7 7940, and access times are not linear in the "
-    "size. And a SATA SSD by the data sheet of a Samsung 850 EVO: 540 and 520 MB/s; at queue depth 1, 4 KiB, a "
-    "random read in 100 us and a write in 25 us. Its times are linear, so that SeRRa's estimates are exact."
+    f"{TABLE_1.ours} Also the emulated SSD behind a buffer of 256 KiB that takes writes and reads ahead: 4 "
+    "KiB in sequence take 6 us, as Memblaze measured on a PBlaze7 7940, and access times are not linear in "
+    "the size. And a SATA SSD by the data sheet of a Samsung 850 EVO: 540 and 520 MB/s; at queue depth 1, 4 "
+    "KiB, a random read in 100 us and a write in 25 us. Its times are linear: SeRRa is exact."
 )
 SIZES_OURS = f"{RATIOS_OURS} Errors by file size: the paper's five (quick: two), without the emulated SSDs."
 
