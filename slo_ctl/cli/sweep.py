@@ -70,15 +70,17 @@ def command(
     slo-ctl sweep web.toml db.toml --policy proportional,min_waf --vms 1..8 --out kinds.csv
     mpirun -n 9 python -m mpi4py.futures $(which slo-ctl) sweep web.toml --mpi --seeds 9 --out web.csv
     """
-    from slo_ctl.decide.policies import POLICIES
+    from slo_ctl.decide.policies import policy_entry
     from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
     from slo_ctl.show.terminal import progress_on_stderr
 
     bases = _read(scenarios)
     policies = _words("--policy", policy)
     for name in policies:
-        if name not in POLICIES:
-            raise UserError(f"--policy: {name} is not known", f"known: {', '.join(POLICIES)}")
+        try:
+            policy_entry(name)
+        except ValueError as error:
+            raise UserError(f"--policy: {name} is not known", str(error)) from None
     if out.suffix == ".parquet":
         require_packages("polars")
     elif out.suffix != ".csv":
