@@ -270,6 +270,14 @@ def serve(
             metavar="NQN,...", help="NVMe hosts that may connect from other machines. [default: none]"
         ),
     ] = None,
+    nvme_discovery: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help="Port of the same address that answers discovery as well; none: only that of --nvme-tcp. "
+            "[default: 8009]",
+        ),
+    ] = None,
     vhost_user: Annotated[
         bool,
         typer.Option("--vhost-user", help="Serve it to VMs with shared memory (vhost-user-blk) as well."),
@@ -304,6 +312,7 @@ def serve(
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
     for option, given, needed, missing in (
         ("--nvme-hosts", nvme_hosts is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
+        ("--nvme-discovery", nvme_discovery is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-allow", nvme_allow is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--tls-verify-peer", tls_verify_peer, "--tls-certificates DIR", tls_certificates is None),
     ):
@@ -321,7 +330,7 @@ def serve(
         checkpoint_s=checkpoint,
         group=group,
         vhost_user=vhost_user,
-        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow),
+        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow, nvme_discovery),
         tls_certificates=tls_certificates,
         tls_verify_peer=tls_verify_peer,
     )
