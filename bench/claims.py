@@ -72,8 +72,7 @@ CLAIMS = (
     Claim(
         "WAF of the emulated SSD within 0.5 % of theory (1 % at 32 pages a block), hot/cold 2 %",
         "docs/validation.md",
-        f"{_PYTHON} bench/validate.py --only uniform/greedy/np=128",
-        quick=True,
+        f"{_TEST} tests/validation/test_theory.py",
     ),
     Claim(
         "WAF and shares within the bars at all points",
@@ -88,8 +87,7 @@ CLAIMS = (
     Claim(
         "shares of four workload mixes within 3 %",
         "docs/policies.md",
-        f"{_PYTHON} bench/acceptance.py --only uniform/uniform/uniform",
-        quick=True,
+        f"{_TEST} tests/replay/test_acceptance.py -k proportional_holds_shares",
     ),
     Claim(
         "figures and tables of the papers agree, or differ for the reason given",

@@ -105,11 +105,13 @@ class Results:
 
 
 def gathered(trials: Sequence[Sequence[Panel]]) -> Results:
-    """The panels of all seeds, each with the numbers of every seed."""
+    """The panels of all seeds, each with the numbers of every seed; one that some seed did not measure is
+    left out."""
     tables = []
     for panels in zip(*trials, strict=True):
         first = panels[0]
-        cells = {key: Cell(tuple(panel.cells[key] for panel in panels)) for key in first.cells}
+        keys = [key for key in first.cells if all(key in panel.cells for panel in panels)]
+        cells = {key: Cell(tuple(panel.cells[key] for panel in panels)) for key in keys}
         tables.append(Table(first.title, first.unit, first.shape, first.digits, first.x_label, cells))
     return Results(tables)
 
@@ -133,6 +135,10 @@ class Judged:
 
     ours: str
     agrees: bool
+
+
+NOT_IN_QUICK = Judged("not in a quick run", True)
+"""Of a rule about what only the full run measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +240,35 @@ def lower_in(
     limit = "" if at_most == 1 else f"{at_most:g} times "
     rule = f"{panel}: {column} below {limit}{than} in each row, with every seed"
     return Rule(paper, rule, judge, differs)
+
+
+def interval(cell: Cell) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean; unbounded with one seed."""
+    half = math.inf if cell.half_width is None else cell.half_width
+    return cell.mean - half, cell.mean + half
+
+
+def interval_within(
+    paper: str,
+    where: tuple[str, str, str],
+    differs: str = "",
+    *,
+    than: str = "",
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> Rule:
+    """The 95 % interval of a mean, or of `column` divided by `than` seed by seed, lies between two bounds."""
+    panel, row, column = where
+
+    def judge(results: Results) -> Judged:
+        cell = results.paired(panel, row, column, than) if than else results.cell(panel, row, column)
+        low, high = interval(cell)
+        return Judged(f"{cell.mean:.3g} ({low:.3g} to {high:.3g})", above < low and high < below)
+
+    what = f"{panel}, {row}: {column}{f' / {than}' if than else ''}"
+    bounds = [f"above {above:g}"] if above > -math.inf else []
+    bounds += [f"below {below:g}"] if below < math.inf else []
+    return Rule(paper, f"{what}: 95 % interval {' and '.join(bounds)}", judge, differs)
 
 
 def proportional(

@@ -108,9 +108,11 @@ def logical_blocks(trial: Trial) -> list[Panel]:
 
 def _found_right(results: Results) -> Judged:
     table = results.tables["Found"]
-    sizes = {row: table.cells[row, "logical block, MiB"].mean for row in table.rows}
-    text = ", ".join(f"{name} {size:g} MiB" for name, size in sizes.items())
-    return Judged(text, all(size == _LOGICAL_MIB[name] for name, size in sizes.items()))
+    found = {row: set(table.cells[row, "logical block, MiB"].values) for row in table.rows}
+    text = ", ".join(
+        f"{name} {' and '.join(f'{size:g}' for size in sorted(sizes))} MiB" for name, sizes in found.items()
+    )
+    return Judged(text, all(sizes == {_LOGICAL_MIB[name]} for name, sizes in found.items()))
 
 
 FIGURE_2 = Figure(
@@ -122,8 +124,8 @@ FIGURE_2 = Figure(
     "1.1 with 95 % confidence. A quick run takes the Mtron only.",
     _DRIVES,
     logical_blocks,
-    (Rule("4, 8 and 2 MB", "equal for each drive", _found_right),),
-    seeds=1,
+    (Rule("4, 8 and 2 MB", "equal for each drive, with every seed", _found_right),),
+    seeds=3,
     quick_seeds=1,
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.ticker import FuncFormatter
 
 from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
-from papers.registry import PAPERS
+from papers.registry import BEYOND, PAPERS
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.show.plot_parts import (
     Plot,
@@ -64,11 +64,11 @@ def summary_line(result: PapersResult) -> str:
 # Markdown.
 
 _INTRODUCTION = """\
-Every figure and table of the four papers that slo-ctl is built on: what the paper shows, what stands in for
-its devices here, and whether we agree, by rules that are part of each figure's record and not of a run.
-`slo-ctl paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report papers.html` draws
-them; the tests run each as `--quick` does. Labels say what is emulated, synthetic or modelled; no number is
-the speed of a real drive.
+Every figure and table of the four papers that slo-ctl is built on, and claims beyond them: what is shown,
+what stands in for the devices here, and whether we agree, by rules that are part of each figure's record and
+not of a run. `slo-ctl paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report
+papers.html` draws them; the tests run each as `--quick` does. Labels say what is emulated, synthetic or
+modelled; no number is the speed of a real drive.
 
 *agrees*: every rule holds. *differs, explained*: a rule does not hold, and an experiment of the same figure
 shows why. ± is half the 95 % confidence interval over seeds.
@@ -99,6 +99,11 @@ def markdown(result: PapersResult) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def source_of(figure: FigureOutcome) -> str:
+    """Who says what is judged."""
+    return "Claim" if figure.key.partition(":")[0] == BEYOND else "Paper"
+
+
 def _anchor(figure: FigureOutcome) -> str:
     text = _heading(figure).lower()
     return "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
@@ -114,7 +119,8 @@ def _cell(text: str) -> str:
 
 def _section(figure: FigureOutcome) -> Iterator[str]:
     labels = ", ".join(figure.labels)
-    yield from (f"### {_heading(figure)}", "", f"**Paper.** {figure.shows}", "")
+    source = source_of(figure)
+    yield from (f"### {_heading(figure)}", "", f"**{source}.** {figure.shows}", "")
     yield from (f"**Here** ({labels}). {figure.ours}", "")
     if figure.note:
         yield from (f"Not run: {figure.note}", "")
@@ -123,7 +129,7 @@ def _section(figure: FigureOutcome) -> Iterator[str]:
     seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
     yield from (f"`{figure.command}`: {seeds}, {figure.cpu_s:.0f} s of CPU. **{figure.agreement.value}**", "")
     if figure.rules:
-        yield from ("| paper | rule | ours | |", "|---|---|---|---|")
+        yield from (f"| {source.lower()} | rule | ours | |", "|---|---|---|---|")
         for rule in figure.rules:
             texts = map(_cell, (rule.paper, rule.rule, rule.ours, rule.agreement.value))
             yield "| " + " | ".join(texts) + " |"
@@ -198,6 +204,7 @@ def html(result: PapersResult) -> str:
         "papers.html.j2",
         title="The papers, figure by figure",
         result=result,
+        source_of=source_of,
         papers=papers,
         summary=summary_line(result),
     )

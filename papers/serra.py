@@ -12,6 +12,7 @@ from papers.serra_devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,
+    Buffer,
     Complete,
     DiskArray,
     EmulatedSsd,
@@ -29,8 +30,9 @@ GB)."""
 SMALL_SSD = "preset=tlc,size=1GiB,op=300%,block=1536KiB"
 """The same, for quick runs and small files."""
 CLASSES = ("HDD", "RAID-0", "SSD")
-ALL_CLASSES = (*CLASSES, "SATA SSD")
-"""And a SATA SSD by its data sheet: the emulated SSD has no write buffer and does not read ahead."""
+BUFFERED = "SSD with a buffer"
+ALL_CLASSES = (*CLASSES, BUFFERED, "SATA SSD")
+"""And the emulated SSD behind a buffer that takes writes and reads ahead; a SATA SSD by its data sheet."""
 MODELLED = ("HDD", "RAID-0", "SATA SSD")
 FILE_MB = (40, 200, 400, 800, 1200)
 LABELS = ("modelled disks", "emulated SSD", "virtual time")
@@ -41,6 +43,8 @@ def make_device(name: str, file_mb: int, spec: str = QUARTER_FULL) -> Callable[[
     """A device of one of ALL_CLASSES; called with a seed, and whether all tests share one file."""
     if name == "SSD":
         return lambda seed, one: EmulatedSsd(spec, file_mb * _MB, seed, one)
+    if name == BUFFERED:
+        return lambda seed, one: EmulatedSsd(spec, file_mb * _MB, seed, one, Buffer())
     if name == "SATA SSD":
         return lambda _seed, _one: SataSsd(SataParameters(file_mb * _MB))
     if name == "HDD":
@@ -57,9 +61,14 @@ def _device(name: str, file_mb: int, seed: int) -> Benchmark:
 
 def file_mb(trial: Trial, name: str) -> int:
     """The paper's 1200 MB; less where every page of an SSD is simulated, and in quick runs."""
-    if name == "SSD":
+    if name in ("SSD", BUFFERED):
         return 40
     return 200 if trial.quick else 1200
+
+
+def _file_sizes(trial: Trial) -> tuple[int, ...]:
+    """The paper's five; two of them in quick runs."""
+    return FILE_MB[:2] if trial.quick else FILE_MB
 
 
 @lru_cache(maxsize=64)
@@ -116,7 +125,7 @@ FIGURE_1 = Figure(
     LABELS[1:],
     access_times,
     (Rule("linear appearance", "r^2 of a line through each curve at least 0.95", _linear),),
-    seeds=1,
+    seeds=3,
     quick_seeds=1,
 )
 
@@ -195,7 +204,7 @@ TABLE_1 = Figure(
     LABELS,
     times,
     (Rule("disks take longest", "complete profile: HDD longer than RAID-0", _slower_the_more_it_rotates),),
-    seeds=1,
+    seeds=3,
     quick_seeds=1,
 )
 
@@ -237,7 +246,7 @@ TABLE_5 = Figure(
             _small_requests_cost,
         ),
     ),
-    seeds=1,
+    seeds=3,
     quick_seeds=1,
 )
 
@@ -250,19 +259,34 @@ _POINTS = (2, 4, 8)
 def access_time_errors(trial: Trial) -> list[Panel]:
     """Median relative error of the estimated access times over all sizes, by test and number of points."""
     panels = []
-    for name in CLASSES:
+    for name in (*CLASSES, BUFFERED):
         whole = complete(name, file_mb(trial, name), 1)
         cells = {}
         for points in _POINTS:
             analysis, _ = serra(name, file_mb(trial, name), trial.seed, points, 1)
             for access in ACCESSES:
-                errors = [
-                    abs((analysis.time_s(access, size) or 0.0) / whole.times_s[access, size] - 1)
-                    for size in all_sizes(DEFAULT_INTERVALS)
-                ]
-                cells[_name_of(access), f"{points} points"] = 100 * median(errors)
+                cells[_name_of(access), f"{points} points"] = 100 * median(_errors(analysis, whole, access))
         panels.append(Panel(f"Median error, {name}", "%", cells))
-    return panels
+    by_size = {}
+    for megabytes in _file_sizes(trial):
+        for name in MODELLED:
+            whole = complete(name, megabytes, 1)
+            for points in _POINTS:
+                analysis, _ = serra(name, megabytes, trial.seed, points, 1)
+                errors = [error for access in ACCESSES for error in _errors(analysis, whole, access)]
+                by_size[f"{name}, {points} points", f"{megabytes} MB"] = 100 * median(errors)
+    return [*panels, Panel(_BY_FILE_SIZE, "%", by_size, Shape.TABLE, 2)]
+
+
+_BY_FILE_SIZE = "Median error over the four tests, by file size"
+
+
+def _errors(analysis: Analysis, whole: Complete, access: Access) -> list[float]:
+    """Relative, of every size."""
+    return [
+        abs((analysis.time_s(access, size) or 0.0) / whole.times_s[access, size] - 1)
+        for size in all_sizes(DEFAULT_INTERVALS)
+    ]
 
 
 def _errors_below(name: str, limit: float) -> Rule:
@@ -276,26 +300,41 @@ def _errors_below(name: str, limit: float) -> Rule:
     )
 
 
+def _errors_below_at_every_size(limit: float) -> Rule:
+    def judge(results: Results) -> Judged:
+        worst = max(cell.mean for cell in results.tables[_BY_FILE_SIZE].cells.values())
+        return Judged(f"at most {worst:.1f} %", worst <= limit)
+
+    return Rule(
+        "medians of 2 to 19 %",
+        f"each device and file size: median error at most {limit:g} %, whatever the points",
+        judge,
+    )
+
+
 TABLE_3 = Figure(
     "serra:table3",
     "Errors of the estimated access times, by number of points (table 3 and figure 2)",
     "Medians over sizes, files and points: 2 to 10 % on disks, 7 to 16 % on RAID-0, 2 to 19 % on SSDs; no "
     "better with more points.",
-    TABLE_1.ours,
+    "Modelled 7200/min disk, RAID-0 of two 15000/min disks, emulated SSD, and the same behind a buffer that "
+    "reads ahead: 1200 MB on disks (quick: 200), 40 MB on SSDs. By file size: the paper's five (quick: two), "
+    "on the disks and on a SATA SSD by its data sheet.",
     LABELS,
     access_time_errors,
-    tuple(_errors_below(name, 20) for name in CLASSES),
+    (*(_errors_below(name, 20) for name in (*CLASSES, BUFFERED)), _errors_below_at_every_size(20)),
     seeds=5,
     quick_seeds=2,
 )
 
 
 RATIOS_OURS = (
-    f"{TABLE_1.ours} Also a modelled SATA SSD with write buffer, read-ahead and a cost of each request, by "
-    "the data sheet of a Samsung 850 EVO: 540 and 520 MB/s; at queue depth 1, 4 KiB, a random read in 100 us "
-    "and a write in 25 us. Its access times are linear in the size, so that SeRRa's estimates are exact."
+    f"{TABLE_1.ours} Also the emulated SSD behind a buffer of 256 KiB that takes writes and reads ahead: 4 "
+    "KiB in sequence take 6 us, as Memblaze measured on a PBlaze7 7940, and access times are not linear in "
+    "the size. And a SATA SSD by the data sheet of a Samsung 850 EVO: 540 and 520 MB/s; at queue depth 1, 4 "
+    "KiB, a random read in 100 us and a write in 25 us. Its times are linear: SeRRa is exact."
 )
-SIZES_OURS = f"{RATIOS_OURS} Errors by file size: the paper's five (quick: two), without the emulated SSD."
+SIZES_OURS = f"{RATIOS_OURS} Errors by file size: the paper's five (quick: two), without the emulated SSDs."
 
 
 def ratio_errors(trial: Trial) -> list[Panel]:
@@ -323,7 +362,7 @@ def ratio_errors(trial: Trial) -> list[Panel]:
 def _by_size(trial: Trial, direction: Direction) -> dict[tuple[str, str], float]:
     """The paper's five file sizes, where no page of an SSD is simulated; two of them in quick runs."""
     cells = {}
-    for megabytes in FILE_MB[:2] if trial.quick else FILE_MB:
+    for megabytes in _file_sizes(trial):
         for name in MODELLED:
             whole = complete(name, megabytes, 1)
             for repetitions in (1, 2, 4):
@@ -411,9 +450,17 @@ def _serra_close(results: Results) -> Judged:
     return Judged(f"at most {worst:.1%}", worst <= 0.19)
 
 
-def _reads_gain(results: Results) -> Judged:
-    mean = results.mean("Average read ratio", "SATA SSD", "measured")
-    return Judged(f"{mean:.2f}", mean >= 1.04)
+def _reads_gain(name: str) -> Callable[[Results], Judged]:
+    def judge(results: Results) -> Judged:
+        mean = results.mean("Average read ratio", name, "measured")
+        return Judged(f"{mean:.2f}", mean >= 1.04)
+
+    return judge
+
+
+def _not_exact(results: Results) -> Judged:
+    off = abs(results.paired("Average read ratio", BUFFERED, "SeRRa", "measured").mean - 1)
+    return Judged(f"{off:.1%}", off >= 0.01)
 
 
 TABLE_6 = Figure(
@@ -431,9 +478,19 @@ TABLE_6 = Figure(
         _ratio_in("RAID-0", "read", 2.76, 3.48),
         _ratio_in("SSD", "write", 0.99, 1.38),
         _ratio_in("SSD", "read", 1.04, 1.10),
+        _ratio_in(BUFFERED, "write", 0.99, 1.38),
+        _ratio_in(BUFFERED, "read", 1.04, 1.10),
         _ratio_in("SATA SSD", "write", 0.99, 1.38),
         _ratio_in("SATA SSD", "read", 1.04, 1.10),
-        Rule("reads gain from order on every SSD", "SATA SSD: read ratio 1.04 or more", _reads_gain),
+        *(
+            Rule("reads gain from order on every SSD", f"{name}: read ratio 1.04 or more", _reads_gain(name))
+            for name in (BUFFERED, "SATA SSD")
+        ),
+        Rule(
+            "measured and estimated ratios differ",
+            f"{BUFFERED}, read: SeRRa's average 1 % off or more, so that the bar is not met by itself",
+            _not_exact,
+        ),
         Rule("SeRRa is at most 19 % off", "each average within 19 % of the measured one", _serra_close),
     ),
     seeds=3,

@@ -37,7 +37,7 @@ check "mypy" .venv/bin/mypy
 # Tests that are no package import what lies beside them, some also what lies in tests/show. One run for each
 # folder: several have a conftest.
 for tests in act api cli config drives nvme observe packaging papers profile record replay show slo traces; do
-    check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show" .venv/bin/mypy "tests/$tests"
+    check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show:tests" .venv/bin/mypy "tests/$tests"
 done
 for tests in file_systems decide; do
     check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
@@ -48,7 +48,7 @@ check "mypy tests/bench" env MYPYPATH=bench .venv/bin/mypy tests/bench
 check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real .venv/bin/mypy tests/daemon
 check "mypy tests/real" env MYPYPATH=tests/real:tests/profile:tests/show .venv/bin/mypy tests/real/*.py
 check "mypy tests/daemon_sim" env MYPYPATH=tests/daemon_sim:tests/real .venv/bin/mypy tests/daemon_sim
-check "mypy tests/real/guest" env MYPYPATH=tests/real .venv/bin/mypy -p guest
+check "mypy tests/real/guest" env MYPYPATH=tests/real:tests .venv/bin/mypy -p guest
 check "mypy tests/campaigns" env MYPYPATH=tests:tests/real .venv/bin/mypy -p campaigns
 check "mypy tests/fuzz" env MYPYPATH=tests:tests/traces:tests/api:tests/show .venv/bin/mypy -p fuzz
 check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench

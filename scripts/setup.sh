@@ -15,7 +15,7 @@ trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/setup.sh)"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PYTHON_MINOR_MIN=11 RUST_MINOR_MIN=85
-readonly LOG=build/setup.log VENV_KEY=.venv/.made-for DEPS_KEY=.venv/.deps-key CORE_KEY=.venv/.core-key GUEST_KEY=build/guest/.key
+readonly LOG=build/setup.log VENV_KEY=.venv/.made-for DEPS_KEY=.venv/.deps-key CORE_KEY=.venv/.core-key RUST_TESTS_KEY=target/.tests-key GUEST_KEY=build/guest/.key
 started=0       # set by the first step that does something: a set-up with nothing to do prints nothing
 lists_fresh=0   # package lists are fetched once a run
 
@@ -459,6 +459,21 @@ core() {
     printf '%s\n' "$key" >"$CORE_KEY"
 }
 
+# What scripts/test.sh runs, compiled. The crate of the Python extension has no tests of its own, see there.
+rust_tests() {
+    local key
+    key=$({
+        printf '%s\n' "${RUSTFLAGS:-}"
+        rustc -vV
+        find Cargo.* ftl_emul bench tests/real/disk_writer \
+            -type f \( -name '*.rs' -o -name '*.toml' -o -name Cargo.lock \) -print0 |
+            sort -z | xargs -0 sha256sum
+    } | hash_of)
+    holds "$RUST_TESTS_KEY" "$key" && return
+    step "compiling the tests of the Rust crates" scripts/test.sh --compile
+    printf '%s\n' "$key" >"$RUST_TESTS_KEY"
+}
+
 # What every command of ours runs under; sourced by make. An environment active in the user's shell must not leak in.
 write_env() {
     local text
@@ -494,6 +509,7 @@ main() {
     [ -z "$real" ] || ansible_programs
     [ -z "$real" ] || browser
     core
+    [ -z "$real" ] || rust_tests
     [ -z "$real" ] || guest
     [ -z "$real" ] || guest_host
     [ "$started" = 0 ] || say "ready in $SECONDS s"

@@ -1,50 +1,45 @@
 #!/usr/bin/env bash
 # cargo test, then pytest: in several processes, or in one with the arguments that are given.
 #   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
-# pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others: two
-# processes have a guest each, which keeps a CPU busy and must not wait for one. Those that measure in real time follow, one
-# at a time. Most of the others wait for devices and daemons more than they compute, so that there are more processes than
-# CPUs (tests/conftest.py).
+#   scripts/test.sh --compile                          compiles what cargo test runs
+# pytest comes last so that its closing line ends the output. Most tests wait for devices and daemons more than they compute,
+# so that there are more processes than CPUs; two of them begin with the tests that boot a guest (tests/conftest.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
 . build/env.sh
 
+# The Python extension leaves Python's symbols for the interpreter to resolve, so a test binary of that crate
+# could not be linked without libpython; what it does is tested from Python.
+extension=$(sed -n 's/^name *= *"\(.*\)"/\1/p' ftl_emul/python/Cargo.toml | head -n 1)
+rust_tests() {
+    cargo test --workspace --exclude "$extension" --profile fast-build "$@"
+}
+
 quick=
-if [ "${1:-}" = --quick ]; then
-    quick=yes
-    shift
-fi
+case ${1:-} in
+    --compile)
+        rust_tests --no-run
+        exit
+        ;;
+    --quick)
+        quick=yes
+        shift
+        ;;
+esac
 
 if [ "$(id -u)" != 0 ]; then
     echo "not root: tests that make cgroups, loop devices, mounts or VMs of libvirt are skipped, each saying why;"
     echo "'sudo make test' runs them all and installs the programs they need"
 fi
 
-# The Python extension leaves Python's symbols for the interpreter to resolve, so a test binary of that crate
-# could not be linked without libpython; what it does is tested from Python.
-extension=$(sed -n 's/^name *= *"\(.*\)"/\1/p' ftl_emul/python/Cargo.toml | head -n 1)
-
 read -ra cargo_args <<<"${CARGO_TEST_ARGS:-}"
-cargo test --workspace --exclude "$extension" --profile fast-build "${cargo_args[@]}" 2>&1 | tee build/cargo-test.log
+rust_tests "${cargo_args[@]}" 2>&1 | tee build/cargo-test.log
 awk '/^test result:/ { runs++; passed += $4; failed += $6; ignored += $8 }
-     END { printf "cargo test: %d passed, %d failed, %d ignored in %d runs\n\n", passed, failed, ignored, runs }' \
-    build/cargo-test.log
+     END { printf "cargo test: %d passed, %d failed, %d ignored in %d runs, %d s\n\n", passed, failed, ignored, runs, seconds }' \
+    seconds="$SECONDS" build/cargo-test.log
 
-pytest() {
-    .venv/bin/python -m pytest -q "$@"
-}
-
-if [ $# != 0 ]; then
-    pytest ${quick:+-m 'not guest'} "$@"
-    exit
+if [ $# = 0 ]; then
+    set -- --dist loadgroup --no-loadscope-reorder --numprocesses $(($(nproc) * 2 + 2))
 fi
-status=0
-parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
-if [ -z "$quick" ]; then
-    pytest -m guest "${parallel[@]}" 2 || status=$?
-    [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
-fi
-pytest -m alone || status=$?
-pytest -m 'not guest and not alone' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
-exit "$status"
+.venv/bin/python -m pytest -q ${quick:+-m 'not guest'} "$@"

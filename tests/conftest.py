@@ -1,9 +1,10 @@
-"""What holds for all tests: order, and how several processes share them."""
+"""What holds for all tests: order, how several processes share them, and how long each of them took."""
 
 from __future__ import annotations
 
 import re
 import signal
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,16 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _HERE = Path(__file__).parent
-_FIRST = ("real/guest", "real", "packaging")
-"""Folders whose tests take longest: they start first, so that short ones fill the time that is left."""
-_GROUP = re.compile(r"^(?:GROUP|GUEST) = (.*)$", re.MULTILINE)
+_IN_FILES = ("real/guest", "real", "packaging")
+"""Folders whose tests share servers, VMs and packages of their file."""
+_GROUP = re.compile(r"^(GROUP|GUEST) = \"?(.*?)\"?$", re.MULTILINE)
+_GUEST = "guest "
+_GUESTS_MAX = 2
+"""Guests that run at the same time: each keeps a CPU busy."""
+_RECORDED = _HERE / "durations.txt"
+_MEASURED = _HERE.parent / "build" / "test-durations.txt"
+"""Written by each complete run; a copy of it replaces `_RECORDED` when the order is no longer good."""
+_LEAST_RECORDED_S = 3.0
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -24,25 +32,46 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """Gives a process whole groups of tests, one after the other, for `--dist loadgroup`.
 
-    Tests in `_FIRST` share servers, VMs and packages of their file: a file is a group. Files that share
-    something of the machine say the same `GROUP = "..."`. Any other test goes wherever there is time.
+    In `_IN_FILES` a file is a group. Files that share something of the machine say the same `GROUP = "..."`,
+    those that share a guest the same `GUEST`. Any other test is a group of its own. At most `_GUESTS_MAX`
+    processes have a guest.
     """
 
     # Not by marks, which pytest-xdist 3.8 does not see under pytest 9.2.
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0].removeprefix(f"{_HERE.name}/")
-        return _group(path) if _place(path) < len(_FIRST) else nodeid
+        return group_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """The first group that the process may have; it ends where only guests are left, for others."""
+        boots = node in list(self.assigned_work)[:_GUESTS_MAX]
+        for group in self.workqueue:
+            if boots or not group.startswith(_GUEST):
+                self.workqueue.move_to_end(group, last=False)
+                super()._assign_work_unit(node)
+                return
+        node.shutdown()
+
+
+def group_of(nodeid: str) -> str:
+    """What its tests run one after the other with; of one that has no group its own name."""
+    path = nodeid.partition("::")[0].removeprefix(f"{_HERE.name}/")
+    return _group_of_file(path) if path.rpartition("/")[0] in _IN_FILES else nodeid
 
 
 @cache
-def _group(path: str) -> str:
+def _group_of_file(path: str) -> str:
     named = _GROUP.search((_HERE / path).read_text(encoding="utf-8"))
-    return named[1] if named else path
+    if named is None:
+        return path
+    return _GUEST + named[2] if named[1] == "GUEST" else named[2]
 
 
-def _place(path: str) -> int:
-    folder = path.rpartition("/")[0]
-    return _FIRST.index(folder) if folder in _FIRST else len(_FIRST)
+@cache
+def _recorded_s() -> dict[str, float]:
+    """How long groups took, from lines such as `61 real/test_three_vms.py`."""
+    lines = _RECORDED.read_text(encoding="utf-8").splitlines()
+    words = (line.split(maxsplit=1) for line in lines if not line.startswith("#"))
+    return {group: float(seconds) for seconds, group in words}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
@@ -51,10 +80,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | Non
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that take longest first, files of a group one after the other."""
-    paths = {item.path: item.path.relative_to(_HERE).as_posix() for item in items}
-    items.sort(key=lambda item: (_place(paths[item.path]), _order(paths[item.path])))
+    """Guests first, then the groups that take longest, so that short ones fill the time that is left."""
+    items.sort(key=_order)
 
 
-def _order(path: str) -> str:
-    return _group(path) if _place(path) < len(_FIRST) else ""
+def _order(item: pytest.Item) -> tuple[bool, float, str]:
+    group = group_of(item.nodeid)
+    alone = group == item.nodeid
+    return (
+        not group.startswith(_GUEST),
+        -_recorded_s().get(group, 0.0 if alone else 1.0),
+        "" if alone else group,
+    )
+
+
+_took_s: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Set-up, test and tear-down; of all processes, in the one that started them."""
+    _took_s[group_of(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """After a run of all processes, how long each group took."""
+    if session.config.getvalue("dist") != "loadgroup" or not _MEASURED.parent.is_dir():
+        return
+    longest = sorted(_took_s.items(), key=lambda each: -each[1])
+    lines = [f"{took_s:.0f} {group}\n" for group, took_s in longest if took_s >= _LEAST_RECORDED_S]
+    _MEASURED.write_text("".join(lines), encoding="utf-8")

@@ -32,8 +32,11 @@ _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/uplot/uPlot.js": ("uplot/uPlot.js", "text/javascript; charset=utf-8"),
+    "/uplot/uPlot.css": ("uplot/uPlot.css", "text/css; charset=utf-8"),
 }
-_POINTS = 180
+_POINTS = 360
 _PORT = re.compile(r":\d{1,5}$")
 _BACKLOG = 32
 
@@ -112,7 +115,8 @@ class PageRoutes:
             )
         if path in _FILES:
             name, content_type = _FILES[path]
-            return Reply(HTTPStatus.OK, content_type, (files("slo_ctl.show") / "page" / name).read_bytes())
+            content = files("slo_ctl.show").joinpath("page", *name.split("/")).read_bytes()
+            return Reply(HTTPStatus.OK, content_type, content)
         if path == "/status.json":
             return self._api("/v1/status")
         query = request.query(HistoryQuery)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import re
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -129,3 +131,38 @@ def writing(option: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{option}: cannot write {path}: {error.strerror}", "name another file") from None
+
+
+def check_trusted(folder: Path) -> None:
+    """Refuse, for root, a directory that another user could change or replace. Raises UserError.
+
+    The user who called sudo is trusted, and so is a directory that everybody may write to where only owners
+    may rename what is in it (sticky, as /tmp). Parts of the path that do not exist yet are skipped.
+    """
+    if os.geteuid() != 0:
+        return
+    caller = os.environ.get("SUDO_UID", "")
+    trusted = {0, int(caller) if caller.isdecimal() else 0}
+    resolved = folder.resolve()
+    for each in (resolved, *resolved.parents[:-1]):
+        try:
+            status = each.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if status.st_uid not in trusted:
+            raise UserError(
+                f"{each} belongs to user {_user(status.st_uid)}, who could change what root keeps there",
+                f"use a directory that belongs to root, or: chown root {shlex.quote(str(each))}",
+            )
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise UserError(
+                f"{each} is writable by every user, who could change what root keeps there",
+                f"chmod o-w {shlex.quote(str(each))}, or use another directory",
+            )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

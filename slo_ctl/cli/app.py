@@ -20,24 +20,26 @@ from slo_ctl.cli.help import Command, Group, examples_of
 
 PROGRAM = "slo-ctl"
 COMMAND_GROUPS = {
-    "Operation": {
-        "status": "status:status:WatchCommand",
-        "top": "status:top",
-        "plan": "plan:plan",
-        "apply": "plan:apply",
-        "vm": "vm:app",
-        "daemon": "daemon:command",
-        "device": "device:app",
-        "config": "config:app",
-        "history": "history:history",
-        "report": "history:report",
+    "First steps": {
+        "try": "try_it:command",
+        "demo": "replay:demo",
         "doctor": "doctor:command",
     },
+    "Operation": {
+        "device": "device:app",
+        "daemon": "daemon:command",
+        "vm": "vm:app",
+        "config": "config:app",
+        "status": "status:status:WatchCommand",
+        "top": "status:top",
+        "history": "history:history",
+        "report": "history:report",
+        "plan": "plan:plan",
+        "apply": "plan:apply",
+    },
     "Validation": {
-        "try": "try_it:command",
         "replay": "replay:replay:ReplayCommand",
         "sweep": "sweep:command",
-        "demo": "replay:demo",
         "trace": "trace:app",
     },
     "Laboratory": {
@@ -49,8 +51,8 @@ COMMAND_GROUPS = {
         "man": "help:man",
     },
 }
-"""Commands as `slo-ctl --help` lists them, each as MODULE:ATTRIBUTE[:CLASS] of `slo_ctl.cli`: a function or a
-typer application with verbs, and the class of the command if it is not `Command`."""
+"""Commands in order of use, as `slo-ctl --help` lists them, each as MODULE:ATTRIBUTE[:CLASS] of
+`slo_ctl.cli`: a function or a typer application with verbs, and its class if it is not `Command`."""
 COMMANDS = {name: target for group in COMMAND_GROUPS.values() for name, target in group.items()}
 
 

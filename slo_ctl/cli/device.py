@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import check_trusted
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
@@ -269,6 +270,14 @@ def serve(
             metavar="NQN,...", help="NVMe hosts that may connect from other machines. [default: none]"
         ),
     ] = None,
+    nvme_discovery: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help="Port of the same address that answers discovery as well; none: only that of --nvme-tcp. "
+            "[default: 8009]",
+        ),
+    ] = None,
     vhost_user: Annotated[
         bool,
         typer.Option("--vhost-user", help="Serve it to VMs with shared memory (vhost-user-blk) as well."),
@@ -303,6 +312,7 @@ def serve(
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
     for option, given, needed, missing in (
         ("--nvme-hosts", nvme_hosts is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
+        ("--nvme-discovery", nvme_discovery is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-allow", nvme_allow is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--tls-verify-peer", tls_verify_peer, "--tls-certificates DIR", tls_certificates is None),
     ):
@@ -311,6 +321,7 @@ def serve(
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
     store = _store(root)
+    check_trusted(store.places.state)
     record = store.load(name)
     options = ServeOptions(
         latency=latency,
@@ -319,7 +330,7 @@ def serve(
         checkpoint_s=checkpoint,
         group=group,
         vhost_user=vhost_user,
-        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow),
+        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow, nvme_discovery),
         tls_certificates=tls_certificates,
         tls_verify_peer=tls_verify_peer,
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slo_ctl.decide.scheduler import Choice, Needs
     from slo_ctl.model import Outcome, Setting
     from slo_ctl.profile.session import Suited
+    from slo_ctl.profile.store import Found
 
 FORMAT_VERSION = 1
 _GivenNeeds = tuple[str | None, bool | None]
@@ -186,6 +187,8 @@ def _emulated(
     from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
     from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
     from slo_ctl.drives.store import DeviceStore
+    from slo_ctl.profile.identity import Surroundings
+    from slo_ctl.profile.store import ProfileStore
 
     record = DeviceStore(host.places.devices).load(device)
 
@@ -199,9 +202,12 @@ def _emulated(
         return
     vms = tenants_on(device, host.inventory.streams)
     needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)
-    choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd")
+    around = Surroundings(host.places.devices)
+    found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, around)
+    analysis = found.profile.analysis() if found is not None and not found.stale else None
+    choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd", analysis=analysis)
     if not (apply and json_):
-        _print_tenant_choice(device, choice, json_)
+        _print_tenant_choice(device, choice, found, json_)
     if apply:
         setting = tenant_setting(device, choice)
         within = setting.knob.__eq__
@@ -220,23 +226,31 @@ def _finish(outcomes: list[Outcome], json_: bool) -> None:
         raise typer.Exit(EXIT_FAILURE)
 
 
+def _profile_json(found: Found | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"path": str(found.path), "age_s": found.age_s, "stale": found.stale or None}
+
+
+def _print_profile(found: Found | None) -> None:
+    from slo_ctl.profile.store import age_text
+
+    if found is not None:
+        print_lines(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
+
+
 def _choice_json(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
-    profile = found.found
     return {
         "format_version": FORMAT_VERSION,
         "device": asdict(found.facts),
         "vms": list(vms),
         "needs": asdict(found.needs),
-        "profile": None
-        if profile is None
-        else {"path": str(profile.path), "age_s": profile.age_s, "stale": profile.stale or None},
+        "profile": _profile_json(found.found),
         **asdict(found.choice),
     }
 
 
 def _print(found: Suited, vms: Sequence[str], explain: bool) -> None:
-    from slo_ctl.profile.store import age_text
-
     facts, choice = found.facts, found.choice
     print_lines(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
     for name, value in choice.parameters.items():
@@ -248,8 +262,7 @@ def _print(found: Suited, vms: Sequence[str], explain: bool) -> None:
     if explain:
         print_lines("why:", *(line for each in choice.choices for line in _explained(each)))
     print_lines(f"SLOs of: {', '.join(vms)}" if vms else "no VM uses this device")
-    if found.found is not None:
-        print_lines(f"profile of {age_text(found.found.age_s)} ago: {found.found.stale or 'valid'}")
+    _print_profile(found.found)
     print_lines(*(f"note: {caution}" for caution in choice.cautions))
 
 
@@ -258,9 +271,11 @@ def _explained(choice: Choice) -> list[str]:
     return [*lines, f"    source: {choice.source}"] if choice.source else lines
 
 
-def _print_tenant_choice(device: str, choice: Choice, json_: bool) -> None:
+def _print_tenant_choice(device: str, choice: Choice, found: Found | None, json_: bool) -> None:
     if json_:
-        plain = {"format_version": FORMAT_VERSION, "device": device, "emulated": True}
+        plain: dict[str, Any] = {"format_version": FORMAT_VERSION, "device": device, "emulated": True}
+        plain["profile"] = _profile_json(found)
         print_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
     else:
         print_lines(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")
+        _print_profile(found)

@@ -70,8 +70,8 @@ def replay(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="OPS policy: shared, static, algorithm1, proportional, proportional-strict or min_waf. "
-            "[default: proportional]",
+            help="OPS policy: shared, static, algorithm1 (algorithm1:900 for an SSD specified with 900 "
+            "IOPS), proportional, proportional-strict or min_waf. [default: proportional]",
             autocompletion=complete_policy,
         ),
     ] = None,

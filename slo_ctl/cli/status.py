@@ -154,13 +154,25 @@ def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
 def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> list[RenderableType]:
     from rich.text import Text
 
-    from slo_ctl.show.status import group_lines, header_lines, problem_lines, status_table
+    from slo_ctl.show.status import (
+        device_lines,
+        device_table,
+        group_lines,
+        header_lines,
+        problem_lines,
+        status_table,
+    )
     from slo_ctl.show.terminal import width_for_tables
     from slo_ctl.show.vms import NO_VMS
 
+    width = width_for_tables(console)
     parts: list[RenderableType] = [*header_lines(status), ""]
+    if status.devices:
+        parts += [device_table(status, width), ""]
+        about = [line for device in status.devices for line in device_lines(device)]
+        parts += [*about, *([""] if about else [])]
     if shown:
-        parts.append(status_table(status, shown, width_for_tables(console)))
+        parts.append(status_table(status, shown, width))
     else:
         parts.append(
             Text(

@@ -18,13 +18,16 @@ from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
 from slo_ctl.cli.output import print_columns, print_json, print_lines, terminable
 
 if TYPE_CHECKING:
+    from slo_ctl.replay.scenario_build import ScenarioText
     from slo_ctl.replay.sweep import Answer
 
 _MOST_POINTS = 100_000
 
 
 def command(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="VMs, their SLOs and the drive.")],
+    scenarios: Annotated[
+        list[Path], typer.Argument(metavar="SCENARIO.toml...", help="VMs, their SLOs and the drive.")
+    ],
     out: Annotated[
         Path,
         typer.Option(
@@ -58,28 +61,27 @@ def command(
     json: JSON = False,
     quiet: QUIET = False,
 ) -> None:
-    """Replay a scenario on many drives, and show how many of its VMs each supports. All drives are EMULATED.
+    """Replay scenarios on many drives, and show how many of their VMs each supports. All drives are EMULATED.
 
     A drive supports a number of VMs if each meets its min= and p99= with every seed. Unused capacity is OPS.
 
     Examples:
     slo-ctl sweep web.toml --op 7%,15%,28% --vms 1..8 --out web.csv
     slo-ctl sweep web.toml --drive preset=tlc --drive preset=qlc --vms 1..4 --out web.csv --plot web.svg
+    slo-ctl sweep web.toml db.toml --policy proportional,min_waf --vms 1..8 --out kinds.csv
     mpirun -n 9 python -m mpi4py.futures $(which slo-ctl) sweep web.toml --mpi --seeds 9 --out web.csv
     """
-    from slo_ctl.decide.policies import POLICIES
-    from slo_ctl.replay.scenario_build import check_on_any_drive, read_toml
+    from slo_ctl.decide.policies import policy_entry
     from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
     from slo_ctl.show.terminal import progress_on_stderr
 
-    base = read_toml(scenario)
-    if not base.vms:
-        raise UserError(f"{scenario}: it has no VM", "add a [[vm]] table")
-    check_on_any_drive(base)
+    bases = _read(scenarios)
     policies = _words("--policy", policy)
     for name in policies:
-        if name not in POLICIES:
-            raise UserError(f"--policy: {name} is not known", f"known: {', '.join(POLICIES)}")
+        try:
+            policy_entry(name)
+        except ValueError as error:
+            raise UserError(f"--policy: {name} is not known", str(error)) from None
     if out.suffix == ".parquet":
         require_packages("polars")
     elif out.suffix != ".csv":
@@ -91,15 +93,20 @@ def command(
     points = [
         Point(*values)
         for values in product(
-            drive or [""], _words("--op", op) if op else [""], policies, _counts(vms), range(1, seeds + 1)
+            bases,
+            drive or [""],
+            _words("--op", op) if op else [""],
+            policies,
+            _counts(vms),
+            range(1, seeds + 1),
         )
     ]
     if len(points) > _MOST_POINTS:
         raise UserError(f"{len(points):,} replays are too many", f"at most {_MOST_POINTS:,}")
     for point in points:
-        scenario_text(base, point)
+        scenario_text(bases[point.scenario], point)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
-        rows, complete = sweep(base, points, out, jobs or os.cpu_count() or 1, progress, mpi=mpi)
+        rows, complete = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, mpi=mpi)
     found = answers(rows)
     if plot is not None:
         from slo_ctl.show.file_plots import save_sweep
@@ -124,6 +131,22 @@ def command(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
+def _read(paths: list[Path]) -> dict[str, ScenarioText]:
+    """Scenarios by the names of their files, each checked."""
+    from slo_ctl.replay.scenario_build import check_on_any_drive, read_toml
+
+    found: dict[str, ScenarioText] = {}
+    for path in paths:
+        if path.stem in found:
+            raise UserError(f"{path}: there are two scenarios {path.stem}", "rename one file")
+        text = read_toml(path)
+        if not text.vms:
+            raise UserError(f"{path}: there is no VM", "add a [[vm]] table")
+        check_on_any_drive(text)
+        found[path.stem] = text
+    return found
+
+
 def _words(option: str, text: str) -> list[str]:
     words = list(dict.fromkeys(word.strip() for word in text.split(",")))
     if not all(words):
@@ -146,9 +169,10 @@ def _counts(text: str) -> list[int]:
 
 def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
     return [
-        ("DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT"),
+        ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT"),
         *(
             (
+                each.scenario,
                 each.drive or "scenario's",
                 each.op or "scenario's",
                 each.policy,
@@ -164,11 +188,19 @@ def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
 
 
 def _best(found: list[Answer]) -> list[str]:
+    """The most VMs of each scenario, and on which drives."""
+    return [
+        f"{scenario}: {_most_vms([each for each in found if each.scenario == scenario])}"
+        for scenario in dict.fromkeys(each.scenario for each in found)
+    ]
+
+
+def _most_vms(found: list[Answer]) -> str:
     most = max((each.most_vms for each in found), default=0)
     if most == 0:
-        return ["no drive supports a single copy of the VMs"]
+        return "no drive supports a single copy of the VMs"
     best = [each for each in found if each.most_vms == most]
     named = "; ".join(
         f"{each.drive or 'the drive'} op={each.op or 'as given'} {each.policy}" for each in best
     )
-    return [f"most VMs: {most}, on {named}"]
+    return f"most VMs: {most}, on {named}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import check_trusted
 from slo_ctl.drives.record import Places, places
 
 
@@ -85,8 +86,10 @@ _MAX_PID_BYTES = 32
 def only_daemon(path: Path) -> Iterator[None]:
     """Hold the lock at `path`, which has our process number in it.
 
-    Raises UserError that names the process when another one holds it, or when the file cannot be made.
+    Raises UserError that names the process when another one holds it, or when the file cannot be made or is
+    where another user could replace it.
     """
+    check_trusted(path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)

@@ -15,6 +15,7 @@ from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy, most_moves_of
+from slo_ctl.decide.profile_fit import Analysis
 from slo_ctl.decide.scheduler import (
     FAIR_SCHEDULER,
     Choice,
@@ -136,6 +137,8 @@ class EmulatedDevice:
         self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
         self.configured_scheduler = "keep"
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
+        self.profile: Analysis | None = None
+        """Of a namespace of it, where there is a valid one."""
         self.occupants: dict[str, Occupant] = {}
         self._explained_at_s: dict[str, float] = {}
         """When each namespace had a VM, or no requests in a window, last."""
@@ -295,8 +298,13 @@ class EmulatedDevice:
             given = Choice("scheduler", self.configured_scheduler, "configured")
             return (tenant_setting(self.name, given),)
         needs = needs_of(occupant.slo for occupant in self.occupants.values())
-        tenants, rotates = len(self.record.namespace), self.record.kind != "ssd"
-        return (tenant_setting(self.name, choose_tenant_scheduler(needs, tenants, rotates=rotates)),)
+        choice = choose_tenant_scheduler(
+            needs,
+            len(self.record.namespace),
+            rotates=self.record.kind != "ssd",
+            analysis=self.profile,
+        )
+        return (tenant_setting(self.name, choice),)
 
     def _weight(self, occupant: Occupant) -> tuple[float, str]:
         """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
@@ -12,6 +14,10 @@ from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, Places, read_settings
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model import ShareBy
+from slo_ctl.profile.identity import Surroundings
+from slo_ctl.profile.store import ProfileStore
+
+log = logging.getLogger("slo_ctl.daemon")
 
 _Identity = tuple[int, int, frozenset[tuple[str, int]]]
 """Inode and time of change of its record; namespaces that came and went since, with when they came."""
@@ -38,6 +44,10 @@ class EmulatedDevices:
         self._changed: dict[str, tuple[int, frozenset[tuple[str, int]]]] = {}
         """Namespaces that came and went, and the time of change of the settings that were read."""
         self._general = (0.0, ShareBy.PAGES, 0.0)
+        self._around = Surroundings(places)
+        self._profiles = ProfileStore(places.state / "profiles")
+        self._profiled: dict[str, tuple[int, EmulatedDevice]] = {}
+        """By name: when the last profile was stored, and for which device it was looked for."""
 
     def refresh(self, config: Config) -> None:
         """Bring them up to date with what is there and what is configured."""
@@ -58,6 +68,26 @@ class EmulatedDevices:
             if name in self.devices:
                 wish = listed[name].scheduler if name in listed else "keep"
                 self.devices[name].configured_scheduler = wish
+        self._look_for_profiles()
+
+    def _look_for_profiles(self) -> None:
+        """Stored profiles, when any was stored or a device was replaced since; a damaged one leaves that in
+        force."""
+        try:
+            stored_ns = self._profiles.folder.stat().st_mtime_ns
+        except OSError:
+            stored_ns = 0
+        for name, device in self.devices.items():
+            basis = (stored_ns, device)
+            if self._profiled.get(name) == basis:
+                continue
+            self._profiled[name] = basis
+            try:
+                found = self._profiles.of_emulated(device.record, self._around)
+            except UserError as error:
+                log.warning("device %s: stored profile ignored: %s", name, error)
+                continue
+            device.profile = found.profile.analysis() if found is not None and not found.stale else None
 
     def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         identity = self._identity(name)

@@ -5,7 +5,7 @@ Every number that decides something is in scheduler_parameters.py; every choice 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -157,17 +157,11 @@ def characterise(
     facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]
 ) -> tuple[Character, Choice]:
     """Character of the device, by its profile; without one by the kernel's rotational flag."""
-    for direction, name in (
-        (Direction.READ, "seek_average_ratio"),
-        (Direction.WRITE, "seek_average_write_ratio"),
-    ):
-        summary = analysis.summary(direction) if analysis is not None else None
-        if summary is None or summary.average is None or summary.maximum is None:
-            continue
-        limit = THRESHOLDS[name]
-        if summary.half_width is not None and _straddles(summary.average, summary.half_width, limit.value):
+    for summary, limit in _measured(analysis):
+        average = summary.average or 0.0
+        if summary.half_width is not None and _straddles(average, summary.half_width, limit.value):
             cautions.append(
-                f"the average {direction.value} ratio is {summary.average:.2f} ± "
+                f"the average {summary.direction.value} ratio is {average:.2f} ± "
                 f"{summary.half_width:.0%}, and "
                 f"{limit.value:g} decides: refine the profile (--budget)"
             )
@@ -182,6 +176,17 @@ def characterise(
     if facts.rotational:
         return Character.SEEKS, Choice("character", Character.SEEKS, "the kernel says that it rotates")
     return Character.FLAT, Choice("character", Character.FLAT, "the kernel does not say that it rotates")
+
+
+def _measured(analysis: Analysis | None) -> Iterator[tuple[RatioSummary, Threshold]]:
+    """Ratios of reads and of writes, as far as they are known, and from which average on a device seeks."""
+    for direction, name in (
+        (Direction.READ, "seek_average_ratio"),
+        (Direction.WRITE, "seek_average_write_ratio"),
+    ):
+        summary = analysis.summary(direction) if analysis is not None else None
+        if summary is not None and summary.average is not None and summary.maximum is not None:
+            yield summary, THRESHOLDS[name]
 
 
 def _straddles(average: float, half_width: float, limit: float) -> bool:
@@ -393,10 +398,13 @@ _UNTIMED = (
 )
 
 
-def choose_tenant_scheduler(needs: Needs, tenants: int, *, rotates: bool = False) -> Choice:
+def choose_tenant_scheduler(
+    needs: Needs, tenants: int, *, rotates: bool = False, analysis: Analysis | None = None
+) -> Choice:
     """The scheduler of an emulated device, which orders its tenants' requests by itself.
 
-    `rotates`: it is a hard disk or an array of them.
+    `rotates`: it is a hard disk or an array of them, which sort requests. `analysis`: of its profile; None
+    where there is no valid one, so that a disk counts as one that seeks.
     """
     if tenants < 2:
         return Choice("scheduler", "fifo", "there is only one namespace")
@@ -406,13 +414,24 @@ def choose_tenant_scheduler(needs: Needs, tenants: int, *, rotates: bool = False
     if needs.p99_target_us is not None:
         reason = f"{tenants} namespaces share the drive: one with few requests must not queue behind others"
         return Choice("scheduler", "wfq", reason)
-    if rotates:
+    by_profile = _by_profile(analysis, rotates=rotates)
+    seeks = rotates if by_profile is None else by_profile[0] is Character.SEEKS
+    measured = "" if by_profile is None else f"; by its profile {by_profile[1].reason}"
+    if rotates and seeks:
         reason = (
             "no weights to keep: the disks sort all that waits, of which wfq would show them one at a time"
         )
-        return Choice("scheduler", "fifo", reason)
+        return Choice("scheduler", "fifo", f"{reason}{measured}")
+    if seeks:
+        measured += ", but it does not sort requests"
     reason = f"{tenants} namespaces share the drive, and none should take more device time than others"
-    return Choice("scheduler", "wfq", reason)
+    return Choice("scheduler", "wfq", f"{reason}{measured}")
+
+
+def _by_profile(analysis: Analysis | None, *, rotates: bool) -> tuple[Character, Choice] | None:
+    """Character by the first direction that was measured."""
+    known = next(_measured(analysis), None)
+    return None if known is None else _by_ratio(*known, rotates)
 
 
 def why_not_kept(

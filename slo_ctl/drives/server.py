@@ -26,8 +26,8 @@ from slo_ctl.drives.serving import (
     NamespaceSockets,
     NvmeTcp,
     find_server,
-    listen_nvme_tcp,
     listening,
+    listening_for_nvme,
     listening_for_vhost_user,
 )
 from slo_ctl.drives.store import DeviceStore, ServedError
@@ -79,7 +79,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
         with (
             store.locked(record.name) as lock,
             listening(run, names, options.group) as opened,
-            listen_nvme_tcp(options.nvme_tcp) if options.nvme_tcp else nullcontext() as nvme,
+            listening_for_nvme(options.nvme_tcp) if options.nvme_tcp else nullcontext() as nvme,
             listening_for_vhost_user(run, names, options.group)
             if options.vhost_user
             else nullcontext() as vhost_user,
@@ -98,8 +98,11 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     "control-fd": [str(opened.control.fileno())],
                     "stop-fd": [str(stop_fd)],
                     "sockets-fd": [str(later.fileno())],
-                    "nvme-tcp-fd": [str(nvme.fileno())] if nvme is not None else [],
                 }
+                if nvme is not None:
+                    inherited["nvme-tcp-fd"] = [str(nvme.subsystem.fileno())]
+                    if nvme.discovery is not None:
+                        inherited["nvme-discovery-fd"] = [str(nvme.discovery.fileno())]
                 if vhost_user is not None:
                     found = vhost_user.opened.items()
                     inherited["vhost-user-fd"] = [f"{s.fileno()}:{n}" for n, s in found]

@@ -7,7 +7,7 @@ import os
 import socket
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,15 +201,16 @@ def listening_for_vhost_user(
 
 # NVMe over TCP.
 
-_PORT = 4420
-"""Default port of NVMe over Fabrics."""
+_PORT, _DISCOVERY_PORT = 4420, 8009
+"""Default ports of NVMe over Fabrics, and of discovery over TCP."""
+NO_DISCOVERY = "none"
 _NVME_BACKLOG = 64
 _MAX_NQN_BYTES = 223
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeTcp:
-    """Options `--nvme-tcp`, `--nvme-hosts` and `--nvme-allow`."""
+    """Options `--nvme-tcp`, `--nvme-discovery`, `--nvme-hosts` and `--nvme-allow`."""
 
     address: str
     """IPv4 or IPv6."""
@@ -219,15 +220,21 @@ class NvmeTcp:
     """NQNs that may connect from other machines."""
     allow: tuple[str, ...] = ()
     """`namespaces`, `ops`: what hosts may do beside reading and writing."""
+    discovery_port: int | None = None
+    """Where the same address answers discovery as well, which `port` always does. 0: any that is free."""
 
 
 _PERMISSIONS = ("namespaces", "ops")
 """Create, attach, detach and delete namespaces; move over-provisioning blocks."""
 
 
-def plan_nvme_tcp(endpoint: str, hosts: Sequence[str], allow: Sequence[str] = ()) -> NvmeTcp:
+def plan_nvme_tcp(
+    endpoint: str, hosts: Sequence[str], allow: Sequence[str] = (), discovery: str | None = None
+) -> NvmeTcp:
     """From `127.0.0.1:4420`, `[::1]:4420` or an address alone. Raises UserError for what is none, and for an
     address that other machines reach where no host is allowed.
+
+    `discovery` is a port or `none`; by default 8009, or none where any port may be taken.
     """
     text, colon, number = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]") or (":" in text and not text.startswith("[")):
@@ -254,16 +261,60 @@ def plan_nvme_tcp(endpoint: str, hosts: Sequence[str], allow: Sequence[str] = ()
             raise UserError(
                 f"--nvme-allow: {permission or 'nothing'} is not known", f"known: {', '.join(_PERMISSIONS)}"
             )
-    return NvmeTcp(bare, int(number), tuple(hosts), tuple(allow))
+    port = int(number)
+    return NvmeTcp(bare, port, tuple(hosts), tuple(allow), _discovery_port(discovery, port))
 
 
-def listen_nvme_tcp(wanted: NvmeTcp) -> socket.socket:
+def _discovery_port(text: str | None, port: int) -> int | None:
+    if text is None:
+        wanted = _DISCOVERY_PORT if port else None
+    elif text == NO_DISCOVERY:
+        wanted = None
+    elif text.isdecimal() and int(text) <= 65535:
+        wanted = int(text)
+    else:
+        raise UserError(
+            f"--nvme-discovery: {text} is not a port", f"write one from 0 to 65535, or {NO_DISCOVERY}"
+        )
+    return None if wanted == port and port else wanted
+
+
+@dataclass(frozen=True)
+class NvmeListening:
+    """The listening sockets for NVMe hosts."""
+
+    subsystem: socket.socket
+    discovery: socket.socket | None
+
+
+@contextmanager
+def listening_for_nvme(wanted: NvmeTcp) -> Iterator[NvmeListening]:
     """Raises UserError where nothing can listen there."""
-    family = socket.AF_INET6 if ":" in wanted.address else socket.AF_INET
+    with ExitStack() as opened:
+        subsystem = opened.enter_context(
+            _listen_tcp(
+                "--nvme-tcp",
+                (wanted.address, wanted.port),
+                "choose another port, or the address of an interface of this machine",
+            )
+        )
+        discovery = None
+        if wanted.discovery_port is not None:
+            hint = (
+                f"another device may answer discovery there: --nvme-discovery PORT chooses another port, "
+                f"--nvme-discovery {NO_DISCOVERY} only that of --nvme-tcp, which answers discovery too"
+            )
+            discovery = opened.enter_context(
+                _listen_tcp("--nvme-discovery", (wanted.address, wanted.discovery_port), hint)
+            )
+        yield NvmeListening(subsystem, discovery)
+
+
+def _listen_tcp(option: str, endpoint: tuple[str, int], hint: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in endpoint[0] else socket.AF_INET
     try:
-        return socket.create_server((wanted.address, wanted.port), family=family, backlog=_NVME_BACKLOG)
+        return socket.create_server(endpoint, family=family, backlog=_NVME_BACKLOG)
     except OSError as error:
         raise UserError(
-            f"--nvme-tcp: cannot listen on {wanted.address} port {wanted.port}: {error.strerror}",
-            "choose another port, or the address of an interface of this machine",
+            f"{option}: cannot listen on {endpoint[0]} port {endpoint[1]}: {error.strerror}", hint
         ) from None

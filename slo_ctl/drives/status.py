@@ -81,7 +81,8 @@ def nbd_uri(socket: Path, export: str = "") -> str:
 
 def nvme_text(nvme: Mapping[str, str]) -> str:
     """Where NVMe hosts find a device, from what its server says in `nvme_tcp`."""
-    return f"NVMe/TCP: {nvme['address']}, subsystem {nvme['nqn']}"
+    discovery = f", discovery {nvme['discovery']}" if "discovery" in nvme else ""
+    return f"NVMe/TCP: {nvme['address']}, subsystem {nvme['nqn']}{discovery}"
 
 
 def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.decide.scheduler import DeviceFacts
-from slo_ctl.drives.record import Places, SsdRecord
+from slo_ctl.drives.record import DeviceRecord, Places, SsdRecord
 from slo_ctl.host.block_device import whole_device
 from slo_ctl.model import DeviceNumber
 from slo_ctl.profile.target import Kind, Target, parse_uri
@@ -228,20 +228,25 @@ def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
         run = around.places.run_of(name)
         for namespace in record.namespace:
             if socket in (str(run.export(namespace.name)), str(run.all_exports)):
-                ssd = record if isinstance(record, SsdRecord) else None
-                shape = _key(record.model_dump_json(exclude={"name", "created", "namespace"}))
-                return Identity(
-                    model=f"EMULATED {'SSD' if ssd else 'disk'} {name}",
-                    serial=f"{record.created} {shape}",
-                    firmware="",
-                    place=f"namespace {namespace.name}: {record.spec}",
-                    kernel=around.kernel,
-                    scheduler=record.scheduler,
-                    device=name,
-                    rotational=ssd is None,
-                    hardware_queues=ssd.geometry.dies if ssd else 1,
-                )
+                return emulated_identity(record, namespace.name, around)
     return None
+
+
+def emulated_identity(record: DeviceRecord, namespace: str, around: Surroundings) -> Identity:
+    """The identity of a namespace of an emulated device."""
+    ssd = record if isinstance(record, SsdRecord) else None
+    shape = _key(record.model_dump_json(exclude={"name", "created", "namespace"}))
+    return Identity(
+        model=f"EMULATED {'SSD' if ssd else 'disk'} {record.name}",
+        serial=f"{record.created} {shape}",
+        firmware="",
+        place=f"namespace {namespace}: {record.spec}",
+        kernel=around.kernel,
+        scheduler=record.scheduler,
+        device=record.name,
+        rotational=ssd is None,
+        hardware_queues=ssd.geometry.dies if ssd else 1,
+    )
 
 
 def _first(node: Path, *names: str) -> str:

@@ -14,9 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.decide.profile_fit import Analysis, Fit, Interval, analyse
+from slo_ctl.drives.record import DeviceRecord
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import ACCESSES, Access, Measurement
-from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, Surroundings, block_identity
+from slo_ctl.profile.identity import (
+    BLOCK_DEVICE,
+    Identity,
+    Surroundings,
+    block_identity,
+    emulated_identity,
+)
 
 # What was measured of devices, on disk: one JSON file for each device under each kernel and scheduler, whole
 # or not at all.
@@ -246,6 +253,15 @@ class ProfileStore(RecordStore[Profile]):
             key=lambda each: (bool(each.stale), each.profile.identity.place != BLOCK_DEVICE, each.age_s),
             default=None,
         )
+
+    def of_emulated(self, record: DeviceRecord, around: Surroundings) -> Found | None:
+        """The best profile of a namespace of an emulated device: valid before stale, the newest first.
+
+        Raises UserError for a damaged file.
+        """
+        places = (emulated_identity(record, namespace.name, around) for namespace in record.namespace)
+        found = [each for each in map(self.find, places) if each is not None]
+        return min(found, key=lambda each: (bool(each.stale), each.age_s), default=None)
 
 
 # `access_times.func`, which the AGIOS scheduling library reads.

@@ -12,6 +12,7 @@ from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.ssd import VmReading
 from slo_ctl.replay.player import PlayedVm
 from slo_ctl.replay.result import (
+    CURVE_PERCENTILES,
     GcPagesMoved,
     Latency,
     Merges,
@@ -27,7 +28,7 @@ from slo_ctl.replay.scenario import Mode
 if TYPE_CHECKING:
     from ftl_emul import Device
 
-_PERCENTILES = [50.0, 99.0, 99.9]
+_NAMED_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 _S_PER_NS = 1e-9
 DEMAND_MET_TO = 0.03
 """Part of the requests of an open loop that may wait at the end of the window where its demand is met."""
@@ -57,10 +58,11 @@ class Measured:
 
 def latencies(device: Device, tenant: int) -> Latency:
     """Percentiles of one tenant since latencies were last cleared."""
-    record = device.latency_us(tenant, _PERCENTILES)
+    record = device.latency_us(tenant, [*_NAMED_PERCENTILES.values(), *CURVE_PERCENTILES])
 
     def of(values: list[float]) -> Percentiles:
-        return Percentiles(**dict(zip(("p50", "p99", "p999"), values, strict=False)))
+        named = dict(zip(_NAMED_PERCENTILES, values, strict=False))
+        return Percentiles(**named, curve=values[len(_NAMED_PERCENTILES) :])
 
     return Latency(read=of(record.read), write=of(record.write))
 

@@ -38,12 +38,18 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+CURVE_PERCENTILES = (1.0, 5.0, *(float(each) for each in range(10, 100, 10)), 95.0, 98.0, 99.0, 99.5, 99.9)
+"""Of `Percentiles.curve`."""
+
+
 class Percentiles(_Model):
     """Latency percentiles in microseconds, from issue to completion."""
 
     p50: Number = None
     p99: Number = None
     p999: Number = None
+    curve: list[float] = Field(default_factory=list)
+    """At the percentiles of `CURVE_PERCENTILES`, for a distribution; empty where nothing was recorded."""
 
 
 class Latency(_Model):

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ftl_emul import Device
 from slo_ctl.base.progress import Phase, ProgressSink
 from slo_ctl.base.quantity import Duration
-from slo_ctl.decide.policies import POLICIES, STRICT_POLICY, Policy, make_policy, most_moves_of
+from slo_ctl.decide.policies import STRICT_POLICY, Policy, make_policy, most_moves_of, policy_entry
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel
 from slo_ctl.replay.drive import PlayedDrive
@@ -403,7 +403,7 @@ class Stage:
 
 def _run_policy(scenario: Scenario, stage: Stage, name: str, progress: ProgressSink) -> RunResult:
     policy = make_policy(name)
-    device, tenants = stage.preconditioned_drive(policy.placement, POLICIES[name].scheduler)
+    device, tenants = stage.preconditioned_drive(policy.placement, policy_entry(name).scheduler)
     run = PolicyRun(scenario, stage.plan, stage.sources, device, tenants, policy)
     unit = "virtual s" if scenario.duration.timed else "drive writes"
     phase = progress.phase(name, scenario.duration.amount, unit)

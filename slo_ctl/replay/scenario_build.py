@@ -20,7 +20,7 @@ from slo_ctl.base.quantity import (
     parse_duration,
     parse_fraction,
 )
-from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES
+from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES, policy_entry
 from slo_ctl.drives.build import SCHEDULER_NAMES, device_pairs, device_spec, divide
 from slo_ctl.model import ShareBy, Slo, TimingModel
 from slo_ctl.replay.scenario import (
@@ -234,7 +234,7 @@ def build_scenario(text: ScenarioText) -> Scenario:
         device=device,
         vms=_vms(text.vms, device.size_bytes),
         events=tuple(_event(Fields(where, values)) for where, values in text.events),
-        policy=_name(text, "policy", DEFAULT_POLICY, tuple(POLICIES)),
+        policy=_policy(*text.settings.get("policy", ("", DEFAULT_POLICY))),
         compare=_compare(text),
         duration=_duration(text, "duration", Duration(drive_writes=20.0)),
         timing=TimingModel(_name(text, "timing", "full", tuple(TimingModel))),
@@ -387,10 +387,19 @@ def _name(text: ScenarioText, key: str, default: str, known: Sequence[str]) -> s
 def _compare(text: ScenarioText) -> tuple[str, ...]:
     where, value = text.settings.get("compare", ("", ""))
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    for name in names:
-        if name not in POLICIES:
-            raise UserError(f"{where}: {name} is not known", did_you_mean(name, POLICIES))
-    return names
+    return tuple(_policy(where, name) for name in names)
+
+
+def _policy(where: str, name: str) -> str:
+    try:
+        policy_entry(name)
+    except ValueError:
+        base, colon, _ = name.partition(":")
+        hint = did_you_mean(base, POLICIES)
+        if colon and base in POLICIES:
+            hint = "algorithm1:900 is Algorithm 1 for an SSD of 900 IOPS; no other policy has a number"
+        raise UserError(f"{where}: {name or 'nothing'} is not known", hint) from None
+    return name
 
 
 def _duration(text: ScenarioText, key: str, default: Duration) -> Duration:

@@ -1,4 +1,4 @@
-"""Many replays of one scenario: drives x OP x policies x numbers of VMs x seeds, on several processes.
+"""Many replays: scenarios x drives x OP x policies x numbers of VMs x seeds, on several processes.
 
 Every finished replay is a line of a CSV file, so a sweep that was interrupted is continued by the same
 command. A Parquet file is written at the end; until then the lines are in a CSV file beside it.
@@ -36,6 +36,8 @@ _MOST_LOSSES = 3
 class Point:
     """One replay."""
 
+    scenario: str
+    """Its name, by which the VMs that are copied are known."""
     drive: str
     """Keys of `--device`."""
     op: str
@@ -50,6 +52,7 @@ class Point:
 class Row:
     """What a replay found out."""
 
+    scenario: str
     drive: str
     op: str
     policy: str
@@ -68,7 +71,7 @@ class Row:
     @property
     def point(self) -> Point:
         """Which replay."""
-        return Point(self.drive, self.op, self.policy, self.vms, self.seed)
+        return Point(self.scenario, self.drive, self.op, self.policy, self.vms, self.seed)
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
@@ -194,7 +197,7 @@ def _row(values: Mapping[str, str | None]) -> Row | None:
 
 
 def sweep(
-    base: ScenarioText,
+    bases: Mapping[str, ScenarioText],
     points: Sequence[Point],
     out: Path,
     jobs: int,
@@ -202,7 +205,7 @@ def sweep(
     *,
     mpi: bool = False,
 ) -> tuple[list[Row], bool]:
-    """Run the points that `out` has not, and add each to it when it is done.
+    """Run the points that `out` has not, and add each to it when it is done. `bases`: scenarios by name.
 
     Returns the rows of `points`, and whether none is missing. Ctrl-C ends it with what was done. `mpi`: on
     the ranks of `mpirun ... python -m mpi4py.futures` in place of local processes.
@@ -218,7 +221,7 @@ def sweep(
     try:
         with lines.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
-            for row in _run_all(base, left, jobs, progress, mpi=mpi):
+            for row in _run_all(bases, left, jobs, progress, mpi=mpi):
                 there[row.point] = row
                 writer.writerow(asdict(row))
                 file.flush()
@@ -246,7 +249,12 @@ def _write_all(out: Path, rows: Sequence[Row]) -> None:
 
 
 def _run_all(
-    base: ScenarioText, points: Sequence[Point], jobs: int, progress: ProgressSink, *, mpi: bool
+    bases: Mapping[str, ScenarioText],
+    points: Sequence[Point],
+    jobs: int,
+    progress: ProgressSink,
+    *,
+    mpi: bool,
 ) -> Iterator[Row]:
     """Each replay as it is done. Of a worker that dies, and those beside it, what is in work is begun again.
 
@@ -254,12 +262,12 @@ def _run_all(
     """
     if not mpi and (jobs == 1 or len(points) < 2):
         for point in points:
-            yield replay(base, point)
+            yield replay(bases[point.scenario], point)
         return
     left, losses = dict.fromkeys(points), 0
     while left:
         try:
-            for row in _run_on_workers(base, list(left), jobs, mpi=mpi):
+            for row in _run_on_workers(bases, list(left), jobs, mpi=mpi):
                 del left[row.point]
                 losses = 0
                 yield row
@@ -270,9 +278,11 @@ def _run_all(
             progress.note("a worker process died; its replays are started again")
 
 
-def _run_on_workers(base: ScenarioText, points: Sequence[Point], jobs: int, *, mpi: bool) -> Iterator[Row]:
+def _run_on_workers(
+    bases: Mapping[str, ScenarioText], points: Sequence[Point], jobs: int, *, mpi: bool
+) -> Iterator[Row]:
     with _executor(min(jobs, len(points)), mpi=mpi) as executor:
-        futures = [executor.submit(replay, base, point) for point in points]
+        futures = [executor.submit(replay, bases[point.scenario], point) for point in points]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -299,8 +309,9 @@ def _worker_starts() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How many copies of the VMs a drive with that OP and policy carries."""
+    """How many copies of a scenario's VMs a drive with that OP and policy carries."""
 
+    scenario: str
     drive: str
     op: str
     policy: str
@@ -317,10 +328,10 @@ class Answer:
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
-    """For each drive, OP and policy."""
+    """For each scenario, drive, OP and policy."""
     found = []
-    for key in dict.fromkeys((row.drive, row.op, row.policy) for row in rows):
-        own = [row for row in rows if (row.drive, row.op, row.policy) == key]
+    for key in dict.fromkeys((row.scenario, row.drive, row.op, row.policy) for row in rows):
+        own = [row for row in rows if (row.scenario, row.drive, row.op, row.policy) == key]
         counts = sorted({row.vms for row in own})
         most, limit = 0, ""
         for count in counts:

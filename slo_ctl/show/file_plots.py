@@ -214,10 +214,12 @@ def _draw_spikes(axes: Axes, panel: Panel) -> None:
 
 
 def save_sweep(found: Sequence[Answer], path: Path) -> None:
-    """A group of bars for each OP, a bar for each drive and policy. Raises OSError."""
+    """A group of bars for each OP, a bar for each scenario, drive and policy. Raises OSError."""
     bars: dict[str, list[Answer]] = {}
+    several = len({each.scenario for each in found}) > 1
     for each in found:
-        bars.setdefault(f"{each.drive or 'scenario'}, {each.policy}", []).append(each)
+        name = f"{each.drive or 'scenario'}, {each.policy}"
+        bars.setdefault(f"{each.scenario}: {name}" if several else name, []).append(each)
     ops = list(dict.fromkeys(each.op or "scenario" for each in found))
     with _drawn_to(path, 5.2, 3.2) as figure:
         axes = figure.add_subplot()

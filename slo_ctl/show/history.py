@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment, Segments
@@ -23,14 +24,22 @@ if TYPE_CHECKING:
 
 DAY_S = 86400.0
 """Longer intervals are shown with dates."""
+_NUMBER = re.compile(r"(?<!\S)\d[\d,.]*(?=[\s;:,%]|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line of text with its time."""
+    """Something that happened, maybe several times."""
 
-    at: float
-    text: Text
+    first: float
+    last: float
+    count: int
+    device: str
+    vms: tuple[str, ...]
+    text: str
+    """Text of the last occurrence."""
+    verdict: str = ""
+    """The new one, where it is a change of verdict."""
 
 
 def history_lines(history: VmHistory) -> Iterator[Text]:
@@ -70,17 +79,17 @@ def _history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point],
 
 
 def print_history(console: Console, history: VmHistory, width: int | None) -> None:
-    """A row for each bucket and device, with verdicts, decisions and outcomes in order of time."""
+    """A row for each bucket and device, and events, repeated ones once, at their last time."""
     dated = history.until - history.since > DAY_S
     table = table_of(_history_columns(len(devices(history)) > 1, dated), history.points, width)
     # Events span all columns, which a table cannot, so its lines are rendered first and interleaved.
     drawn = console.render_lines(table, console.options.update(no_wrap=True), pad=False)
     head, rows = drawn[: len(drawn) - len(history.points)], drawn[len(drawn) - len(history.points) :]
-    pending = events(history)
+    pending = list(folded_events([history]))
     for line in head:
         console.print(Segments([*line, Segment.line()]), end="")
     for point, line in zip(history.points, rows, strict=True):
-        while pending and pending[0].at < point.at:
+        while pending and pending[0].last < point.at:
             _print_event(console, pending.pop(0), dated)
         console.print(Segments([*line, Segment.line()]), end="")
     for event in pending:
@@ -88,24 +97,66 @@ def print_history(console: Console, history: VmHistory, width: int | None) -> No
 
 
 def _print_event(console: Console, event: Event, dated: bool) -> None:
-    console.print(Text.assemble(f"{clock(event.at, dated)}  * ", event.text), soft_wrap=True)
+    text = Text(f"{clock(event.last, dated)}  * ")
+    if event.device:
+        text.append(f"{printable(event.device)}: ")
+    text.append("verdict " if event.verdict else "")
+    text.append(printable(event.text), style=_style(event.verdict))
+    if event.count > 1:
+        text.append(f" ({event.count:,} times since {clock(event.first, dated)})", style="dim")
+    console.print(text, soft_wrap=True)
 
 
-def events(history: VmHistory) -> list[Event]:
-    """Verdict changes, decisions, outcomes and changes of the SLO, in order of time."""
-    found: list[Event] = []
-    for change in history.verdicts:
-        text = Text("verdict ")
-        text.append(printable(change.verdict), style=_style(change.verdict))
-        text.append(f" on {printable(change.device)}" if change.device else "")
-        text.append(f": {printable(change.reason)}")
-        found.append(Event(change.at, text))
-    found += [Event(each.at, Text(printable(f"{each.device}: {each.reason}"))) for each in history.decisions]
-    found += [Event(each.at, Text(printable(outcome_text(each)))) for each in history.outcomes]
-    found += [
-        Event(each.at, Text(printable(f"SLO: {each.what} by {each.user}"))) for each in history.slo_changes
-    ]
-    return sorted(found, key=lambda event: event.at)
+def folded_events(histories: Iterable[VmHistory]) -> tuple[Event, ...]:
+    """Verdict changes, decisions and settings of all VMs by their last time; what repeats itself is one.
+
+    Verdict changes are the same when they lead from one verdict to the same other, the rest when it differs
+    in numbers only.
+    """
+    found: dict[tuple[object, ...], Event] = {}
+    for key, event in sorted(_events(histories), key=lambda each: each[1].first):
+        before = found.get(key)
+        found[key] = replace(event, first=before.first, count=before.count + 1) if before else event
+    return tuple(sorted(found.values(), key=lambda event: (event.last, event.first)))
+
+
+def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...], Event]]:
+    decisions: dict[tuple[float, str, str], list[str]] = {}
+    for history in histories:
+        words: dict[str, str] = {}
+        for change in history.verdicts:
+            before = words.get(change.device, "")
+            words[change.device] = change.verdict
+            if change.at < history.since:
+                continue
+            turned = f"{before} -> {change.verdict}" if before else change.verdict
+            event = _event(change.at, change.device, (history.vm,), f"{turned}: {change.reason}")
+            yield (
+                ("verdict", history.vm, change.device, turned),
+                replace(event, verdict=change.verdict),
+            )
+        for decision in history.decisions:
+            # It is in the history of every VM that it names.
+            decisions.setdefault((decision.at, decision.device, decision.reason), []).append(history.vm)
+        for outcome in history.outcomes:
+            yield (
+                ("setting", history.vm, outcome.knob, outcome.state, _pattern(outcome.reason or outcome.why)),
+                _event(outcome.at, "", (history.vm,), outcome_text(outcome)),
+            )
+        for slo in history.slo_changes:
+            text = f"SLO: {slo.what} by {slo.user}"
+            yield ("slo", history.vm, text), _event(slo.at, "", (history.vm,), text)
+    for (at, device, reason), names in decisions.items():
+        vms = tuple(sorted(set(names)))
+        yield ("decision", device, vms, _pattern(reason)), _event(at, device, vms, reason)
+
+
+def _event(at: float, device: str, vms: tuple[str, ...], text: str) -> Event:
+    return Event(at, at, 1, device, vms, text)
+
+
+def _pattern(text: str) -> str:
+    return _NUMBER.sub("#", text)
 
 
 def outcome_text(outcome: OutcomeSeen) -> str:

@@ -13,13 +13,11 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import Slo
-from slo_ctl.show.history import DAY_S, clock
+from slo_ctl.show.history import DAY_S, Event, clock, folded_events
 from slo_ctl.show.history_summary import (
-    Event,
     HostReport,
     Summary,
     covered,
-    folded_events,
     interval_text,
     met_text,
     settings_in_force,
@@ -38,7 +36,7 @@ from slo_ctl.show.plot_parts import (
     vm_dashes,
 )
 from slo_ctl.show.report import render_page
-from slo_ctl.show.status import device_line, setting_value
+from slo_ctl.show.status import device_columns, device_lines, setting_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -321,24 +319,31 @@ def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, A
         by_name = {history.vm: history for history in report.histories}
         drawn = [by_name[name] for name in sorted(names[:_MOST_CURVES])]
         plot = ops_plot(drawn, device, str(number)) if drawn else None
-        statuses = report.now.devices if report.now else ()
-        now = [
-            line
-            for each in statuses
-            if each.name == device
-            for line in (str(device_line(each)), *(printable(str(move)) for move in each.moves))
-        ]
+        facts, lines = _device_facts(report, device)
         note = f"{_MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MOST_CURVES else ""
-        if plot or now:
+        if plot or facts:
             views.append(
                 {
                     "name": printable(report.device_name(device)),
-                    "now": now,
+                    "facts": facts,
+                    "lines": lines,
                     "plots": [plot] if plot else [],
                     "note": note,
                 }
             )
     return views
+
+
+def _device_facts(report: HostReport, name: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """What is known of one device at the moment, with headings, and lines about it; none of a past report."""
+    status = report.now
+    device = next((each for each in status.devices if each.name == name), None) if status else None
+    if status is None or device is None:
+        return [], []
+    cells = [(column.heading, str(column.cell(device))) for column in device_columns(status)[1:]]
+    return [cell for cell in cells if cell[1] != numbers.UNKNOWN], [
+        str(line) for line in device_lines(device)
+    ]
 
 
 def _event(report: HostReport, event: Event, dated: bool) -> dict[str, str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -13,14 +12,13 @@ from slo_ctl.base import numbers
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState, SettingValue, Verdict
 from slo_ctl.model.status_json import plain
 from slo_ctl.record.history_reader import Point, VerdictChange, VmHistory
-from slo_ctl.show.history import DAY_S, clock, outcome_text
+from slo_ctl.show.history import DAY_S, clock, folded_events
 from slo_ctl.show.status import EMULATED
 
 FORMAT_VERSION = 1
 
 MET = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
 """With these an SLO is met: a VM at its own maximum, or without requests, misses nothing."""
-_NUMBER = re.compile(r"(?<!\S)\d[\d,.]*(?=[\s;:,%]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +68,6 @@ class Summary:
     def worst(self) -> Stretch | None:
         """The longest period in which the SLO was missed."""
         return max(self.missed, key=lambda stretch: stretch.duration_s, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened, maybe several times."""
-
-    first: float
-    last: float
-    count: int
-    device: str
-    vms: tuple[str, ...]
-    text: str
-    """Text of the last occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,54 +195,6 @@ def _mean(points: Iterable[Point], name: str) -> float | None:
 
 def _worst(points: Iterable[Point], name: str) -> float | None:
     return max((value for point in points if (value := getattr(point, name)) is not None), default=None)
-
-
-def folded_events(histories: Iterable[VmHistory]) -> tuple[Event, ...]:
-    """Verdict changes, decisions and settings of all VMs by their last time; what repeats itself is one.
-
-    Verdict changes are the same when they lead from one verdict to the same other, the rest when it differs
-    in numbers only.
-    """
-    found: dict[tuple[object, ...], Event] = {}
-    for key, event in sorted(_events(histories), key=lambda each: each[1].first):
-        before = found.get(key)
-        found[key] = replace(event, first=before.first, count=before.count + 1) if before else event
-    return tuple(sorted(found.values(), key=lambda event: (event.last, event.first)))
-
-
-def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...], Event]]:
-    decisions: dict[tuple[float, str, str], list[str]] = {}
-    for history in histories:
-        words: dict[str, str] = {}
-        for change in history.verdicts:
-            before = words.get(change.device, "")
-            words[change.device] = change.verdict
-            if change.at < history.since:
-                continue
-            turned = f"{before} -> {change.verdict}" if before else change.verdict
-            yield (
-                ("verdict", history.vm, change.device, turned),
-                _event(change.at, change.device, (history.vm,), f"{turned}: {change.reason}"),
-            )
-        for decision in history.decisions:
-            # It is in the history of every VM that it names.
-            decisions.setdefault((decision.at, decision.device, decision.reason), []).append(history.vm)
-        for outcome in history.outcomes:
-            yield (
-                ("setting", history.vm, outcome.knob, outcome.state, _pattern(outcome.reason or outcome.why)),
-                _event(outcome.at, "", (history.vm,), outcome_text(outcome)),
-            )
-    for (at, device, reason), names in decisions.items():
-        vms = tuple(sorted(set(names)))
-        yield ("decision", device, vms, _pattern(reason)), _event(at, device, vms, reason)
-
-
-def _event(at: float, device: str, vms: tuple[str, ...], text: str) -> Event:
-    return Event(at, at, 1, device, vms, text)
-
-
-def _pattern(text: str) -> str:
-    return _NUMBER.sub("#", text)
 
 
 def settings_in_force(histories: Iterable[VmHistory]) -> tuple[SettingInForce, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from slo_ctl.base import numbers
+from slo_ctl.replay.result import CURVE_PERCENTILES
 from slo_ctl.show.plot_parts import (
     GRID,
     MUTED,
@@ -112,7 +113,8 @@ def all_plots(result: Result) -> list[Plot]:
         return []
     plots = [iops_alone_and_together(runs), u_alone_and_together(runs)]
     plots += pages_moved(runs)
-    plots += [_bandwidth_by_weight(runs), _relative_to_smallest_weight(runs)]
+    plots += [_bandwidth_by_weight(runs), _proportionality(runs)]
+    plots += [plot for kind in ("write", "read") for plot in _latency_distributions(runs, kind)]
     plots += _plots_over_time(runs, "u", "u of victim blocks", _U_CAPTION)
     plots += _plots_over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
     plots += _plots_over_time(
@@ -207,43 +209,96 @@ def _bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
     )
 
 
-def _relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
-    """Figure 8b."""
-    if not any(_smallest_weight(run) for run in runs) or len(runs[0].vms) < 2:
+def _proportionality(runs: Sequence[RunResult]) -> Plot | None:
+    """Figure 8b, in the unit that shares are kept in."""
+    bases = [min(_sharing(run), key=lambda vm: vm.weight, default=None) for run in runs]
+    if not any(bases) or len(runs[0].vms) < 2:
         return None
+    unit = runs[-1].share_by.replace("-", " ")
     with plot_figure() as (figure, axes):
-        ideal = sorted(_weight_ratios(runs[-1]))
-        axes.plot(ideal, ideal, color=MUTED.stand_in, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         handles: list[Any] = []
-        for number, run in enumerate(runs):
-            base = _smallest_weight(run)
+        ratios: list[float] = [1.0]
+        for number, (run, base) in enumerate(zip(runs, bases, strict=True)):
             marker = _MARKERS[number % len(_MARKERS)]
-            points = zip(_weight_ratios(run), run.vms, strict=True)
-            for index, (ratio, vm) in enumerate(points):
-                got = _ratio(vm, base)
-                if got is not None:
-                    axes.plot(
-                        [ratio],
-                        [got],
-                        marker=marker,
-                        color=vm_colour(index).stand_in,
-                        markersize=7,
-                        markeredgecolor=SURFACE.stand_in,
-                        linestyle="none",
-                        zorder=3,
-                    )
+            for index, vm in enumerate(run.vms):
+                if base is None or not base.share or not vm.share:
+                    continue
+                ratios.append(vm.weight / base.weight)
+                axes.plot(
+                    [vm.weight / base.weight],
+                    [vm.share / base.share],
+                    marker=marker,
+                    color=vm_colour(index).stand_in,
+                    markersize=7,
+                    markeredgecolor=SURFACE.stand_in,
+                    linestyle="none",
+                    zorder=3,
+                )
             handles.append(axes.plot([], [], marker=marker, color=MUTED.stand_in, linestyle="none")[0])
+        ideal = sorted(ratios)
+        axes.plot(ideal, ideal, color=MUTED.stand_in, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         axes.set_xlabel("weight, relative to the smallest")
-        axes.set_ylabel("bandwidth, relative")
+        axes.set_ylabel(f"share of the {unit}, relative")
         axes.set_ylim(0, axes.get_ylim()[1] * 1.06)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.03)
         axes.legend(handles, [run.policy for run in runs], loc="upper left")
-        svg = inline_svg(figure, "relative-to-smallest-weight")
+        svg = inline_svg(figure, "proportionality")
     return Plot(
-        "relative-to-smallest-weight",
+        "proportionality",
         "Proportionality",
-        "Figure 8b of the paper: on the dashed line every VM receives exactly its share by weight. Shapes "
-        "are policies, colours are VMs.",
+        f"Figure 8b of the paper, by shares of the {unit}: on the dashed line every VM receives exactly its "
+        "share by weight. Shapes are policies, colours are VMs.",
+        svg,
+    )
+
+
+def _sharing(run: RunResult) -> list[VmResult]:
+    return [vm for vm in run.vms if vm.share and vm.target_share]
+
+
+def _latency_distributions(runs: Sequence[RunResult], kind: str) -> list[Plot]:
+    """The distribution of latencies of `kind`, `read` or `write`, one plot per run, all to one scale."""
+    curves = {
+        run.policy: [[value for value in getattr(vm.latency_us, kind).curve if value] for vm in run.vms]
+        for run in runs
+    }
+    values = [value for run in curves.values() for curve in run for value in curve]
+    if not values:
+        return []
+    limits = min(values) / 1000 / 1.2, max(values) / 1000 * 1.2
+    return [_latency_distribution(run, kind, curves[run.policy], limits) for run in runs]
+
+
+def _latency_distribution(
+    run: RunResult, kind: str, curves: Sequence[Sequence[float]], limits: tuple[float, float]
+) -> Plot:
+    with plot_figure() as (figure, axes):
+        names = []
+        for index, (vm, curve) in enumerate(zip(run.vms, curves, strict=True)):
+            names.append(short_name(vm.name))
+            axes.plot(
+                [value / 1000 for value in curve],
+                CURVE_PERCENTILES[: len(curve)],
+                color=vm_colour(index).stand_in,
+                linestyle=vm_dashes(index),
+                linewidth=1.5,
+            )
+        axes.axhline(99, color=MUTED.stand_in, linewidth=0.9, linestyle=(0, (3, 2)))
+        axes.set_xscale("log")
+        axes.set_xlim(*limits)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(0, 100)
+        axes.set_xlabel(f"latency of {kind}s in ms")
+        axes.set_ylabel("per cent of the requests")
+        legend_of_vms(axes, names)
+        svg = inline_svg(figure, f"latency-{kind}-{run.policy}")
+    return Plot(
+        f"latency-{kind}-{run.policy}",
+        f"Latency of {kind}s: {run.policy}",
+        "Cumulative distribution in the measured window, from issue to completion; at the dashed line is the "
+        "p99. Further to the left is faster.",
         svg,
     )
 

@@ -77,12 +77,41 @@ def worst_share_error(run: RunResult) -> float | None:
 
 def story(result: Result) -> list[str]:
     """A summary in sentences: each run, then the last compared with the first."""
+    overall = (gain(result), recommendation(result))
+    return [*run_sentences(result), *(sentence for sentence in overall if sentence)]
+
+
+def run_sentences(result: Result) -> list[str]:
+    """Each run in a sentence or two: whose pages GC moved, and how shares were kept."""
     if not result.runs:
         return ["No run reached the measured window."]
-    sentences = [f"{run.policy}: {_interference(run)} {_shares(run)}".rstrip() for run in result.runs]
-    if len(result.runs) > 1:
-        sentences += _comparison(result.runs[0], result.runs[-1])
-    return sentences
+    return [f"{run.policy}: {_interference(run)} {_shares(run)}".rstrip() for run in result.runs]
+
+
+def gain(result: Result) -> str:
+    """What the last policy changed against the first; empty for a single run."""
+    return _comparison(result.runs[0], result.runs[-1]) if len(result.runs) > 1 else ""
+
+
+def recommendation(result: Result) -> str:
+    """The policy with the fewest VMs below their targets, and of those the one with the highest total."""
+    runs = [run for run in result.runs if run.complete and run.iops]
+    if len(runs) < 2:
+        return ""
+    best = min(runs, key=lambda run: (len(_below_target(run)), -(run.iops or 0.0)))
+    short = _below_target(best)
+    kept = (
+        f"the fewest VMs are below their targets ({and_list(short)})"
+        if short
+        else "no VM is below its target"
+    )
+    equals = [run for run in runs if len(_below_target(run)) == len(short)]
+    total = f"the total is the highest of the {len(equals)} policies with that" if equals[1:] else ""
+    return f"Recommended here: {best.policy}: {kept}{f', and {total}' if total else ''}."
+
+
+def _below_target(run: RunResult) -> list[str]:
+    return [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
 
 
 def foreign_pages(moved: GcPagesMoved) -> tuple[int, int]:
@@ -120,7 +149,7 @@ def _shares(run: RunResult) -> str:
         f"{furthest.name} deviates most: entitled to {numbers.percent(furthest.target_share)} of "
         f"the {_unit(run)} and received {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
     )
-    short = [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
+    short = _below_target(run)
     return f"{deviation} Below their target: {', '.join(short)}." if short else deviation
 
 
@@ -134,14 +163,12 @@ def notes_of(run: RunResult) -> list[str]:
     return [*run.notes, f"VMs at a rate limit: {and_list(limited)}"] if limited else run.notes
 
 
-def _comparison(first: RunResult, last: RunResult) -> list[str]:
+def _comparison(first: RunResult, last: RunResult) -> str:
     """Differences between the baseline and the last policy."""
     changes = []
-    if first.waf and last.waf:
-        changes.append(f"WAF went from {numbers.decimal(first.waf)} to {numbers.decimal(last.waf)}")
     if first.iops and last.iops:
         changes.append(
-            f"the total from {numbers.count(first.iops)} to {numbers.count(last.iops)} IOPS "
+            f"the total went from {numbers.count(first.iops)} to {numbers.count(last.iops)} IOPS "
             f"({numbers.signed_percent(last.iops / first.iops - 1)})"
         )
     before, after = worst_share_error(first), worst_share_error(last)
@@ -149,7 +176,9 @@ def _comparison(first: RunResult, last: RunResult) -> list[str]:
         changes.append(
             f"the worst share error from {numbers.signed_percent(before)} to {numbers.signed_percent(after)}"
         )
-    return [f"From {first.policy} to {last.policy}: {', '.join(changes)}."] if changes else []
+    if first.waf and last.waf:
+        changes.append(f"WAF from {numbers.decimal(first.waf)} to {numbers.decimal(last.waf)}")
+    return f"From {first.policy} to {last.policy}: {', '.join(changes)}." if changes else ""
 
 
 _WIDE = 112
@@ -270,26 +299,31 @@ def comparison_table(result: Result) -> Table:
     """One row per policy."""
     table = _table(wide=True)
     table.add_column("POLICY")
-    for heading in ("IOPS", "WAF", "WORST SHARE ERROR", "FOREIGN GC PAGES", "VMS BELOW TARGET"):
+    for heading in comparison_headings():
         table.add_column(heading, justify="right", no_wrap=True)
     for run in result.runs:
         table.add_row(Text(printable(run.policy)), *(Text(cell) for cell in comparison_cells(run)))
     return table
 
 
+def comparison_headings() -> list[str]:
+    """Headings of `comparison_cells`."""
+    return ["IOPS", "WAF", "SHARE ERROR", "P99 WRITE", "FOREIGN GC PAGES", "BELOW TARGET"]
+
+
 def comparison_cells(run: RunResult) -> list[str]:
-    """The numbers of one policy, as `comparison_table` has them."""
+    """The numbers of one policy: of share errors and p99 that of the worst VM."""
     foreign = None
     if run.gc_pages_moved is not None:
         others, total = foreign_pages(run.gc_pages_moved)
         foreign = others / total if total else None
-    short = sum(verdict(vm) is Verdict.INSUFFICIENT for vm in run.vms)
     return [
         numbers.count(run.iops),
         numbers.decimal(run.waf),
         numbers.signed_percent(worst_share_error(run)),
+        numbers.latency(max((each for vm in run.vms if (each := vm.latency_us.write.p99)), default=None)),
         numbers.percent(foreign),
-        f"{short} of {len(run.vms)}",
+        f"{len(_below_target(run))} of {len(run.vms)}",
     ]
 
 

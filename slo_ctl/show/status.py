@@ -19,7 +19,7 @@ from slo_ctl.show.terminal import Column, table_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slo_ctl.model import DeviceStatus, DeviceWaf, SettingValue
+    from slo_ctl.model import DeviceStatus, SettingValue
     from slo_ctl.model.status import DevicePlan
 
 STYLES = {
@@ -155,7 +155,7 @@ def backend_text(backend: str, emulated: bool) -> str:
 
 
 def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]:
-    """Window, policy and every device. `now` is the time of day, for the age of the status."""
+    """Window, epoch and daemon. `now` is the time of day, for the age of the status."""
     now = time.time() if now is None else now
     line = Text(
         f"window {numbers.duration(status.window_s)}, epoch {numbers.duration(status.epoch_s)}, "
@@ -171,55 +171,84 @@ def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]
         yield Text(
             f"the configuration on disk is not in use: {printable(status.config_problem)}", style="bold red"
         )
-    for device in status.devices:
-        yield device_line(device, status.window_s)
-        yield from (Text(f"  {printable(str(move))}") for move in device.moves)
 
 
-def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
-    """One device: kind, policy, and its minimums against its capacity."""
+def device_columns(status: HostStatus) -> tuple[Column[DeviceStatus], ...]:
+    """The columns of devices; WINDOW only where one has a window of its own."""
+    columns: list[Column[DeviceStatus]] = [
+        Column("DEVICE", lambda device: printable(device.name), 0, right=False),
+        Column("BACKEND", _device_backend, 2, right=False),
+        Column("POLICY", lambda device: printable(device.policy) or numbers.UNKNOWN, 4, right=False),
+        Column("IOPS", lambda device: numbers.count(device.iops), 0),
+        Column("AT MOST", _capacity_text, 3),
+        Column("MINIMUMS", _minimums_text, 5),
+        Column("SHARES BY", lambda device: printable(device.share_by) or numbers.UNKNOWN, 7, right=False),
+        Column("WAF", _waf_text, 1),
+        Column("WAF MEASURED BY", _waf_source_text, 6, right=False),
+    ]
+    if any(device.window_s != status.window_s for device in status.devices):
+        columns.insert(3, Column("WINDOW", lambda device: numbers.duration(device.window_s), 8))
+    return tuple(columns)
+
+
+def device_table(status: HostStatus, width: int | None) -> Table:
+    """A row for each device, without the columns that do not fit in `width`; None: all columns."""
+    return table_of(device_columns(status), status.devices, width)
+
+
+def device_lines(device: DeviceStatus) -> Iterator[Text]:
+    """What does not fit in a row: problems, the placement that the drive offers, moves of OPS."""
+    name = printable(device.name)
+    if device.overcommitted:
+        yield Text(f"{name}: OVERCOMMITTED, the minimums exceed what it can do", style="bold red")
+    if device.problem:
+        yield Text(f"{name}: {printable(device.problem)}", style="bold red")
+    if device.placement:
+        yield Text(f"{name}: offers {printable(device.placement)}")
+    if device.waf is not None and device.waf.waf is None:
+        emulated = f" ({EMULATED})" if device.waf.emulated else ""
+        yield Text(f"{name}: WAF n/a{emulated}: {printable(device.waf.reason)}")
+    yield from (Text(f"{name}: {printable(str(move))}") for move in device.moves)
+
+
+def _device_backend(device: DeviceStatus) -> str:
     emulated = device.kind == "emulated"
     label = backend_text(device.backend, emulated)
-    parts = [label if emulated else f"block device, {label}"]
-    if device.policy:
-        parts.append(f"policy {printable(device.policy)}")
-    if window_s is not None and device.window_s != window_s:
-        parts.append(f"window {numbers.duration(device.window_s)}")
+    return label if emulated else f"block device, {label}"
+
+
+def _capacity_text(device: DeviceStatus) -> str:
+    """IOPS that were measured at most, else an estimate."""
     if device.capacity_iops is not None:
-        measured = f"of {numbers.count(device.capacity_iops)} measured at most"
-    elif device.estimated_iops is not None:
-        measured = f"of {numbers.count(device.estimated_iops)} estimated at most"
-    else:
-        measured = "(capacity not measured yet)"
-    parts.append(f"{numbers.count(device.iops)} IOPS {measured}")
-    minimums = f"minimums {numbers.count(device.sum_min_iops)}"
+        return numbers.count(device.capacity_iops)
+    return numbers.UNKNOWN if device.estimated_iops is None else f"~{numbers.count(device.estimated_iops)}"
+
+
+def _minimums_text(device: DeviceStatus) -> str:
+    """The sum of all minimums, and how much of the capacity that is."""
+    total = numbers.count(device.sum_min_iops)
     if device.capacity_iops and device.sum_min_iops:
-        minimums += f" ({numbers.percent(device.sum_min_iops / device.capacity_iops, 0)})"
-    parts.append(minimums)
-    if device.share_by:
-        parts.append(f"shares by {printable(device.share_by)}")
-    if device.placement:
-        parts.append(f"offers {printable(device.placement)}")
-    if device.waf is not None:
-        parts.append(_waf_text(device.waf))
-    line = Text(f"{printable(device.name)}: {', '.join(parts)}")
-    if device.overcommitted:
-        line.append("  OVERCOMMITTED", style="bold red")
-    if device.problem:
-        line.append(f"  {printable(device.problem)}", style="bold red")
-    return line
+        return f"{total} ({numbers.percent(device.sum_min_iops / device.capacity_iops, 0)})"
+    return total
 
 
-def _waf_text(waf: DeviceWaf) -> str:
-    """The WAF of a device with its source, window and resolution, or why it is unknown."""
+def _waf_text(device: DeviceStatus) -> str:
+    if device.waf is None or device.waf.waf is None:
+        return numbers.UNKNOWN
+    error = f" ± {device.waf.uncertainty:.2f}" if device.waf.uncertainty else ""
+    return f"{numbers.decimal(device.waf.waf)}{error}"
+
+
+def _waf_source_text(device: DeviceStatus) -> str:
+    """Source, window and resolution of the WAF."""
+    waf = device.waf
+    if waf is None or waf.waf is None:
+        return numbers.UNKNOWN
     emulated = f" ({EMULATED})" if waf.emulated and waf.source is not WafSource.FTL else ""
-    if waf.waf is None:
-        return f"WAF n/a{emulated}: {printable(waf.reason)}"
-    about = f"over {numbers.duration(waf.window_s)}"
+    about = f"{waf.source}{emulated}, {numbers.duration(waf.window_s)}"
     if waf.resolution_bytes is not None and waf.resolution_bytes > 1:
         about += f", {numbers.size(waf.resolution_bytes)} resolution"
-    error = f" ± {waf.uncertainty:.2f}" if waf.uncertainty else ""
-    return f"WAF {numbers.decimal(waf.waf)}{error} by {waf.source}{emulated} {about}"
+    return about
 
 
 def group_lines(status: HostStatus, vms: Sequence[VmStatus]) -> Iterator[Text]:
@@ -274,10 +303,12 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def setting_value(value: SettingValue) -> str:
-    """The value of a setting; None means unset."""
+    """The value of a setting; None means unset. Three digits of a fraction tell any change that is made."""
     if isinstance(value, str):
         return value
-    return "unset" if value is None else f"{value:,.12g}"
+    if value is None:
+        return "unset"
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 
 # Settings that would change, or that were changed.

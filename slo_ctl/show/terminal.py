@@ -95,6 +95,14 @@ def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | N
     return table
 
 
+def as_text(table: Table, width: int) -> Text:
+    """The table as it is drawn, for views that join it with other text."""
+    console = Console(width=width, color_system="truecolor", markup=False, highlight=False)
+    drawn = console.render_lines(table, pad=False)
+    parts = (Text.assemble(*((each.text, each.style or "") for each in line)) for line in drawn)
+    return Text("\n").join(parts)
+
+
 def _width(column: Column[Row], rows: list[Row], first: bool) -> int:
     widest = max((cell_len(str(column.cell(row))) for row in rows), default=0)
     return max(min(widest, NAME_WIDTH) if first else widest, cell_len(column.heading))

@@ -17,8 +17,16 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json
-from slo_ctl.show.status import DaemonOutage, header_lines, outcome_text, status_columns, verdict_text
-from slo_ctl.show.terminal import Column, fitting, sparkline
+from slo_ctl.show.status import (
+    DaemonOutage,
+    device_lines,
+    device_table,
+    header_lines,
+    outcome_text,
+    status_columns,
+    verdict_text,
+)
+from slo_ctl.show.terminal import Column, as_text, fitting, sparkline
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -314,7 +322,12 @@ class TopApp(App[None]):
         self._show_detail()
 
     def _show_header(self) -> None:
-        lines = [] if self._status is None else list(header_lines(self._status))
+        lines: list[Text] = []
+        if self._status is not None:
+            width = self.size.width or 80
+            lines += header_lines(self._status)
+            lines.append(as_text(device_table(self._status, width), width))
+            lines += [line for device in self._status.devices for line in device_lines(device)]
         state = f"sorted by {self._sort}{' reversed' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
         if self._status is None:
             state = "waiting for the daemon"

@@ -16,7 +16,10 @@ from slo_ctl.api.page import HEADERS, Page
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import Verdict
 
-SOURCES = {each.name: each.read_text() for each in (files("slo_ctl.show") / "page").iterdir()}
+SOURCES = {
+    each.name: each.read_text() for each in (files("slo_ctl.show") / "page").iterdir() if each.is_file()
+}
+"""Our own; uPlot is below `uplot/` as it is released."""
 
 
 def free_port() -> int:
@@ -57,6 +60,9 @@ def ask(
         ("/", "text/html; charset=utf-8", b'<script src="page.js" defer>'),
         ("/page.css", "text/css; charset=utf-8", b"prefers-color-scheme: dark"),
         ("/page.js", "text/javascript; charset=utf-8", b"status.json"),
+        ("/charts.js", "text/javascript; charset=utf-8", b"new uPlot"),
+        ("/uplot/uPlot.js", "text/javascript; charset=utf-8", b"uPlot"),
+        ("/uplot/uPlot.css", "text/css; charset=utf-8", b".u-over"),
         ("/status.json", "application/json", b'"web/1"'),
         ("/history.json?vm=web/1&minutes=60", "application/json", b'"points"'),
     ],
@@ -167,14 +173,24 @@ def test_names_of_vms_cannot_become_markup() -> None:
     ways = (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|setHTML|srcdoc|Parser"
     )
-    assert re.findall(ways, SOURCES["page.js"]) == []
-    assert SOURCES["page.js"].count("textContent = text") == 1
+    scripts = SOURCES["page.js"] + SOURCES["charts.js"]
+    assert re.findall(ways, scripts) == []
+    assert scripts.count("textContent = text") == 1
+    library = (files("slo_ctl.show") / "page" / "uplot" / "uPlot.js").read_text()
+    assert re.findall(ways, library) == []
 
 
 def test_page_obeys_its_content_security_policy() -> None:
     html = SOURCES["index.html"]
     assert re.findall(r"\son\w+=|style=|<style|javascript:", html) == []
-    assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {"page.css", "page.js", "data:,"}
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {
+        "uplot/uPlot.css",
+        "uplot/uPlot.js",
+        "page.css",
+        "charts.js",
+        "page.js",
+        "data:,",
+    }
     assert re.findall(r"<script(?! src=)", html) == []
     assert re.findall(r"url\(|@import", SOURCES["page.css"]) == []
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", "".join(SOURCES.values())) == []

@@ -61,9 +61,9 @@ def test_history_is_read_from_the_file_without_a_daemon(
     assert lines[1].endswith("  1,004 to 1,054")
     rows = lines[5:]
     what = [line.split(maxsplit=1)[1].split()[:3] for line in rows]
-    assert what[1] == ["*", "verdict", "ok"]
+    assert what[1] == ["*", "ssd0:", "verdict"]
     at = next(i for i, line in enumerate(rows) if "insufficient" in line)
-    assert rows[at].endswith("verdict insufficient on ssd0: short")
+    assert rows[at].endswith("* ssd0: verdict ok -> insufficient: short")
     assert "moved 3 blocks" in rows[at + 1]
     assert "applied: cgroup limit /slo/slow 8:0 total_iops unset -> 500" in rows[at + 2]
     assert time.strftime("%H:%M:%S", time.localtime(begin + 40)) == rows[at + 3].split()[0]

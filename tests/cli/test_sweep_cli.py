@@ -71,12 +71,37 @@ def test_interrupted_sweep_is_resumed(scenario: Path, capsys: pytest.CaptureFixt
     assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out), "--plot", str(plot)) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
     # A line that was cut short when the machine stopped, and a row that shows that it is not run again.
-    out.write_text(first.replace(",shared,1,1,", ",shared,1,1,").rstrip() + "\n,,shared,2,1,9")
+    out.write_text(first.replace(",shared,1,1,", ",shared,1,1,").rstrip() + "\nweb,,,shared,2,1,9")
     assert run(str(scenario), "--vms", "1,2", "--policy", "shared", "--out", str(out)) == 0
     rows = list(csv.DictReader(out.open()))
     assert [row["vms"] for row in rows] == ["1", "2"]
     assert out.read_text().startswith(first.rstrip())
     assert "2 of 2 replays" in capsys.readouterr().out
+
+
+def test_several_scenarios_have_answers_of_their_own(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, plot = scenario.with_suffix(".csv"), scenario.with_suffix(".svg")
+    # Twice as large: the drive holds two in place of four.
+    large = scenario.with_name("db.toml")
+    large.write_text(SCENARIO.replace('"16MiB"', '"32MiB"').replace("min = 120", "min = 10"))
+    words = ["--vms", "1,3", "--policy", "shared", "--out", str(out)]
+    assert run(str(scenario), *words) == 0
+    first = out.read_text()
+    assert run(str(scenario), str(large), *words, "--plot", str(plot), "--json") == 0
+    result = json.loads(capsys.readouterr().out.split("drives\n", 1)[1])
+    assert [(each["scenario"], each["most_vms"]) for each in result["answers"]][1] == ("db", 1)
+    assert {(row["scenario"], row["vms"]) for row in result["rows"]} == {
+        (name, vms) for name in ("web", "db") for vms in (1, 3)
+    }
+    assert out.read_text().startswith(first), "those of the first scenario are not run again"
+    assert "db: scenario, shared" in plot.read_text()
+    twin = scenario.parent / "other" / "web.toml"
+    twin.parent.mkdir()
+    twin.write_text(SCENARIO)
+    assert run(str(scenario), str(twin), *words) == 2
+    assert "there are two scenarios web" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -126,7 +151,7 @@ def test_parquet_results_are_resumed_and_lower_bounds_marked(
     first.write_csv(partial)
     out.unlink()
     assert run(str(scenario), "--vms", "1,5", "--policy", "shared", "--out", str(out)) == 0
-    assert "most VMs: 1, on the drive op=as given shared" in capsys.readouterr().out
+    assert "web: most VMs: 1, on the drive op=as given shared" in capsys.readouterr().out
     rows = polars.read_parquet(out)
     assert rows["vms"].to_list() == [1, 5]
     assert rows.row(0) == first.row(0)

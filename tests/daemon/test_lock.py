@@ -40,3 +40,33 @@ def test_unusable_lock_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/nonexistent")
     with pytest.raises(UserError), only_daemon(tmp_path / "link"):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root refuses the directories of others")
+def test_root_refuses_a_directory_that_others_can_change(tmp_path: Path) -> None:
+    folder = tmp_path / "slo"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, 65534, -1)
+    with (
+        pytest.raises(UserError, match=f"{folder} belongs to user nobody"),
+        only_daemon(folder / "run" / "lock"),
+    ):
+        pass
+    assert not (folder / "run").exists()
+    os.chown(folder, 0, -1)
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match=f"{folder} is writable by every user"), only_daemon(folder / "lock"):
+        pass
+    folder.chmod(0o1777)
+    with only_daemon(folder / "run" / "lock"):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root refuses the directories of others")
+def test_root_accepts_a_directory_of_the_user_who_called_sudo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(tmp_path, 65534, -1)
+    monkeypatch.setenv("SUDO_UID", "65534")
+    with only_daemon(tmp_path / "lock"):
+        pass

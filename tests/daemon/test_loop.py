@@ -34,7 +34,7 @@ from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo,
 from slo_ctl.model.slo import SLO_KEYS, SloUpdate
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.slo_store import StoredSlos
-from slo_ctl.show.history import events
+from slo_ctl.show.history import folded_events
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
@@ -110,7 +110,7 @@ def test_user_of_each_slo_change_is_in_the_history(tmp_path: Path) -> None:
         daemon.controller.change_slos(["web"], UNSET, user="bob", dry_run=True)
         daemon.epoch()
         found = daemon.controller.history("web", None, None, 10)
-    assert [event.text.plain for event in events(found) if event.text.plain.startswith("SLO:")] == [
+    assert [event.text for event in folded_events([found]) if event.text.startswith("SLO:")] == [
         "SLO: set weight=3 by alice"
     ]
 

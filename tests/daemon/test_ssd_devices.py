@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,13 @@ from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.record import SETTINGS_FILE, places
+from slo_ctl.drives.store import DeviceStore
+from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
+from slo_ctl.profile.identity import Surroundings, emulated_identity
+from slo_ctl.profile.session import now_text
+from slo_ctl.profile.store import Profile, ProfileStore, rows
 
 
 class Followed:
@@ -24,7 +31,7 @@ class Followed:
 
     def __init__(self, root: Path) -> None:
         make_device(root, "name=d,size=64MiB,op=40%,dies=2,unallocated=32MiB", "name=a")
-        self._root = root
+        self.root = root
         self.settings = places(root).device("d") / SETTINGS_FILE
         self._devices = EmulatedDevices(places(root), Journal(root / "journal"))
         self._config = Config(devices=(DeviceConfig("d", path=None, policy=None),))
@@ -36,7 +43,7 @@ class Followed:
 
     def change(self, *words: str) -> None:
         """`slo-ctl device`."""
-        assert app.run(["device", *words, "--root", str(self._root)]) == 0
+        assert app.run(["device", *words, "--root", str(self.root)]) == 0
 
     def close(self) -> None:
         self._devices.close()
@@ -49,6 +56,32 @@ def followed() -> Iterator[Followed]:
     yield made
     made.close()
     shutil.rmtree(root)
+
+
+FLAT = dict.fromkeys(ACCESSES, 100e-6)
+SEEKS = FLAT | {RAND_READ: 8e-3, RAND_WRITE: 5e-3}
+
+
+def store_profile(root: Path, times_s: dict[Access, float], around: Surroundings | None = None) -> Path:
+    """Of the first namespace of the device `d`."""
+    record = DeviceStore(places(root)).load("d")
+    found = [
+        Measurement(access, size, repetition, time_s + size * 1e-9, 100, 1.0)
+        for access, time_s in times_s.items()
+        for size in draw_points(DEFAULT_INTERVALS, 2, 0)
+        for repetition in range(3)
+    ]
+    profile = Profile(
+        identity=emulated_identity(record, record.namespace[0].name, around or Surroundings(places(root))),
+        target="nbd",
+        created=now_text(),
+        updated=now_text(),
+        span_bytes=1 << 20,
+        queue_depth=1,
+        intervals=DEFAULT_INTERVALS,
+        measurement=rows(found),
+    )
+    return ProfileStore(places(root).state / "profiles").save(profile)
 
 
 def names(device: EmulatedDevice) -> list[str]:
@@ -90,3 +123,50 @@ def test_namespace_added_while_settings_are_unreadable_is_found_later(followed: 
     assert followed.device() is before
     settings.write_bytes(kept)
     assert names(followed.device()) == ["a", "b"]
+
+
+def test_the_daemon_follows_the_stored_profile_of_a_device(followed: Followed) -> None:
+    def average() -> float | None:
+        profile = followed.device().profile
+        summary = None if profile is None else profile.summary(Direction.READ)
+        return None if summary is None else summary.average
+
+    first = followed.device()
+    assert average() is None
+    stored = store_profile(followed.root, SEEKS)
+    assert (average() or 0.0) > 2
+    assert followed.device() is first
+    # A damaged file leaves what is in force, another kernel's times do not count.
+    damaged = stored.with_suffix(".new")
+    damaged.write_text("no profile")
+    damaged.replace(stored)
+    assert (average() or 0.0) > 2
+    stored.unlink()
+    store_profile(followed.root, SEEKS, Surroundings(places(followed.root), kernel="1.0"))
+    assert average() is None
+    store_profile(followed.root, FLAT)
+    assert average() == pytest.approx(1, rel=0.01)
+    # A namespace more makes another device of it.
+    followed.change("add", "d", "--namespace", "name=b,size=16MiB")
+    assert average() == pytest.approx(1, rel=0.01)
+    assert followed.device() is not first
+
+
+@pytest.mark.parametrize(("times_s", "scheduler"), [(SEEKS, "fifo"), (FLAT, "wfq")])
+def test_device_policy_takes_the_profile_of_an_emulated_disk(
+    times_s: dict[Access, float], scheduler: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_device(tmp_path, "name=d,preset=barracuda-xt,size=64MiB", "name=a", "name=b")
+    words = ["device", "policy", "d", "--root", str(tmp_path), "--json"]
+    assert app.run(words) == 0
+    without = json.loads(capsys.readouterr().out)
+    assert (without["scheduler"], without["profile"]) == ("fifo", None)
+    stored = store_profile(tmp_path, times_s)
+    assert app.run(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["scheduler"] == scheduler
+    assert "by its profile reads in sequence" in found["choices"][0]["reason"]
+    assert found["profile"]["path"] == str(stored)
+    assert found["profile"]["stale"] is None
+    assert app.run(words[:-1]) == 0
+    assert "profile of less than a minute ago: valid" in capsys.readouterr().out

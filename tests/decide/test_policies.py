@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
-from slo_ctl.decide.policies import POLICIES, make_policy
+from slo_ctl.decide.policies import POLICIES, make_policy, most_moves_of
 from slo_ctl.decide.policies.fast15 import Algorithm1
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.model import DeviceSample, Placement, Slo, TimingModel, VmSample
@@ -51,6 +51,30 @@ def test_table_has_every_policy_by_its_name() -> None:
     assert make_policy("shared").placement is Placement.SHARED
     with pytest.raises(ValueError, match="no policy 'fair'; there are shared, static"):
         make_policy("fair")
+
+
+def test_algorithm1_takes_the_iops_that_the_ssd_is_specified_with() -> None:
+    assert make_policy("algorithm1:900") == Algorithm1(900.0, "algorithm1:900")
+    assert make_policy("algorithm1") == Algorithm1(None, "algorithm1")
+    vms = tuple(VmSample(n, Slo(), True, 0.0, 0, 0, 0, 0, 0, 100, 20, 2) for n in "ab")
+    sample = DeviceSample(PAPER, vms)
+    # The more IOPS are specified, the lower is the u that each VM needs for its share.
+    low, high = (Algorithm1(iops).target_u(sample) for iops in (300.0, 900.5))
+    assert all(high[vm] < low[vm] for vm in "ab")
+    assert most_moves_of("algorithm1:900", sample) == most_moves_of("algorithm1", sample) == 1
+    assert most_moves_of("static", sample) is None
+
+
+@pytest.mark.parametrize("name", ["algorithm1:", "algorithm1:0", "algorithm1:fast", "algorithm1:-3"])
+def test_a_specification_is_a_number_above_zero(name: str) -> None:
+    with pytest.raises(ValueError, match="no number above 0"):
+        make_policy(name)
+
+
+@pytest.mark.parametrize("name", ["static:900", "proportional:", ":900", ""])
+def test_no_other_policy_has_a_specification(name: str) -> None:
+    with pytest.raises(ValueError, match="no policy"):
+        make_policy(name)
 
 
 def test_shared_decides_nothing() -> None:

@@ -233,6 +233,27 @@ def test_scheduler_of_an_emulated_device_depends_on_its_tenants() -> None:
     assert choose_tenant_scheduler(Needs(), 3, rotates=True).value == "fifo"
 
 
+@pytest.mark.parametrize(
+    ("profile", "rotates", "scheduler", "reason"),
+    [
+        ("seeks", True, "fifo", "the disks sort all that waits"),
+        ("flat", True, "wfq", "none should take more device time"),
+        ("seeks", False, "wfq", "does not sort requests"),
+        ("flat", False, "wfq", "none should take more device time"),
+    ],
+)
+def test_the_profile_of_an_emulated_device_decides(
+    profile: str, rotates: bool, scheduler: str, reason: str
+) -> None:
+    analysis = {"seeks": profiled(HDD), "flat": profiled(SSD)}[profile]
+    choice = choose_tenant_scheduler(Needs(), 3, rotates=rotates, analysis=analysis)
+    assert choice.value == scheduler
+    assert reason in choice.reason
+    assert "by its profile reads in sequence are" in choice.reason
+    # Weights and targets need wfq whatever the device is like.
+    assert choose_tenant_scheduler(WEIGHTS, 3, rotates=rotates, analysis=analysis).value == "wfq"
+
+
 @pytest.mark.parametrize("scheduler", ["fifo", "rr", "wfq"])
 @pytest.mark.parametrize("ops", [False, True])
 def test_weights_on_a_device_that_ignores_them_are_reported(scheduler: str, ops: bool) -> None:

@@ -24,7 +24,27 @@ _HOST = "nqn.2026-11.org.example:a"
     ],
 )
 def test_endpoints_are_parsed(endpoint: str, address: str, port: int) -> None:
-    assert plan_nvme_tcp(endpoint, []) == NvmeTcp(address, port)
+    discovery = 8009 if port else None
+    assert plan_nvme_tcp(endpoint, []) == NvmeTcp(address, port, discovery_port=discovery)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text", "port"),
+    [
+        ("127.0.0.1:4420", "8010", 8010),
+        ("127.0.0.1:4420", "none", None),
+        ("127.0.0.1:8009", None, None),
+        ("127.0.0.1:0", "0", 0),
+    ],
+)
+def test_discovery_port_is_parsed(endpoint: str, text: str | None, port: int | None) -> None:
+    assert plan_nvme_tcp(endpoint, [], (), text).discovery_port == port
+
+
+@pytest.mark.parametrize("text", ["here", "65536", "-1", ""])
+def test_invalid_discovery_port_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=f"--nvme-discovery: {text} is not a port"):
+        plan_nvme_tcp("127.0.0.1", [], (), text)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +64,7 @@ def test_bad_endpoints_are_refused(endpoint: str, hosts: tuple[str, ...], messag
 
 
 def test_hosts_open_an_address_to_other_machines() -> None:
-    assert plan_nvme_tcp("0.0.0.0:4420", [_HOST]) == NvmeTcp("0.0.0.0", 4420, (_HOST,))  # noqa: S104
+    assert plan_nvme_tcp("0.0.0.0:4420", [_HOST]) == NvmeTcp("0.0.0.0", 4420, (_HOST,), (), 8009)  # noqa: S104
 
 
 _ROUNDS = 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from slo_ctl.cli.app import run
 from slo_ctl.decide.drive_pool import strongest
 from slo_ctl.host.nvme.command import NvmeTool
 from slo_ctl.host.nvme.drive import discover
-from slo_ctl.model import DeviceStatus, DeviceWaf, WafSource
+from slo_ctl.model import DeviceStatus, DeviceWaf, HostStatus, WafSource
 from slo_ctl.show.drives import nvme_json, print_nvme
-from slo_ctl.show.status import device_line
+from slo_ctl.show.status import device_lines, device_table
 
 NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
 
@@ -65,17 +66,19 @@ def test_recordings_name_their_source() -> None:
 @pytest.mark.parametrize(
     ("waf", "text"),
     [
-        (
-            DeviceWaf(WafSource.FDP, 1.312, 0.0, 10.0, resolution_bytes=1),
-            "offers separation by FDP, WAF 1.31 by FDP statistics over 10 s",
-        ),
+        (DeviceWaf(WafSource.FDP, 1.312, 0.0, 10.0, resolution_bytes=1), "1.31  FDP statistics, 10 s"),
         (
             DeviceWaf(WafSource.OCP, 1.3, 0.02, 60.0, resolution_bytes=512_000, emulated=True),
-            "WAF 1.30 ± 0.02 by OCP C0h log (EMULATED) over 1 min, 500 KiB resolution",
+            "1.30 ± 0.02  OCP C0h log (EMULATED), 1 min, 500 KiB resolution",
         ),
-        (DeviceWaf(reason="nvme-cli is not installed"), "WAF n/a: nvme-cli is not installed"),
+        (DeviceWaf(reason="nvme-cli is not installed"), "nvme: WAF n/a: nvme-cli is not installed"),
     ],
 )
 def test_status_names_the_source_of_the_waf(waf: DeviceWaf, text: str) -> None:
     device = DeviceStatus("nvme", "block", "cgroup v2", "", 10.0, waf=waf, placement="separation by FDP")
-    assert text in device_line(device).plain
+    status = HostStatus(0.0, 10.0, 1.0, 1, 0.0, "", devices=(device,))
+    stream = io.StringIO()
+    console = Console(file=stream, width=200)
+    console.print(device_table(status, None), *device_lines(device), sep="\n")
+    assert text in stream.getvalue()
+    assert "nvme: offers separation by FDP" in stream.getvalue()

@@ -6,11 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import debian_package as built
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from installed_tree import TREE, Installed, install, script
+from installed_tree import TREE, Installed, install
 
 
 @pytest.fixture(scope="session")
@@ -23,11 +24,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="session")
 def debian_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As scripts/deb.sh builds it. Files that ask for it have the same GROUP, so that it is built once."""
-    for program in ("dh", "dpkg-deb"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
-    folder = tmp_path_factory.mktemp("dist")
-    done = script("deb.sh", variables={"DEB_DIR": str(folder)})
-    assert done.returncode == 0, done.stderr
-    return folder / done.stdout.strip().rpartition("/")[2]
+    """As scripts/deb.sh builds it."""
+    if shutil.which("dh") is None:
+        pytest.skip("dh is not installed (scripts/setup.sh --real)")
+    return built.debian_package(built.shared_folder(tmp_path_factory))

@@ -10,6 +10,7 @@ from installed_tree import TREE, Installed, install, script
 
 from slo_ctl.drives.serving import SERVER_FILE
 
+GROUP = "installed tree"
 EXPECTED = {
     "etc/libvirt/hooks/qemu.d/slo-ctl",
     "etc/slo-ctl/slo-ctl.toml",

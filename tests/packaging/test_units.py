@@ -18,6 +18,7 @@ from installed_tree import TREE, Installed
 from slo_ctl.config import DEFAULTS
 from slo_ctl.drives.record import RunPlaces
 
+GROUP = "installed tree"
 INSTANCE = "ssd0"
 MOST_EXPOSURE = 30
 """Tenths: 3.0 of 10."""

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from papers.figure import FIGURE_KEY, Cell, Figure, Judged, Panel, Results, Rule, Trial, gathered
-from papers.outcome import Agreement, judge, run_figures
-from papers.registry import FIGURES, PAPERS
+from papers.figure import (
+    FIGURE_KEY,
+    NOT_IN_QUICK,
+    Cell,
+    Figure,
+    Judged,
+    Panel,
+    Results,
+    Rule,
+    Trial,
+    gathered,
+    interval,
+    interval_within,
+)
+from papers.outcome import Agreement, FigureOutcome, judge, run_figures
+from papers.page import html, markdown
+from papers.registry import BEYOND, FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
-IN_REAL_TIME = {"fast15:1"}
-RUN = [
-    pytest.param(key, marks=pytest.mark.alone if key in IN_REAL_TIME else ())
-    for key, figure in FIGURES.items()
-    if figure.run is not None
-]
+IN_REAL_TIME = "fast15:1"
+"""Run by tests/real/test_block_layer_figure.py."""
+RUN = [key for key, figure in FIGURES.items() if figure.run is not None and key != IN_REAL_TIME]
 
 
 @pytest.mark.parametrize("key", RUN)
@@ -23,6 +34,7 @@ def test_quick_run(key: str) -> None:
     figure = result.figures[0]
     if figure.agreement is Agreement.NOT_RUN:
         pytest.skip(figure.note)
+    assert any(rule.ours != NOT_IN_QUICK.ours for rule in figure.rules)
     wrong = [rule for rule in figure.rules if rule.agreement is Agreement.DIFFERS]
     assert not wrong, "\n".join(f"{rule.rule}: {rule.ours} {rule.reason}" for rule in wrong)
 
@@ -74,3 +86,64 @@ def test_trials_of_one_seed_are_alike() -> None:
     assert run is not None
     assert run(Trial(3, quick=True)) == run(Trial(3, quick=True))
     assert run(Trial(3, quick=True)) != run(Trial(4, quick=True))
+
+
+def test_a_number_that_a_seed_did_not_measure_is_left_out() -> None:
+    panels = [Panel("p", "", {("r", "a"): 1.0, ("r", "b"): 2.0}), Panel("p", "", {("r", "b"): 4.0})]
+    for trials in (panels, panels[::-1]):
+        table = gathered([[panel] for panel in trials]).tables["p"]
+        assert {key: cell.mean for key, cell in table.cells.items()} == {("r", "b"): 3.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "above", "below", "agrees"),
+    [
+        ((1.0, 2.0, 3.0), -0.5, 4.5, True),
+        ((1.0, 2.0, 3.0), -0.4, 5.0, False),
+        ((1.0, 2.0, 3.0), -1.0, 4.4, False),
+        # One seed says nothing about the spread.
+        ((2.0,), 0.0, 4.0, False),
+    ],
+)
+def test_the_whole_interval_has_to_lie_within_the_bounds(
+    values: tuple[float, ...], above: float, below: float, agrees: bool
+) -> None:
+    rule = interval_within("", ("p", "r", "c"), above=above, below=below)
+    assert rule.judge(results_of(*values)).agrees is agrees
+
+
+def test_the_interval_of_a_ratio_is_taken_seed_by_seed() -> None:
+    trials = [[Panel("p", "", {("r", "a"): 2.0 * n, ("r", "b"): 1.0 * n})] for n in (1, 10, 100)]
+    found = gathered(trials)
+    assert interval(found.paired("p", "r", "a", "b")) == (2.0, 2.0)
+    assert interval_within("", ("p", "r", "a"), than="b", above=1.9, below=2.1).judge(found).agrees
+
+
+def test_claims_beyond_the_papers_have_an_interval() -> None:
+    own = [figure for figure in FIGURES.values() if figure.key.partition(":")[0] == BEYOND]
+    assert own
+    for figure in own:
+        # Two seeds have one degree of freedom: t is 12.7.
+        assert min(figure.seeds, figure.quick_seeds) >= 3, figure.key
+
+
+@pytest.mark.parametrize(("key", "source"), [("beyond:p99", "Claim"), ("fast15:8", "Paper")])
+def test_a_page_says_whose_statement_is_judged(key: str, source: str) -> None:
+    figure = FIGURES[key]
+    rules = judge(figure_with(Rule("it is so", "it is", lambda _results: Judged("1", True))), results_of(1.0))
+    empty = run_figures([], quick=True, seed=1, jobs=1, progress=Silent())
+    outcome = FigureOutcome(
+        key=key,
+        title=figure.title,
+        shows=figure.shows,
+        ours=figure.ours,
+        labels=list(figure.labels),
+        command="slo-ctl paper",
+        agreement=Agreement.AGREES,
+        seeds=[1, 2, 3],
+        rules=rules,
+    )
+    result = empty.model_copy(update={"figures": [outcome]})
+    assert f"**{source}.** " in markdown(result)
+    assert f"| {source.lower()} | rule |" in markdown(result)
+    assert f"<b>{source}.</b>" in html(result)

@@ -9,6 +9,7 @@ from papers.serra_devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,
+    Buffer,
     DiskArray,
     EmulatedSsd,
     SataParameters,
@@ -106,6 +107,36 @@ def test_a_sata_ssd_does_what_its_data_sheet_says() -> None:
     cut = ssd.measure(RAND_READ, 4096, 1, 0.01)
     assert 0.01 <= ssd.now_s() - begun == pytest.approx(cut.elapsed_s, rel=1e-6)
     assert cut.requests == 101
+
+
+def test_a_buffer_hides_the_flash_from_what_it_foresees() -> None:
+    spec, file_bytes = "preset=tlc,size=1GiB,op=300%,block=1536KiB", 16 * MIB
+    plain, buffered = EmulatedSsd(spec, file_bytes, 1), EmulatedSsd(spec, file_bytes, 1, buffer=Buffer())
+    without, with_it = (
+        {access: ssd.measure(access, 4096, 0, None).access_time_s for access in ACCESSES}
+        for ssd in (plain, buffered)
+    )
+    # Memblaze on a PBlaze7 7940: 5.96 us.
+    assert with_it[SEQ_READ] == pytest.approx(5.96e-6, rel=0.02)
+    # A random read waits for command and flash, one after the other.
+    assert with_it[RAND_READ] == pytest.approx(without[RAND_READ] + Buffer().command_s, rel=0.02)
+    assert with_it[RAND_READ] > 5 * with_it[SEQ_READ]
+    assert with_it[RAND_WRITE] < without[RAND_WRITE]
+    ratios = [
+        buffered.measure(RAND_READ, size, 0, None).access_time_s
+        / buffered.measure(SEQ_READ, size, 0, None).access_time_s
+        for size in (8192, 65536, 4 * MIB)
+    ]
+    assert ratios[0] > ratios[1] > ratios[2] == pytest.approx(1, rel=0.05)
+
+
+def test_a_buffered_test_cut_short_keeps_to_its_time() -> None:
+    ssd = EmulatedSsd("preset=tlc,size=1GiB,op=300%,block=1536KiB", 16 * MIB, 1, buffer=Buffer())
+    begun = ssd.now_s()
+    found = ssd.measure(SEQ_READ, 4096, 0, 0.005)
+    assert 0.005 <= found.elapsed_s < 0.0055
+    assert ssd.now_s() - begun == pytest.approx(found.elapsed_s)
+    assert found.elapsed_s / found.requests == pytest.approx(found.access_time_s)
 
 
 def test_a_file_larger_than_the_drive() -> None:

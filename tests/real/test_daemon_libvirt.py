@@ -16,8 +16,6 @@ from libvirt_host import (
 
 from slo_ctl.model import HostStatus, OutcomeState, Verdict, VmStatus
 
-GROUP = "libvirt"
-
 pytestmark = pytest.mark.slow
 NAME = f"slo-hang-{os.getpid()}"
 FROZEN_S = 6.0

@@ -24,8 +24,6 @@ from slo_ctl.cli import app
 from slo_ctl.host.disk_latency import ask_monitor, block_statistics
 from slo_ctl.model import Verdict, VmStatus
 
-GROUP = "libvirt"
-
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 

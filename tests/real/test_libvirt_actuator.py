@@ -17,8 +17,6 @@ from slo_ctl.act.libvirt import LibvirtActuator
 from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
 
-GROUP = "libvirt"
-
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 

@@ -23,7 +23,6 @@ from serving import Server
 from slo_ctl.cli import app
 from slo_ctl.daemon.files import DaemonPlaces
 
-GROUP = "libvirt"
 TREE = Path(__file__).parents[2]
 QEMU_GROUP = "libvirt-qemu"
 NAME = f"slo-hook-{os.getpid()}"
@@ -121,7 +120,10 @@ def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Pat
             libvirt_host.start_domain(NAME, disks=disks)
             assert seen.read_text() == f"{NAME} 500.0"
             assert f"VM {NAME} starts" in daemon.log()
-            daemon.eventually("libvirt's own account", lambda s: s.vms[0].state == "running")
+            daemon.eventually(
+                "libvirt's own account",
+                lambda s: (NAME, "running") in {(vm.vm, vm.state) for vm in s.vms},
+            )
     finally:
         server.stop()
 

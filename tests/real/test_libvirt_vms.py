@@ -12,8 +12,6 @@ from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a f
 
 from slo_ctl.cli import app
 
-GROUP = "libvirt"
-
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 
 NAME = f"slo-ctl_test-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""What one client does costs the others nothing beyond their share: dying, discarding, zeroing, flooding."""
+"""What one NBD client does costs the others nothing beyond their share: dying, lying, crowding."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from nbd_client import READ, REQUEST_MAGIC, TRIM, WRITE, ZERO, NbdClient
+from floods import nbd_request as request
+from floods import over_nbd
+from nbd_client import READ, TRIM, WRITE, NbdClient
 from serving import READY_S, Server, make_device, require, served
 from waiting import until
 
 MIB = 1 << 20
 GIB = 1 << 30
 SIZE = 2 * GIB
-QUEUE_DEPTH = 8
-SLACK_S = 2.0
-"""What a busy machine may keep a thread waiting; large requests that are not split cost 7 to 21 s."""
-LEAST_RATE = 0.1
-"""Of the requests each second next to small ones, which another moment of a busy machine may halve and more;
-large requests that are not split leave 0.01."""
 
 
 @pytest.fixture(params=["none", "real"])
@@ -40,77 +36,6 @@ def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
             other.read(0, 4096)
             control.statistics()
         assert server.stop() == 0
-
-
-def request(kind: int, offset: int, length: int) -> bytes:
-    return struct.pack(">IHHQQI", REQUEST_MAGIC, 0, kind, offset, offset, length)
-
-
-class Neighbour(threading.Thread):
-    """Reads 4 KiB at a time, and notes how long each took; asks the control socket as well."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(daemon=True)
-        self.ended_s: list[float] = []
-        self.took_s: list[float] = []
-        self.control_s: list[float] = []
-        self._server = server
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        with NbdClient(self._server.run.export("b"), "b") as client, self._server.control() as control:
-            while not self._ended.is_set():
-                begun = time.monotonic()
-                client.read(len(self.ended_s) % 1000 * 4096, 4096)
-                self.ended_s.append(time.monotonic())
-                self.took_s.append(self.ended_s[-1] - begun)
-                if len(self.ended_s) % 50 == 1:
-                    control.statistics()
-                    self.control_s.append(time.monotonic() - self.ended_s[-1])
-
-    def __enter__(self) -> Neighbour:
-        self.start()
-        until(lambda: len(self.took_s) > 10, "the neighbour reads")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join(READY_S)
-        assert not self.is_alive()
-
-
-def neighbour_while(server: Server, kind: int, total: int, each: int) -> tuple[float, float]:
-    """The longest that a neighbour waited while so much was asked for, and its requests each second."""
-    with NbdClient(server.run.export("a"), "a") as client:
-        for number in range(8):
-            client.write(number * 32 * MIB, b"x" * 16 * MIB)
-    count = total // each
-    with NbdClient(server.run.export("a"), "a") as client, Neighbour(server) as neighbour:
-        before, begun = len(neighbour.took_s), time.monotonic()
-        for number in range(count):
-            if number >= QUEUE_DEPTH:
-                assert struct.unpack(">IIQ", client._receive(16))[1] == 0
-            client.socket.sendall(request(kind, number * each % SIZE, each))
-        for _ in range(min(QUEUE_DEPTH, count)):
-            assert struct.unpack(">IIQ", client._receive(16))[1] == 0
-        during, lasted_s = len(neighbour.took_s) - before, time.monotonic() - begun
-        until(lambda: len(neighbour.took_s) > before + during + 1, "the neighbour continues")
-    return max(neighbour.took_s[before:] + neighbour.control_s), during / lasted_s
-
-
-@pytest.mark.parametrize(
-    ("kind", "total", "large", "small"),
-    [(TRIM, 16 * GIB, GIB, 4 * MIB), (ZERO, SIZE, SIZE, 256 << 10)],
-    ids=["discard", "zeroes"],
-)
-def test_large_requests_cost_a_neighbour_no_more_than_small_ones(
-    server: Server, kind: int, total: int, large: int, small: int
-) -> None:
-    worst_small_s, small_per_s = neighbour_while(server, kind, total, small)
-    worst_large_s, large_per_s = neighbour_while(server, kind, total, large)
-    figures = {"worst wait": (worst_small_s, worst_large_s), "requests/s": (small_per_s, large_per_s)}
-    assert worst_large_s <= 3 * worst_small_s + SLACK_S, figures
-    assert large_per_s >= LEAST_RATE * small_per_s, figures
 
 
 def test_client_that_dies_with_replies_outstanding_affects_no_other(server: Server) -> None:
@@ -154,46 +79,23 @@ def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def pass_through(client: NbdClient, kind: int, total: int, each: int) -> None:
-    """Read or write so many bytes, eight requests at a time."""
-    payload = b"y" * each if kind == WRITE else b""
-
-    def send() -> None:
-        for number in range(total // each):
-            ahead.acquire()
-            client.socket.sendall(request(kind, number * each % SIZE, each) + payload)
-
-    ahead = threading.Semaphore(QUEUE_DEPTH)
-    sender = threading.Thread(target=send, daemon=True)
-    sender.start()
-    for _ in range(total // each):
-        assert struct.unpack(">IIQ", client._receive(16))[1] == 0
-        if kind == READ:
-            left = each
-            while left:
-                left -= len(client.socket.recv(min(left, MIB)))
-        ahead.release()
-    sender.join(READY_S)
-
-
 def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> None:
     start = resident_bytes(server.pid())
     worst = 0
-    with NbdClient(server.run.export("a"), "a") as client:
-        for kind in (WRITE, READ):
-            done = threading.Event()
-            peaks = [0]
+    for kind in ("write", "read"):
+        done = threading.Event()
+        peaks = [0]
 
-            def watch(done: threading.Event = done, peaks: list[int] = peaks) -> None:
-                while not done.wait(0.01):
-                    peaks.append(resident_bytes(server.pid()))
+        def watch(done: threading.Event = done, peaks: list[int] = peaks) -> None:
+            while not done.wait(0.01):
+                peaks.append(resident_bytes(server.pid()))
 
-            watcher = threading.Thread(target=watch, daemon=True)
-            watcher.start()
-            pass_through(client, kind, 4 * GIB if kind == READ else GIB, 32 * MIB)
-            done.set()
-            watcher.join(READY_S)
-            worst = max(worst, *peaks)
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        over_nbd(server, "a", kind, 4 * GIB if kind == "read" else GIB, 32 * MIB)
+        done.set()
+        watcher.join(READY_S)
+        worst = max(worst, *peaks)
     assert worst - start < 400 * MIB
     until(lambda: resident_bytes(server.pid()) - start < 100 * MIB, "memory is restored")
 

@@ -16,6 +16,11 @@ from nvme_client import BLOCK_BYTES, NvmeQueue
 from serving import Server, make_device, served
 
 _MIB = 1 << 20
+DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
+_GET_LOG_PAGE = 0x02
+_DISCOVERY_PAGE = 0x70 | (2048 // 4 - 1) << 16
+_ENTRY_TEXTS = ((32, 64), (256, 512), (512, 768))
+"""Port, NQN of the subsystem, address."""
 
 
 @pytest.fixture(params=["none", "real"])
@@ -86,18 +91,18 @@ def test_nvme_requests_take_as_long_as_over_nbd(root: Path) -> None:
     with served(root, "d", "--latency", "real", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = reached(server)
         with server.control() as control:
-            control.set_limit("d", iops=40)
+            control.set_limit("d", iops=10)
         with (
             NvmeQueue(address, nqn) as admin,
             NvmeQueue(address, nqn, 1, admin.controller) as queue,
         ):
             began = time.monotonic()
-            for number in range(40):
+            for number in range(20):
                 queue.write(1, number * 8, b"y" * 4096)
             took = time.monotonic() - began
         with server.control() as control:
             (namespace,) = control.statistics()["namespaces"]
-        assert namespace["queue"]["completed"]["writes"] == 40
+        assert namespace["queue"]["completed"]["writes"] == 20
         # A burst may pass at first.
         assert took > 0.5
         assert namespace["queue"]["throttled_ns"] > 0
@@ -111,5 +116,32 @@ def test_address_in_use_is_reported(root: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "slo_ctl.cli", *words], capture_output=True, text=True, check=False
         )
-    assert done.returncode == 2
-    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+        assert done.returncode == 2
+        assert f"--nvme-tcp: cannot listen on 127.0.0.1 port {port}" in done.stderr
+        elsewhere = (*words[:-1], "127.0.0.1:0", "--nvme-discovery", str(port))
+        done = subprocess.run(
+            [sys.executable, "-m", "slo_ctl.cli", *elsewhere], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert f"--nvme-discovery: cannot listen on 127.0.0.1 port {port}" in done.stderr
+        assert "--nvme-discovery PORT chooses another port" in done.stderr
+
+
+def test_the_port_of_discovery_leads_to_that_of_the_subsystem(root: Path) -> None:
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2")
+    with served(root, "d", "--nvme-tcp", "127.0.0.1:0", "--nvme-discovery", "0") as server:
+        address, nqn = reached(server)
+        with server.control() as control:
+            host, _, port = control.hello()["nvme_tcp"]["discovery"].rpartition(":")
+        there = (host, int(port))
+        assert there != address
+        with NvmeQueue(there, DISCOVERY_NQN) as discovery:
+            page = discovery.admin(_GET_LOG_PAGE, 0, struct.pack("<II", _DISCOVERY_PAGE, 0), 2048)
+        assert struct.unpack_from("<QQ", page) == (1, 1)
+        fields = [page[1024 + at : 1024 + end].rstrip(b"\0 ").decode() for at, end in _ENTRY_TEXTS]
+        assert fields == [str(address[1]), nqn, address[0]]
+        with pytest.raises(OSError, match="0x182"):
+            NvmeQueue(there, nqn)
+        with NvmeQueue(address, DISCOVERY_NQN), NvmeQueue(address, nqn):
+            pass
+        assert server.stop() == 0

@@ -17,7 +17,7 @@ from libvirt_host import (
 )
 from own_process import READY_S
 
-GROUP = "libvirt"
+GROUP = "VMs called web or db"
 pytestmark = pytest.mark.slow
 TREE = Path(__file__).parents[2]
 README_ROOT = "/tmp/slo"  # noqa: S108 - as it is written there

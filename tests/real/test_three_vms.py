@@ -28,7 +28,7 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.files import DaemonPlaces
 
-GROUP = "libvirt"
+GROUP = "VMs called web or db"
 
 pytestmark = pytest.mark.slow
 

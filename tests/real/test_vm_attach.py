@@ -21,7 +21,7 @@ from slo_ctl.cli import app, vm_attach
 from slo_ctl.drives.attach import SHARED_MEMORY_XML, qemu_credentials
 from slo_ctl.host.libvirt import disks_of
 
-GROUP = "libvirt"
+GROUP = "VMs called web or db"
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 

@@ -27,6 +27,7 @@ READ, WRITE, FLUSH, GET_ID, DISCARD, WRITE_ZEROES = 0, 1, 4, 8, 11, 13
 OK, IOERR, UNSUPP = 0, 1, 2
 F_FLUSH, F_EVENT_IDX, F_PROTOCOL, F_VERSION_1 = 1 << 9, 1 << 29, 1 << 30, 1 << 32
 SECTOR_BYTES = 512
+MAX_SEGMENT_BYTES = 64 << 10
 
 _NEXT, _DEVICE_WRITES, _INDIRECT = 1, 2, 4
 MEMORY_BYTES = 16 << 20
@@ -285,6 +286,29 @@ class VhostUserClient:
         self.describe(ring, last, at + 16 + count, 1, _DEVICE_WRITES)
         self.offer(ring, head, kick=kick)
         return head
+
+    def submit_segments(
+        self, head: int, kind: int, sector: int, length: int, data: bytes = b"", *, writes: bool = False
+    ) -> None:
+        """Begin a large request with `head` and the descriptors after it, on the first queue.
+
+        All of its segments are the same buffer; the status comes after that. `writes`: the device writes it.
+        """
+        ring = self.queues[0]
+        at = self.slot(ring, head)
+        struct.pack_into("<IIQ", self.memory, at, kind, 0, sector)
+        self.memory[at + 16 : at + 16 + len(data)] = data
+        status = at + 16 + MAX_SEGMENT_BYTES
+        self.memory[status] = 0xFF
+        self.describe(ring, head, at, 16, _NEXT, head + 1)
+        number = head + 1
+        for begin in range(0, length, MAX_SEGMENT_BYTES):
+            segment = min(MAX_SEGMENT_BYTES, length - begin)
+            flags = _NEXT | (_DEVICE_WRITES if writes else 0)
+            self.describe(ring, number, at + 16, segment, flags, number + 1)
+            number += 1
+        self.describe(ring, number, status, 1, _DEVICE_WRITES)
+        self.offer(ring, head)
 
     def completed(self, queue: int = 0, timeout_s: float = 60) -> int:
         """Wait for the next request to be answered; returns its number."""

@@ -56,6 +56,14 @@ def test_events_happen_at_their_time() -> None:
     assert b.share[-1]
 
 
+def test_algorithm1_by_the_iops_that_the_ssd_is_specified_with() -> None:
+    result = replay(policy="algorithm1:2000", compare="algorithm1:50", timing="paper", duration="4x")
+    easy, hard = result.runs
+    assert (easy.policy, hard.policy) == ("algorithm1:50", "algorithm1:2000")
+    # 50 IOPS are reached with any OPS: no block moves. 2,000 are not: a VM is drained.
+    assert easy.vms[0].ops_blocks != hard.vms[0].ops_blocks
+
+
 def test_event_times_can_be_virtual_time() -> None:
     (run,) = replay(duration="20s", epoch="1s", events=("at=10s,vm=a,action=stop",)).runs
     assert run.events[0].virtual_s == pytest.approx(10.0, abs=1e-6)

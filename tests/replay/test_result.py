@@ -61,7 +61,12 @@ def test_json_has_every_documented_field() -> None:
     printed = strict(result(iops=10.0).to_json())
     assert printed["format_version"] == 1
     assert printed["label"] == "emulated"
-    assert printed["runs"][0]["vms"][0]["latency_us"]["read"] == {"p50": None, "p99": None, "p999": None}
+    assert printed["runs"][0]["vms"][0]["latency_us"]["read"] == {
+        "p50": None,
+        "p99": None,
+        "p999": None,
+        "curve": [],
+    }
     assert {"policy", "wall_s", "host_page_writes", "vms"} <= printed["runs"][0].keys()
     fields = (
         "name weight target_share share share_error iops bandwidth_bytes_s host_page_writes gc_page_writes "

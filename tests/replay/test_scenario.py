@@ -327,6 +327,8 @@ def test_bad_devices_are_refused(device: str, message: str) -> None:
         ({"duration": ""}, "--duration: nothing"),
         ({"policy": "proportionate"}, "--policy: proportionate"),
         ({"compare": "shared,sttic"}, "--compare: sttic"),
+        ({"policy": "algorithm1:fast"}, "--policy: algorithm1:fast"),
+        ({"compare": "static:900"}, "--compare: static:900"),
         ({"timing": "exact"}, "--timing: exact"),
         ({"scheduler": "lifo"}, "--scheduler: lifo"),
         ({"seed": "-1"}, "--seed: -1"),
@@ -345,6 +347,12 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 
 def test_near_names_are_suggested() -> None:
     assert refused(f"name=db,{UNIFORM}", policy="proportionl").hint == "did you mean proportional?"
+
+
+def test_the_iops_specification_of_algorithm1_is_kept() -> None:
+    made = scenario(f"name=db,{UNIFORM}", policy="algorithm1:900", compare="algorithm1:800,algorithm1")
+    assert made.policies == ("algorithm1:800", "algorithm1", "algorithm1:900")
+    assert "--policy algorithm1:900 --compare algorithm1:800,algorithm1" in command_line(made)
 
 
 def test_limits_need_timing() -> None:

@@ -65,7 +65,8 @@ def fake_vm(name: str = "db", weight: float = 1.0, **changes: Any) -> VmResult:
         "alone_iops": 3000.0,
         "alone_victim_u": 0.4,
         "latency_us": Latency(
-            read=Percentiles(p50=90, p99=2400, p999=5200), write=Percentiles(p50=900, p99=4100, p999=9000)
+            read=Percentiles(p50=90, p99=2400, p999=5200),
+            write=Percentiles(p50=900, p99=4100, p999=9000, curve=[90.0 * n for n in range(1, 17)]),
         ),
     }
     values |= changes

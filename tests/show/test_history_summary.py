@@ -8,11 +8,11 @@ from test_report import Page
 
 from slo_ctl.model import Slo
 from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, Point, VerdictChange, VmHistory
+from slo_ctl.show.history import folded_events
 from slo_ctl.show.history_report import render_history_report, vm_plots
 from slo_ctl.show.history_summary import (
     HostReport,
     Stretch,
-    folded_events,
     settings_in_force,
     summaries,
 )

@@ -58,16 +58,33 @@ def test_report_has_the_plots_of_the_paper() -> None:
         "Pages moved by owner: shared",
         "Bandwidth by weight",
         "Proportionality",
+        "Latency of writes: shared",
         "u of victim blocks: static",
         "OPS in blocks: proportional",
         "Share of the requests: proportional",
     ):
         assert title in page.text
     assert "OPS in blocks: shared" not in page.text, "no VM owns OPS there"
+    assert "Latency of reads" not in page.text, "no distribution of them was recorded"
     assert "emulated SSD" in page.text
     assert "synthetic workloads" in page.text
     assert "slo-ctl replay --vm name=db" in page.text
     assert "Partial" not in page.text
+
+
+def test_report_begins_with_the_comparison() -> None:
+    result = fake_result("shared", "proportional")
+    text = Page(render_report(result)).text
+    assert text.index("From shared to proportional: ") < text.index("Policies compared")
+    assert text.index("Policies compared") < text.index("Recommended here: ") < text.index("Results per VM")
+    alone = Page(render_report(fake_result("static"))).text
+    assert "Policies compared" not in alone
+    assert "Recommended" not in alone
+
+
+def test_proportionality_is_plotted_in_the_unit_of_shares() -> None:
+    (plot,) = (each for each in all_plots(fake_result()) if each.key == "proportionality")
+    assert "by shares of the requests" in plot.caption
 
 
 def test_report_shows_merges_of_hybrid_mappings() -> None:

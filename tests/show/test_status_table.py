@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,8 @@ from slo_ctl.base.numbers import UNKNOWN, duration
 from slo_ctl.model import HostStatus, Slo, Verdict
 from slo_ctl.show.status import (
     backend_text,
+    device_lines,
+    device_table,
     header_lines,
     ops_text,
     p99_text,
@@ -32,6 +35,13 @@ def drawn(status: HostStatus, width: int) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
     console.print(status_table(status, status.vms, width))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def drawn_devices(status: HostStatus, width: int = 200) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    console.print(device_table(status, width))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -95,29 +105,52 @@ def test_emulated_is_always_labelled() -> None:
     assert backend_text("emulated SSD, shared", True) == "EMULATED SSD, shared"
     assert backend_text("shared", True) == "EMULATED shared"
     assert backend_text("cgroup v1 bfq", False) == "cgroup v1 bfq"
-    assert "EMULATED" in header(host_status())[1]
+    assert "EMULATED" in drawn_devices(host_status())[2]
 
 
-def test_header_names_devices_and_policy() -> None:
-    window, ssd, fast = header(host_status())
+def test_header_and_devices() -> None:
+    (window,) = header(host_status())
     assert window.startswith("window 10 s, epoch 1 s, at ")
     assert window.endswith("daemon 4711 up 1 h")
-    assert ssd == (
-        "ssd0: EMULATED SSD, isolated OPS, policy proportional, "
-        "10,000 IOPS of 10,400 measured at most, minimums 500 (5%)"
-    )
-    assert fast == (
-        "fast: block device, cgroup v1 bfq, 10,000 IOPS (capacity not measured yet), minimums 500"
-    )
+    head, _, ssd, fast, *_ = (re.split(r"  +", line) for line in drawn_devices(host_status()))
+    assert head == [
+        "DEVICE",
+        "BACKEND",
+        "POLICY",
+        "IOPS",
+        "AT MOST",
+        "MINIMUMS",
+        "SHARES BY",
+        "WAF",
+        "WAF MEASURED BY",
+    ]
+    assert ssd[:6] == ["ssd0", "EMULATED SSD, isolated OPS", "proportional", "10,000", "10,400", "500 (5%)"]
+    assert fast[:6] == ["fast", "block device, cgroup v1 bfq", UNKNOWN, "10,000", UNKNOWN, "500"]
+
+
+def test_an_estimated_capacity_is_marked() -> None:
+    status = host_status(devices=(device_status(capacity_iops=None, estimated_iops=3682.0),))
+    assert "~3,682" in drawn_devices(status)[2]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_device_table_fits_a_narrow_terminal(width: int) -> None:
+    lines = drawn_devices(host_status(), width)
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) == 2 + len(host_status().devices)
 
 
 def test_header_shows_problems() -> None:
     device = device_status(overcommitted=True, problem="its server is gone", window_s=3.0)
-    lines = header(host_status(devices=(device,), config_problem="slo-ctl.toml:3: no"), AT + 60)
+    status = host_status(devices=(device,), config_problem="slo-ctl.toml:3: no")
+    lines = header(status, AT + 60)
     assert lines[0].endswith("STALE (1 min old)")
     assert lines[1] == "the configuration on disk is not in use: slo-ctl.toml:3: no"
-    for part in ("OVERCOMMITTED", "its server is gone", "window 3 s"):
-        assert part in lines[2]
+    assert [line.plain for line in device_lines(device)] == [
+        "ssd0: OVERCOMMITTED, the minimums exceed what it can do",
+        "ssd0: its server is gone",
+    ]
+    assert "3 s" in drawn_devices(status)[2]
 
 
 def test_problems_have_reasons() -> None:
@@ -133,7 +166,10 @@ def test_problems_have_reasons() -> None:
 def test_control_characters_in_names_are_escaped(name: str) -> None:
     vm = vm_status(name, verdict=Verdict.INSUFFICIENT, reason=name, disks=(name,), backend=name)
     status = host_status(vms=(vm,), devices=(device_status(problem=name), device_status("b")))
-    text = "\n".join([*drawn(status, 120), *header(status), *(each.plain for each in problem_lines((vm,)))])
+    lines = [*problem_lines((vm,)), *(line for device in status.devices for line in device_lines(device))]
+    text = "\n".join(
+        [*drawn(status, 120), *drawn_devices(status), *header(status), *(line.plain for line in lines)]
+    )
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 

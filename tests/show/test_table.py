@@ -15,12 +15,13 @@ from rich.console import Console
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.model import Verdict
-from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, VmResult
+from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, RunResult, VmResult
 from slo_ctl.show.replay_table import (
     foreign_pages,
     notes_of,
     ops_text,
     print_result,
+    recommendation,
     story,
     verdict,
     worst_share_error,
@@ -165,12 +166,35 @@ def test_every_text_is_one_printable_line(text: str) -> None:
     assert printable(text).isprintable()
 
 
+def test_the_policy_that_keeps_most_targets_is_recommended() -> None:
+    def run(policy: str, iops: float, *shares: float) -> RunResult:
+        vms = [fake_vm(str(n), target_share=0.5, share=share) for n, share in enumerate(shares)]
+        return fake_run(policy, iops=iops).model_copy(update={"vms": vms})
+
+    fast, strict, slow = (
+        run("shared", 900.0, 0.4, 0.6),
+        run("strict", 700.0, 0.5, 0.5),
+        run("static", 600.0, 0.5, 0.5),
+    )
+    assert recommendation(fake_result(runs=[fast, slow, strict])) == (
+        "Recommended here: strict: no VM is below its target, and the total is the highest of the 2 policies "
+        "with that."
+    )
+    worse = run("worse", 950.0, 0.3, 0.4)
+    assert recommendation(fake_result(runs=[worse, fast])) == (
+        "Recommended here: shared: the fewest VMs are below their targets (0)."
+    )
+    assert recommendation(fake_result(runs=[fast])) == ""
+
+
 def test_story_follows_from_the_numbers() -> None:
     output = story(fake_result("shared", "proportional"))
     assert "67% of the" in output[0]
     assert "Below their target: mail" in output[0]
     assert "belonged to the VM that caused it" in output[1]
-    assert output[-1].startswith("From shared to proportional: WAF went from 3.60 to 2.40")
+    assert output[-2].startswith("From shared to proportional: the total went from ")
+    assert output[-2].endswith("WAF from 3.60 to 2.40.")
+    assert output[-1].startswith("Recommended here: proportional: ")
 
 
 def test_summary_of_an_incomplete_run() -> None:

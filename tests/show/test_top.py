@@ -83,7 +83,7 @@ def test_table_header_and_detail_are_shown() -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(names(app)) == 4)
         assert names(app) == ["db", "new", "web", "lazy"]  # the worst first
-        assert "ssd0: EMULATED SSD, isolated OPS, policy proportional" in text(app, "#header")
+        assert "ssd0    EMULATED SSD, isolated OPS" in text(app, "#header")
         assert "4 of 4 VMs, sorted by verdict, all" in text(app, "#header")
         await until(pilot, lambda: "below its minimum" in text(app, "#detail"))
         detail = text(app, "#detail")

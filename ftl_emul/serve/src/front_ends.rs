@@ -36,8 +36,7 @@ pub struct FrontEnds {
 impl FrontEnds {
     /// Starts those that the parameters ask for, over a server that has been started.
     pub fn start(server: &'static Server, nbd: &Nbd, parameters: &Parameters) -> Result<Self, ServeError> {
-        let nvme_tcp =
-            nvme_tcp::start(server, parameters.nvme_tcp_fd, &parameters.nvme_hosts, parameters.nvme_permissions)?;
+        let nvme_tcp = nvme_tcp::start(server, parameters)?;
         let vhost_user = vhost_user::start(server, &parameters.vhost_user_fds)?;
         if let Some(fd) = parameters.sockets_fd {
             let added = Added { server, nbd: nbd.front(), vhost_user: vhost_user.clone() };

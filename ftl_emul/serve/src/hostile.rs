@@ -14,7 +14,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use crate::control::protocol::{self, Session};
 use crate::error::ServeError;
 use crate::nbd::{self, Nbd};
-use crate::nvme_tcp::{Permissions, Subsystem, connection};
+use crate::nvme_tcp::{Permissions, Port, Subsystem, connection};
 use crate::parameters::Parameters;
 use crate::server::Server;
 use crate::vhost_user::request::{BlockRequest, Disk};
@@ -158,7 +158,7 @@ impl Device {
         }
         there.shutdown(Shutdown::Write)?;
         let reader = thread::spawn(move || read_all(&there));
-        connection::serve(&self.subsystem, here)?;
+        connection::serve(&self.subsystem, here, Port::All)?;
         ended(reader)
     }
 
@@ -242,7 +242,7 @@ fn admin(subsystem: &Arc<Subsystem>, listener: &TcpListener) -> io::Result<(TcpS
     let mut host = TcpStream::connect(listener.local_addr()?)?;
     let (here, _) = listener.accept()?;
     let serving = Arc::clone(subsystem);
-    thread::spawn(move || connection::serve(&serving, here));
+    thread::spawn(move || connection::serve(&serving, here, Port::All));
     host.write_all(&connect(&subsystem.nqn, 0, NO_CONTROLLER))?;
     // ICResp, and the response to Connect, whose result is the controller.
     let mut answers = [0; 128 + 24];

@@ -41,6 +41,7 @@ mod parameters;
 mod preconditioning;
 mod recent;
 mod recording;
+mod request_memory;
 mod server;
 mod settings;
 mod vhost_user;

@@ -22,8 +22,8 @@ use crate::settings::{Created, Hosts, NamespaceSettings};
 const WANTED_CHECK: Duration = Duration::from_millis(250);
 /// Between pieces of work on the map, others have as long as such a piece took, but no longer than this.
 const MOST_PAUSE: Duration = Duration::from_millis(5);
-/// Zeroes that are written at once, where the file system has no better way.
-const ZEROES_BYTES: u64 = 1 << 20;
+/// Zeroes that are written at once, where the file system has no better way; memory that every request reads.
+static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Requests answered, by the codes of [`Op`], and their bytes.
 #[derive(Debug, Default)]
@@ -268,15 +268,14 @@ impl Namespace {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             done => return done,
         }
-        let zeroes = vec![0; exact::<usize>(length.min(ZEROES_BYTES))];
         let mut done = 0;
         while done < length {
             if gone() {
                 return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
             }
-            let piece = (length - done).min(ZEROES_BYTES);
+            let piece = (length - done).min(ZEROES.len() as u64);
             let flags = Flags { fua: flags.fua && done + piece == length, ..flags };
-            self.write(model, &zeroes[..exact::<usize>(piece)], offset + done, flags, &mut gone)?;
+            self.write(model, &ZEROES[..exact::<usize>(piece)], offset + done, flags, &mut gone)?;
             done += piece;
         }
         Ok(())

@@ -41,6 +41,8 @@ pub struct Parameters {
     pub stop_fd: Option<RawFd>,
     /// Listening TCP socket for NVMe hosts, inherited.
     pub nvme_tcp_fd: Option<RawFd>,
+    /// Another one, for discovery only, inherited.
+    pub nvme_discovery_fd: Option<RawFd>,
     /// NVMe hosts that may connect from other machines, by NQN.
     pub nvme_hosts: Vec<String>,
     /// Listening sockets for vhost-user clients, inherited, each with its namespace.
@@ -71,6 +73,7 @@ impl Default for Parameters {
             lock_fd: None,
             stop_fd: None,
             nvme_tcp_fd: None,
+            nvme_discovery_fd: None,
             nvme_hosts: Vec::new(),
             vhost_user_fds: Vec::new(),
             sockets_fd: None,
@@ -115,6 +118,7 @@ impl Parameters {
             "stop-fd" => self.stop_fd = Some(descriptor(key, value)?),
             "sockets-fd" => self.sockets_fd = Some(descriptor(key, value)?),
             "nvme-tcp-fd" => self.nvme_tcp_fd = Some(descriptor(key, value)?),
+            "nvme-discovery-fd" => self.nvme_discovery_fd = Some(descriptor(key, value)?),
             "vhost-user-fd" => match value.split_once(':') {
                 Some((fd, name)) => self.vhost_user_fds.push((descriptor(key, fd)?, name.to_owned())),
                 None => return refuse(format!("{key}={value}: write FD:NAMESPACE")),
@@ -129,8 +133,8 @@ impl Parameters {
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, threads, pid-file, \
-                     nbd-fd, control-fd, lock-fd, stop-fd, sockets-fd, nvme-tcp-fd, nvme-host, nvme-allow, \
-                     vhost-user-fd, tls-certificates, tls-verify-peer and command"
+                     nbd-fd, control-fd, lock-fd, stop-fd, sockets-fd, nvme-tcp-fd, nvme-discovery-fd, nvme-host, \
+                     nvme-allow, vhost-user-fd, tls-certificates, tls-verify-peer and command"
                 ));
             }
         }

@@ -27,6 +27,7 @@ use crate::parameters::{Latency, Parameters};
 use crate::preconditioning::{self, Preconditioned};
 use crate::recent::{History, Throttled};
 use crate::recording::Recorder;
+use crate::request_memory::Pool;
 use crate::settings::{Created, Settings};
 pub use namespaces::Wanted;
 use upkeep::Upkeep;
@@ -38,6 +39,9 @@ pub struct NvmeTcp {
     pub address: String,
     /// NQN of its subsystem.
     pub nqn: String,
+    /// Address and port that only answer discovery, if there are such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<String>,
 }
 
 /// A device while it is served.
@@ -54,6 +58,8 @@ pub struct Server {
     pub time_scale: Option<f64>,
     /// What happened in the last seconds.
     pub history: History,
+    /// Memory for the data of requests.
+    pub request_memory: Arc<Pool>,
     /// Where NVMe hosts find it, if they do.
     pub nvme_tcp: OnceLock<NvmeTcp>,
     /// Whether its requests are being recorded.
@@ -93,6 +99,7 @@ impl Server {
             origin,
             time_scale,
             history: History::default(),
+            request_memory: Arc::default(),
             nvme_tcp: OnceLock::new(),
             is_recorded: Arc::default(),
             preconditioned: Mutex::new(preconditioned),

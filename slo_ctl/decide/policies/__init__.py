@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
@@ -21,6 +22,7 @@ __all__ = [
     "PolicyEntry",
     "make_policy",
     "most_moves_of",
+    "policy_entry",
 ]
 
 
@@ -54,19 +56,38 @@ POLICIES: dict[str, PolicyEntry] = {
         MinWaf, "fewest GC writes in total, with a device-time scheduler keeping the proportions", "wfq"
     ),
 }
+_IOPS = re.compile(r"\d{1,9}(\.\d{1,3})?")
 DEFAULT_POLICY = "proportional"
 STRICT_POLICY = "proportional-strict"
 
 
+_WITH_IOPS = "algorithm1"
+"""`algorithm1:IOPS` gives the SSD's IOPS specification."""
+
+
+def policy_entry(name: str) -> PolicyEntry:
+    """The row of a policy; ValueError that lists the names when there is none.
+
+    `algorithm1:900` is Algorithm 1 for an SSD that is specified with 900 IOPS.
+    """
+    base, colon, iops = name.partition(":")
+    if not colon and name in POLICIES:
+        return POLICIES[name]
+    if base == _WITH_IOPS and _IOPS.fullmatch(iops) and float(iops) > 0:
+        row = POLICIES[base]
+        return replace(row, make=lambda: Algorithm1(float(iops), name))
+    if base == _WITH_IOPS and colon:
+        raise ValueError(f"{name}: its IOPS are no number above 0")
+    raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
+
+
 def make_policy(name: str) -> Policy[Any]:
-    """The policy of that name; ValueError that lists the names when there is none."""
-    if name not in POLICIES:
-        raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
-    return POLICIES[name].make()
+    """The policy of that name, as `policy_entry` reads it."""
+    return policy_entry(name).make()
 
 
 def most_moves_of(name: str, sample: DeviceSample) -> int | None:
     """OPS blocks that `algorithm1` may move at a time, one for each GC as in the paper; None for others."""
-    if name != "algorithm1":
+    if name.partition(":")[0] != _WITH_IOPS:
         return None
     return max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)

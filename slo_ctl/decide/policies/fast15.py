@@ -4,11 +4,12 @@
 VM whose current u is highest, which is the VM that has least, and a VM that is itself the maximum can never
 be given one. docs/policies.md shows it; `proportional` is the remedy.
 
-Where the paper leaves a choice: the SSD's IOPS "specification" is, unless given, what all VMs together reach
-by equation 1 with uniform writes and OPS in proportion to their sizes; one pass of lines 13-19 stands for one
-GC, so a window takes as many passes as `max_move_blocks` allows blocks (one pass when None); a VM that is
-itself the maximum moves a block from itself to itself, so nothing; a donor keeps its min_ops_blocks, because
-the device refuses to go below. New weights or VMs give new targets (lines 7-11), not a new split.
+Where the paper leaves a choice: the SSD's IOPS "specification" is, unless given (`algorithm1:IOPS`), what all
+VMs together reach by equation 1 with uniform writes and OPS in proportion to their sizes; one pass of lines
+13-19 stands for one GC, so a window takes as many passes as `max_move_blocks` allows blocks (one pass when
+None); a VM that is itself the maximum moves a block from itself to itself, so nothing; a donor keeps its
+min_ops_blocks, because the device refuses to go below. New weights or VMs give new targets (lines 7-11), not
+a new split.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-// Asks the daemon for its status every epoch and for the history of the chosen VM every minute.
+// Asks the daemon for its status every epoch and for the history of the chosen VM every 10 seconds.
 // Names of VMs are whatever their owners wrote: text is only ever set by textContent.
 "use strict";
 
-const HISTORY_MS = 60000;
+const HISTORY_MS = 10000;
 const STALE_EPOCHS = 5;
 const MAX_CHANGES = 50;
 const MAX_EVENTS = 20;
@@ -39,7 +39,8 @@ function size(bytes) {
 }
 
 function ops(vm) {
-  if (known(vm.ops_bytes)) return known(vm.ops_share) ? `${size(vm.ops_bytes)}, ${percent(vm.ops_share)}` : size(vm.ops_bytes);
+  const part = known(vm.ops_share) ? `, ${percent(vm.ops_share)} of its size` : "";
+  if (known(vm.ops_bytes)) return `${size(vm.ops_bytes)}${part}`;
   return known(vm.ops_blocks) ? `${count(vm.ops_blocks)} blocks` : UNKNOWN;
 }
 
@@ -198,7 +199,7 @@ function showDrive(node, device, status) {
   write(find(".wrong"), wrong.filter(Boolean).join("; "));
   const owners = status.vms.filter((vm) => vm.device === device.name && vm.ops_blocks > 0);
   const total = owners.reduce((sum, vm) => sum + vm.ops_blocks, 0);
-  const texts = owners.map((vm) => `${vm.vm} ${size(vm.ops_bytes)} (${percent(vm.ops_blocks / total)})`);
+  const texts = owners.map((vm) => `${vm.vm} ${size(vm.ops_bytes)} (${percent(vm.ops_blocks / total)} of all OPS)`);
   find(".ops").hidden = owners.length === 0;
   mark(find(".ops"), "aria-label", `OPS by VM: ${texts.join(", ")}`);
   const colour = (index) => `k${index % COLOURS}`;
@@ -218,56 +219,18 @@ function showDrive(node, device, status) {
   lines(find(".reasons"), device.reasons);
 }
 
-// The last hour.
+// The past of the chosen VM.
 
 const CHARTS = [
-  ["Share", "share", "got", "target_share", "entitled", percent],
-  ["IOPS", "iops", "got", "target_iops", "target", count],
-  ["p99", "p99_read_us", "read", "p99_write_us", "write", latency],
-  ["WAF", "waf", "WAF", null, "", (value) => number(value, 2)],
+  { title: "Share", fields: ["share", "target_share"], names: ["got", "entitled"], text: percent },
+  { title: "IOPS", fields: ["iops", "target_iops"], names: ["got", "target"], text: count },
+  { title: "p99", fields: ["p99_read_us", "p99_write_us"], names: ["read", "write"], text: latency },
+  { title: "WAF", fields: ["waf"], names: ["WAF"], text: (value) => number(value, 2) },
 ];
 
-function svg(tag, attributes) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-}
-
-// Points that are not known, or lie further apart than two buckets, are gaps.
-function path(history, points, field, most) {
-  const x = (at) => (100 * (at - history.since)) / (history.until - history.since);
-  let text = "";
-  let last = -Infinity;
-  for (const point of points) {
-    if (!known(point[field])) continue;
-    const joined = point.at - last <= 2.5 * history.bucket_s;
-    text += `${joined ? "L" : "M"}${x(point.at).toFixed(2)} ${(100 - (96 * point[field]) / most).toFixed(2)}`;
-    if (!joined) text += "h0.3";
-    last = point.at;
-  }
-  return text;
-}
-
-function chart(history, points, [title, field, name, second, secondName, text]) {
-  const values = points.flatMap((point) => [point[field], second ? point[second] : null]).filter(known);
-  const caption = make("figcaption", {}, make("strong", {}, title));
-  if (second) caption.append(" ", make("span", { class: "key" }, name), ", ", make("span", { class: "key second" }, `${secondName} (dashed)`));
-  if (values.length === 0) return make("figure", {}, caption, make("p", { class: "help" }, "nothing known"));
-  const most = Math.max(...values) || 1;
-  const own = points.map((point) => point[field]).filter(known);
-  const label = own.length
-    ? `${title}: ${text(own[own.length - 1])} at last, ${text(Math.min(...own))} to ${text(Math.max(...own))} in the last hour`
-    : `${title}: only ${secondName} is known`;
-  const picture = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": label });
-  if (second) picture.append(svg("path", { class: "second", d: path(history, points, second, most) }));
-  picture.append(svg("path", { d: path(history, points, field, most) }));
-  const axis = make("div", { class: "axis" });
-  axis.append(make("span", {}, clock(history.since)), make("span", {}, `0 to ${text(most)}`), make("span", {}, clock(history.until)));
-  return make("figure", {}, caption, picture, axis);
-}
-
+const settingText = (value) => (typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 2) : value);
 const outcomeText = ({ knob, value, state, reason }) =>
-  `${knob} ${known(value) ? value : "unset"}: ${state}${reason ? `, ${reason}` : ""}`;
+  `${knob} ${known(value) ? settingText(value) : "unset"}: ${state}${reason ? `, ${reason}` : ""}`;
 
 // Latest first. Settings that took are told by their last values instead: weights change all the time.
 function events(history, device) {
@@ -288,19 +251,19 @@ function settings(history) {
 async function showHistory() {
   const vm = chosen;
   if (vm === null || document.hidden) return;
-  const answer = await ask(`history.json?minutes=60&vm=${encodeURIComponent(vm.vm.toWellFormed())}`);
-  if (vm !== chosen) return;
-  write(byId("hour-heading"), `Last hour of ${nameOf(vm)}`);
+  const minutes = byId("minutes").value;
+  const answer = await ask(`history.json?minutes=${minutes}&vm=${encodeURIComponent(vm.vm.toWellFormed())}`);
+  if (vm !== chosen || minutes !== byId("minutes").value) return;
+  write(byId("history-heading"), `History of ${nameOf(vm)}`);
   if (answer.error) {
-    byId("charts").replaceChildren(make("p", { class: "help" }, `${answer.error.message}; ${answer.error.hint}`));
+    clearCharts(byId("charts"), `${answer.error.message}; ${answer.error.hint}`);
     lines(byId("events"), []);
     lines(byId("settings"), []);
     return;
   }
   const points = answer.points.filter((point) => point.device === vm.device);
-  // A daemon that has not run for an hour: from the first point on, a minute at least.
-  if (points.length) answer.since = Math.max(answer.since, Math.min(points[0].at, answer.until - 60));
-  byId("charts").replaceChildren(...CHARTS.map((each) => chart(answer, points, each)));
+  const scheme = matchMedia("(prefers-color-scheme: dark)").matches;
+  drawCharts(byId("charts"), JSON.stringify([keyOfVm(vm), minutes, scheme]), answer, points, CHARTS);
   const timed = ([at, text]) => `${clock(at)} ${text}`;
   lines(byId("events"), events(answer, vm.device).map(timed));
   lines(byId("settings"), settings(answer).map(timed));
@@ -367,5 +330,7 @@ async function poll() {
 }
 
 document.addEventListener("visibilitychange", showHistory);
+byId("minutes").addEventListener("change", showHistory);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showHistory);
 setInterval(showHistory, HISTORY_MS);
 poll();

@@ -102,7 +102,7 @@ def ensure() -> Parts:
     if parts is not None:
         return parts
     CACHE.mkdir(parents=True, exist_ok=True)
-    with _locked(CACHE / "build.lock"):
+    with locked(CACHE / "build.lock"):
         parts = ready()
         if parts is not None:
             return parts
@@ -120,7 +120,8 @@ def ensure() -> Parts:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

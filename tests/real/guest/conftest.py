@@ -1,10 +1,11 @@
-"""The fixtures `booted` and `installed`: guests that boot once for all tests of this folder."""
+"""The fixtures `booted`, `installed` and `installed_by_apt`: guests that boot once for several test files."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import debian_package
 import pytest
 
 from .guests import Guests
@@ -18,7 +19,7 @@ _guests: list[Guests] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that need a guest, before `-m` looks; those without the package come first in each."""
+    """Marks tests that need a guest, before `-m` looks; those of one guest and image follow each other."""
     slots = [number for number, item in enumerate(items) if _HERE in item.path.parents]
     ordered = sorted((items[number] for number in slots), key=_order)
     for number, item in zip(slots, ordered, strict=True):
@@ -29,9 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _order(item: pytest.Item) -> tuple[str, bool, bool]:
     module = item.getparent(pytest.Module)
     assert module is not None
-    with_package = "installed" in getattr(item, "fixturenames", ())
-    # What a package starts by itself is looked at first.
-    return module.obj.GUEST.name, with_package, item.path.name != "test_package.py"
+    names = getattr(item, "fixturenames", ())
+    return module.obj.GUEST.name, "installed" in names, "installed_by_apt" in names
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,7 +59,14 @@ def _show_logs(guest: Guest | None, report: pytest.TestReport) -> None:
 @pytest.fixture(scope="package")
 def guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guests]:
     """The guests of this process."""
-    made = Guests(tmp_path_factory)
+
+    def package() -> Path:
+        try:
+            return debian_package.debian_package(debian_package.shared_folder(tmp_path_factory))
+        except debian_package.CannotPackageError as error:
+            pytest.skip(f"no package: {error}")
+
+    made = Guests(tmp_path_factory, package)
     _guests.append(made)
     yield made
     made.close()
@@ -76,3 +83,9 @@ def booted(request: pytest.FixtureRequest, guests: Guests) -> Guest:
 def installed(request: pytest.FixtureRequest, guests: Guests) -> Guest:
     """The same with the Debian package, configuration and state as installed. See `Guests.installed`."""
     return guests.installed(request.module.GUEST)
+
+
+@pytest.fixture(scope="module")
+def installed_by_apt(request: pytest.FixtureRequest, guests: Guests) -> Guest:
+    """The same, with the package installed in the guest and not before it booted."""
+    return guests.installed_by_apt(request.module.GUEST)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 
 from .build import CannotBuildError, Parts, ensure
 from .drives import Drive, Fdp, Medium, Namespace, NvmeSubsystem, PlainNvme, VirtioDisk
-from .installed import CannotPackageError, built_package, install, reset
+from .installed import image_with_package, install, reset, until_daemon_is_up
 from .machine import Guest
 
 _SMALL = Medium(128 << 20)
@@ -48,6 +46,8 @@ GENERAL = GuestKind(
     ),
 )
 """One drive of each kind, none of them limited."""
+PLAIN = GuestKind("plain", (PlainNvme("PLAIN0", Medium(256 << 20)),))
+"""One drive that is not limited."""
 LIMITED = GuestKind(
     "limited",
     (
@@ -63,8 +63,10 @@ LIMITED = GuestKind(
 class Guests:
     """At most one guest at a time in this process."""
 
-    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory, package: Callable[[], Path]) -> None:
+        """`package` gives this tree's Debian package; it may skip the test."""
         self._folders = tmp_path_factory
+        self._package = package
         self._booted = ExitStack()
         self._kind: GuestKind | None = None
         self._guest: Guest | None = None
@@ -77,29 +79,37 @@ class Guests:
         return self._guest
 
     def booted(self, kind: GuestKind) -> Guest:
-        """A guest of this kind, booted if need be. Skips the test where there can be none."""
-        if self._guest is not None and self._kind == kind:
+        """A guest of this kind without the package, booted if need be.
+
+        Skips the test where there can be none.
+        """
+        if self._guest is not None and self._kind == kind and not self._has_package:
             return self._guest
-        self.close()
-        self._guest = Guest(self._parts(), kind.drives, self._folders.mktemp(f"guest-{kind.name}"))
-        self._booted.callback(self._guest.close)
-        self._guest.start()
-        self._kind = kind
-        return self._guest
+        return self._boot(kind, self._parts().root_image)
 
     def installed(self, kind: GuestKind) -> Guest:
-        """The same with this tree's Debian package, configuration and state as installed.
+        """A guest of this kind with the package, configuration and state as installed.
 
-        The daemon runs if this is what installed it.
+        The daemon runs if this is what booted it.
         """
         if self._guest is not None and self._kind == kind and self._has_package:
             reset(self._guest)
             return self._guest
-        shared = self._shared_folder()  # asked for here: two threads would both try to make it
-        with ThreadPoolExecutor(1) as beside:  # the guest boots while the package is built
-            package = beside.submit(self._package, shared)
-            guest = self.booted(kind)
-        install(guest, package.result())
+        parts = self._parts()
+        package = self._package()
+        image = image_with_package(parts, package)
+        guest = self._boot(kind, image or parts.root_image)
+        if image is None:
+            install(guest, package)
+        else:
+            until_daemon_is_up(guest)
+        self._has_package = True
+        return guest
+
+    def installed_by_apt(self, kind: GuestKind) -> Guest:
+        """A guest of this kind in which the guest's own apt has installed the package; the daemon runs."""
+        guest = self.booted(kind)
+        install(guest, self._package())
         self._has_package = True
         return guest
 
@@ -109,6 +119,15 @@ class Guests:
         self._kind = self._guest = None
         self._has_package = False
 
+    def _boot(self, kind: GuestKind, root_image: Path) -> Guest:
+        self.close()
+        folder = self._folders.mktemp(f"guest-{kind.name}")
+        self._guest = Guest(self._parts(), kind.drives, folder, root_image)
+        self._booted.callback(self._guest.close)
+        self._guest.start()
+        self._kind = kind
+        return self._guest
+
     def _parts(self) -> Parts:
         """Tried once: what cannot be built now cannot be built for the next test either."""
         if not self._unavailable:
@@ -116,21 +135,4 @@ class Guests:
                 return ensure()
             except CannotBuildError as error:
                 self._unavailable = f"no guest: {error}"
-        pytest.skip(self._unavailable)
-
-    def _shared_folder(self) -> Path:
-        """One folder for all processes of the run."""
-        own = self._folders.getbasetemp()
-        return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-
-    def _package(self, shared: Path) -> Path:
-        """Built once a run, by whichever of its processes needs it first."""
-        if self._unavailable:
-            pytest.skip(self._unavailable)
-        with (shared / "package.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            try:
-                return built_package(shared / "package")
-            except CannotPackageError as error:
-                self._unavailable = f"no package: {error}"
         pytest.skip(self._unavailable)

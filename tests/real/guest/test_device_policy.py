@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from .guests import GENERAL
+from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
 
-GUEST = GENERAL
+GUEST = PLAIN
 _COST = "/sys/fs/cgroup/io.cost"
 _PYTHON = "PYTHONPATH=/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor:/root python3"
 _STORE = """

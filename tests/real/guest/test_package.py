@@ -24,9 +24,8 @@ scheduler = "mq-deadline"
 
 
 @pytest.fixture(scope="module")
-def guest(installed: Guest) -> Guest:
-    installed.run("systemctl start slo-ctld", timeout_s=_TIMEOUT_S)
-    return installed
+def guest(installed_by_apt: Guest) -> Guest:
+    return installed_by_apt
 
 
 def properties(guest: Guest, *names: str) -> dict[str, str]:

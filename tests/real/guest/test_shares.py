@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from .guests import GENERAL
+from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
 from .vm_scopes import VmScope, first_that, rates, start, stop, until
 
-GUEST = GENERAL
+GUEST = PLAIN
 _SCOPES = (VmScope("a", 1), VmScope("b", 2), VmScope("c", 3))
 _WEIGHTS = {"a": 1, "b": 3, "c": 6}
 _MODEL_IOPS = 450

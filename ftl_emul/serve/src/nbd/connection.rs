@@ -10,9 +10,8 @@ use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use ftl_core::convert::exact;
 
@@ -20,6 +19,7 @@ use crate::namespace::{Flags, Namespace};
 use crate::nbd::negotiation::Agreed;
 use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
 use crate::nbd::{Front, has_hung_up};
+use crate::request_memory::{Pool, Room, Taken};
 
 /// Reads and writes of so much at most may be carried out by the thread that reads.
 const QUICK_BYTES: usize = 64 << 10;
@@ -27,59 +27,25 @@ const QUICK_BYTES: usize = 64 << 10;
 const INCOMING_BYTES: usize = 2 * QUICK_BYTES;
 /// Replies of quick requests are sent once they are so many bytes.
 const REPLIES_BYTES: usize = 256 << 10;
-/// Data of other requests in work for one export at once, of reads and of writes; one request may be larger.
-const EXPORT_BYTES: usize = 64 << 20;
-/// How often a request that waits for room looks whether it is still wanted.
-const WANTED_CHECK: Duration = Duration::from_millis(250);
+/// Memory of an export that is its own: for the data of reads, and for that of writes.
+const OWN_BYTES: usize = 2 << 20;
+/// Where there is no memory for all of a large request, it is carried out in pieces of so much.
+const PIECE_BYTES: usize = 1 << 20;
 /// Extents in one block status reply at most; the client asks again for more.
 const MAX_EXTENTS: usize = 4096;
 
-/// Room for the data of requests in work.
-#[derive(Debug, Default)]
-pub struct Room {
-    taken: Mutex<usize>,
-    less: Condvar,
-}
-
-impl Room {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until there is room, or nobody else has any. None once nobody waits for the request any more.
-    fn take(&self, bytes: usize, gone: impl Fn() -> bool) -> Option<Taken<'_>> {
-        let mut taken = self.lock();
-        while *taken > 0 && *taken + bytes > EXPORT_BYTES {
-            let (again, waited) = self.less.wait_timeout(taken, WANTED_CHECK).unwrap_or_else(PoisonError::into_inner);
-            taken = again;
-            if waited.timed_out() && gone() {
-                return None;
-            }
-        }
-        *taken += bytes;
-        Some(Taken { room: self, bytes })
-    }
-}
-
-/// Room of one request.
-#[derive(Debug)]
-struct Taken<'a> {
-    room: &'a Room,
-    bytes: usize,
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        *self.room.lock() -= self.bytes;
-        self.room.less.notify_all();
-    }
-}
-
 /// Room of one export. Reads and writes have their own: a client may send a write before it takes what it has read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rooms {
-    reads: Room,
-    writes: Room,
+    reads: Arc<Room>,
+    writes: Arc<Room>,
+}
+
+impl Rooms {
+    /// Those of an export that had none.
+    pub fn new(pool: &Arc<Pool>) -> Self {
+        Self { reads: Room::new(pool, OWN_BYTES), writes: Room::new(pool, OWN_BYTES) }
+    }
 }
 
 /// What has arrived and is not carried out yet, and replies that are not sent yet.
@@ -91,10 +57,20 @@ struct Incoming {
 }
 
 /// A request that takes longer, with its data.
-struct Work<'a> {
+struct Work {
     request: Request,
     data: Vec<u8>,
-    _room: Option<Taken<'a>>,
+    _room: Option<Taken>,
+}
+
+/// How a request that was carried out is answered.
+enum Reply {
+    /// With this, the memory of which is free again afterwards.
+    Whole(Vec<u8>, Option<Taken>),
+    /// There is nothing but the result.
+    Done,
+    /// It has been answered.
+    Sent,
 }
 
 /// See the module.
@@ -173,7 +149,7 @@ impl Connection {
     }
 
     /// Carries out requests as long as they are quick; returns the first that is not. Err when the connection is to end.
-    fn next<'a>(&'a self, incoming: &mut Incoming) -> io::Result<Work<'a>> {
+    fn next(&self, incoming: &mut Incoming) -> io::Result<Work> {
         loop {
             if incoming.replies.len() >= REPLIES_BYTES {
                 self.send_replies(incoming)?;
@@ -205,9 +181,14 @@ impl Connection {
             self.send_replies(incoming)?;
             let (mut data, mut room) = (Vec::new(), None);
             if payload > 0 {
-                let taken = self.rooms.writes.take(payload, || self.is_gone());
-                room = Some(taken.ok_or(ErrorKind::ConnectionAborted)?);
-                data = self.payload(incoming, payload)?;
+                let taken = self.take(&self.rooms.writes, payload).ok_or(ErrorKind::ConnectionAborted)?;
+                if taken.bytes() < payload {
+                    self.write_in_pieces(&request, incoming, &taken)?;
+                    continue;
+                }
+                room = Some(taken);
+                data = vec![0; payload];
+                self.payload(incoming, &mut data)?;
             }
             return Ok(Work { request, data, _room: room });
         }
@@ -231,14 +212,38 @@ impl Connection {
         Ok(&incoming.buffer[incoming.begin..incoming.begin + bytes])
     }
 
-    /// Takes the data of a write out.
-    fn payload(&self, incoming: &mut Incoming, bytes: usize) -> io::Result<Vec<u8>> {
-        let there = bytes.min(incoming.end - incoming.begin);
-        let mut data = vec![0; bytes];
+    /// Takes the data of a write out, or the next piece of it.
+    fn payload(&self, incoming: &mut Incoming, data: &mut [u8]) -> io::Result<()> {
+        let there = data.len().min(incoming.end - incoming.begin);
         data[..there].copy_from_slice(&incoming.buffer[incoming.begin..incoming.begin + there]);
         incoming.begin += there;
-        (&*self.stream).read_exact(&mut data[there..])?;
-        Ok(data)
+        (&*self.stream).read_exact(&mut data[there..])
+    }
+
+    /// Carries out a write whose data there is no memory for, as it arrives: nothing else is read meanwhile. Adds the
+    /// reply.
+    fn write_in_pieces(&self, request: &Request, incoming: &mut Incoming, room: &Taken) -> io::Result<()> {
+        let mut data = vec![0; room.bytes()];
+        let (mut at, mut left, mut done) = (request.offset, request.length as usize, Ok(()));
+        while left > 0 {
+            let piece = &mut data[..left.min(room.bytes())];
+            self.payload(incoming, piece)?;
+            left -= piece.len();
+            if done.is_ok() {
+                let flags = Flags { fua: request.has(flag::FUA) && left == 0, ..Flags::default() };
+                let written = self.namespace.write(&self.front.server.model, piece, at, flags, || self.is_gone());
+                at += piece.len() as u64;
+                done = written;
+            }
+        }
+        self.note(request, &done);
+        self.replies.done(&mut incoming.replies, request, &done);
+        Ok(())
+    }
+
+    /// Memory for the data of a request.
+    fn take(&self, room: &Arc<Room>, bytes: usize) -> Option<Taken> {
+        room.take(bytes, PIECE_BYTES, self.namespace.nsid(), || self.is_gone())
     }
 
     fn skip(&self, incoming: &mut Incoming, bytes: usize) -> io::Result<()> {
@@ -318,20 +323,21 @@ impl Connection {
     }
 
     /// Carries a request out and answers it.
-    fn carry_out(&self, work: Work<'_>) {
+    fn carry_out(&self, work: Work) {
         let request = work.request;
         // A panic ends this request only.
         let done = catch_unwind(AssertUnwindSafe(|| match request.command {
             command::READ => self.read(&request),
             command::BLOCK_STATUS => self.block_status(&request),
-            _ => self.change(&work).map(|()| None),
+            _ => self.change(&work).map(|()| Reply::Done),
         }));
         let done = done.unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EIO)));
         drop(work);
         // Who reads finds a failure out as well.
         let _sent = match done {
             // The room is free again once the reply is out.
-            Ok(Some((reply, _room))) => self.send(&reply),
+            Ok(Reply::Whole(reply, _room)) => self.send(&reply),
+            Ok(Reply::Sent) => Ok(()),
             done => {
                 let done = done.map(|_| ());
                 self.note(&request, &done);
@@ -342,7 +348,7 @@ impl Connection {
         };
     }
 
-    fn change(&self, work: &Work<'_>) -> io::Result<()> {
+    fn change(&self, work: &Work) -> io::Result<()> {
         let Work { request, data, .. } = work;
         let (namespace, model) = (&self.namespace, &self.front.server.model);
         let (offset, length) = (request.offset, u64::from(request.length));
@@ -357,19 +363,48 @@ impl Connection {
         }
     }
 
-    fn read(&self, request: &Request) -> io::Result<Option<(Vec<u8>, Option<Taken<'_>>)>> {
+    fn read(&self, request: &Request) -> io::Result<Reply> {
         let length = request.length as usize;
-        let room = self.rooms.reads.take(length, || self.is_gone());
+        let room = self.take(&self.rooms.reads, length);
         let room = room.ok_or_else(|| io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
+        if room.bytes() < length {
+            return self.read_in_pieces(request, &room);
+        }
         let mut reply = Vec::with_capacity(32 + length);
         self.replies.before_data(&mut reply, request);
         let data = reply.len();
         reply.resize(data + length, 0);
         self.namespace.read(&self.front.server.model, &mut reply[data..], request.offset, || self.is_gone())?;
-        Ok(Some((reply, Some(room))))
+        Ok(Reply::Whole(reply, Some(room)))
     }
 
-    fn block_status(&self, request: &Request) -> io::Result<Option<(Vec<u8>, Option<Taken<'_>>)>> {
+    /// Carries out a read whose data there is no memory for, and sends the data as it is read: other replies of this
+    /// connection wait. A reply that has begun cannot say that the rest failed, so the connection ends then.
+    fn read_in_pieces(&self, request: &Request, room: &Taken) -> io::Result<Reply> {
+        let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.is_gone());
+        let (mut data, end) = (vec![0; room.bytes()], request.offset + u64::from(request.length));
+        read(&mut data, request.offset)?;
+        let mut head = Vec::with_capacity(32);
+        self.replies.before_data(&mut head, request);
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sent = self.send_next(&sending, &head).and_then(|()| self.send_next(&sending, &data));
+        let mut at = request.offset + data.len() as u64;
+        while at < end && sent.is_ok() {
+            data.truncate(exact::<usize>(end - at));
+            sent = match read(&mut data, at) {
+                Ok(()) => self.send_next(&sending, &data),
+                Err(failed) => {
+                    self.note(request, &Err(failed));
+                    self.end();
+                    break;
+                }
+            };
+            at += data.len() as u64;
+        }
+        Ok(Reply::Sent)
+    }
+
+    fn block_status(&self, request: &Request) -> io::Result<Reply> {
         let end = request.offset + u64::from(request.length);
         let most = if request.has(flag::REQ_ONE) { 1 } else { MAX_EXTENTS };
         let mut extents: Vec<(u32, u32)> = Vec::new();
@@ -385,7 +420,7 @@ impl Connection {
             }
             at += extent.length;
         }
-        Ok(Some((block_status(request, &extents), None)))
+        Ok(Reply::Whole(block_status(request, &extents), None))
     }
 
     /// Logs a failure that is not the client's fault. That a disk is full is reported by upkeep; ENXIO says that the
@@ -415,29 +450,18 @@ impl Connection {
 
     /// Sends a reply, or several. After a failure the connection is of no use.
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        (&*self.stream).write_all(bytes).inspect_err(|_| {
-            self.closed.store(true, Ordering::Relaxed);
-            // The client may have done so before.
-            let _ended = self.stream.shutdown(Shutdown::Both);
-        })
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send_next(&sending, bytes)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Sends what comes next, before anybody else does.
+    fn send_next(&self, _one_at_a_time: &MutexGuard<'_, ()>, bytes: &[u8]) -> io::Result<()> {
+        (&*self.stream).write_all(bytes).inspect_err(|_| self.end())
+    }
 
-    #[test]
-    fn request_waits_for_buffer_space_unless_it_is_alone() {
-        let room = Arc::new(Room::default());
-        let large = room.take(2 * EXPORT_BYTES, || false).unwrap();
-        let second = Arc::clone(&room);
-        let waiting = thread::spawn(move || second.take(1, || false).map(|taken| taken.bytes));
-        assert!(room.take(1, || true).is_none(), "nobody waits for it any more");
-        assert_eq!(*room.lock(), 2 * EXPORT_BYTES);
-        drop(large);
-        assert_eq!(waiting.join().unwrap(), Some(1));
-        assert_eq!(*room.lock(), 0);
+    fn end(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // The client may have done so before.
+        let _ended = self.stream.shutdown(Shutdown::Both);
     }
 }

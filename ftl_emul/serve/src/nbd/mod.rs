@@ -69,7 +69,8 @@ impl Front {
 
     fn rooms_of(&self, namespace: &str) -> Arc<Rooms> {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(rooms.entry(namespace.to_owned()).or_default())
+        let new = || Arc::new(Rooms::new(&self.server.request_memory));
+        Arc::clone(rooms.entry(namespace.to_owned()).or_insert_with(new))
     }
 
     fn is_stopping(&self) -> bool {

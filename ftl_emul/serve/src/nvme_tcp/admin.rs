@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::namespace::Namespace;
+use crate::nvme_tcp::Port;
 use crate::nvme_tcp::command::{Command, Completion, Status, Transfer, admin, fabrics};
 use crate::nvme_tcp::controller::{Controller, Host, MAX_IO_QUEUES, feature};
 use crate::nvme_tcp::identify;
@@ -115,7 +116,7 @@ pub enum Outcome {
     Later,
 }
 
-/// Carries out a command of the Admin Queue, or a property command. `here` is the address the host has reached.
+/// Carries out a command of the Admin Queue, or a property command. `here` is where the host reaches the subsystem.
 pub fn carry_out(subsystem: &Subsystem, controller: &Controller, work: &Work, here: SocketAddr) -> Outcome {
     let (command, bytes) = (&work.command, work.transfer.to_host);
     let done = match (command.fabrics_type(), command.opcode()) {
@@ -253,6 +254,7 @@ pub fn connect(
     command: &Command,
     data: &[u8],
     from: IpAddr,
+    port: Port,
 ) -> Result<(Association, Completion), Completion> {
     let sqe = |at: u64| Completion { result: at, status: Status::CONNECT_PARAMETERS };
     // IATTR: the field at that byte of the data.
@@ -272,7 +274,7 @@ pub fn connect(
     let subsystem_nqn = name(&data[256..512]).ok_or(in_data(256))?;
     let host = Host { nqn: name(&data[512..768]).ok_or(in_data(512))?, id: host_id };
     let is_discovery = subsystem_nqn == DISCOVERY_NQN;
-    if !is_discovery && subsystem_nqn != subsystem.nqn {
+    if !is_discovery && (port != Port::All || subsystem_nqn != subsystem.nqn) {
         return Err(in_data(256));
     }
     if !subsystem.permits(&host.nqn, from) {

@@ -8,6 +8,7 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use crate::namespace::Namespace;
+use crate::nvme_tcp::Port;
 use crate::nvme_tcp::admin::{self, Association, Outcome};
 use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fabrics};
 use crate::nvme_tcp::controller::Controller;
@@ -29,6 +30,8 @@ const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
 /// What is read from a host at once.
 const READ_BYTES: usize = 128 << 10;
+/// Room for what comes after the data of an answer: its digest, and the response.
+const AFTER_DATA_BYTES: usize = 64;
 /// See [`is_quick`].
 const QUICK_BYTES: usize = 64 << 10;
 
@@ -48,13 +51,16 @@ impl From<io::Error> for End {
 }
 
 /// Serves a connection to its end.
-pub fn serve(subsystem: &Subsystem, stream: TcpStream) -> io::Result<()> {
+pub fn serve(subsystem: &Subsystem, stream: TcpStream, port: Port) -> io::Result<()> {
     stream.set_read_timeout(Some(STALLED))?;
-    let (here, from) = (stream.local_addr()?, stream.peer_addr()?);
-    let queue = Arc::new(Queue::new(stream)?);
+    let (mut here, from) = (stream.local_addr()?, stream.peer_addr()?);
+    if let Port::Discovery(of_subsystem) = port {
+        here.set_port(of_subsystem);
+    }
+    let queue = Arc::new(Queue::new(stream, &subsystem.server.request_memory)?);
     let Some(number) = subsystem.admit(&queue) else { return Ok(()) };
     let mut reader =
-        Reader { subsystem, queue: &queue, here, from, association: None, threads: 0, began: Instant::now() };
+        Reader { subsystem, queue: &queue, port, here, from, association: None, threads: 0, began: Instant::now() };
     // A panic ends this connection only.
     let _panicked = catch_unwind(AssertUnwindSafe(|| {
         thread::scope(|scope| {
@@ -77,6 +83,8 @@ pub fn serve(subsystem: &Subsystem, stream: TcpStream) -> io::Result<()> {
 struct Reader<'a> {
     subsystem: &'a Subsystem,
     queue: &'a Arc<Queue>,
+    port: Port,
+    /// Where the host reaches the subsystem.
     here: SocketAddr,
     from: SocketAddr,
     association: Option<Association>,
@@ -200,8 +208,15 @@ impl<'a> Reader<'a> {
                 capsule
             }
         };
-        self.queue.admit(Work { command, transfer: transfer.0, data, damaged: false })?;
+        let namespace = self.borrower(&command);
+        self.queue.admit(Work::new(command, transfer.0, data, namespace))?;
         self.proceed(scope)
+    }
+
+    /// Whose part of the common memory a command may use: that of its namespace, if there is one.
+    fn borrower(&self, command: &Command) -> Option<u32> {
+        let Some(Association { controller, queue: 1.. }) = &self.association else { return None };
+        self.subsystem.attached(controller, command.namespace()).map(|namespace| namespace.nsid())
     }
 
     /// What a command moves, and where from; Err for one that is not carried out.
@@ -229,14 +244,14 @@ impl<'a> Reader<'a> {
     fn proceed<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
         let Some(Association { controller, queue: id @ 1.. }) = &self.association else {
             while let Some(work) = self.queue.ready_now(|_| true) {
-                self.administer(&work)?;
+                self.administer(work)?;
             }
             return Ok(());
         };
         let is_timed = self.subsystem.server.time_scale.is_some();
         if !is_timed && !controller.is_write_through() {
             while let Some(work) = self.queue.ready_now(is_quick) {
-                answer(self.subsystem, self.queue, controller, *id, &work, When::WithOthers)?;
+                answer(self.subsystem, self.queue, controller, *id, work, When::WithOthers)?;
             }
         }
         let most = if is_timed { TIMED_THREADS } else { THREADS };
@@ -253,12 +268,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn administer(&mut self, work: &Work) -> Result<(), End> {
+    fn administer(&mut self, work: Work) -> Result<(), End> {
         if work.damaged {
             return Ok(self.queue.complete(work, Status::TRANSIENT_TRANSPORT.into(), None, When::Now)?);
         }
         let Some(Association { controller, .. }) = &self.association else {
-            let connected = admin::connect(self.subsystem, self.queue, &work.command, &work.data, self.from.ip());
+            let (from, port) = (self.from.ip(), self.port);
+            let connected = admin::connect(self.subsystem, self.queue, &work.command, &work.data, from, port);
             let completion = match connected {
                 Ok((association, completion)) => {
                     self.association = Some(association);
@@ -268,7 +284,7 @@ impl<'a> Reader<'a> {
             };
             return Ok(self.queue.complete(work, completion, None, When::Now)?);
         };
-        match admin::carry_out(self.subsystem, controller, work, self.here) {
+        match admin::carry_out(self.subsystem, controller, &work, self.here) {
             Outcome::Later => Ok(()),
             Outcome::Done(completion, data) => {
                 if completion.status != Status::SUCCESS {
@@ -329,7 +345,7 @@ fn read_data(stream: &mut impl Read, data: &mut [u8], has_digest: bool) -> io::R
 fn work(subsystem: &Subsystem, queue: &Queue, association: Option<&Association>) {
     let Some(Association { controller, queue: id }) = association else { return };
     while let Next::Work(work) = queue.ready() {
-        if answer(subsystem, queue, controller, *id, &work, When::Now).is_err() {
+        if answer(subsystem, queue, controller, *id, work, When::Now).is_err() {
             return;
         }
     }
@@ -349,12 +365,14 @@ fn answer(
     queue: &Queue,
     controller: &Controller,
     id: u16,
-    work: &Work,
+    work: Work,
     when: When,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; queue.format().before_data() + work.transfer.to_host];
+    let bytes = queue.format().before_data() + work.transfer.to_host;
+    let mut buffer = Vec::with_capacity(bytes + AFTER_DATA_BYTES);
+    buffer.resize(bytes, 0);
     // A panic fails this command only.
-    let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, controller, work, &mut buffer)));
+    let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, controller, &work, &mut buffer)));
     let completion = done.unwrap_or(Status::INTERNAL_ERROR.into());
     if completion.status != Status::SUCCESS {
         controller.note_error(id, &work.command, completion.status);

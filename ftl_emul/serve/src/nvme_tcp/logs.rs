@@ -68,7 +68,7 @@ fn known(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
 }
 
 /// Get Log Page (5.16): `bytes` of a page from the offset on that the command names; beyond its end there are zeroes.
-/// `here` is the address that the host has reached.
+/// `here` is where the host reaches the subsystem.
 pub fn read(
     subsystem: &Subsystem,
     controller: &Controller,
@@ -292,7 +292,7 @@ fn commands(subsystem: &Subsystem) -> Vec<u8> {
     data
 }
 
-/// Discovery Log Page (5.16.1.23): the one subsystem there is, at the address that the host has reached.
+/// Discovery Log Page (5.16.1.23): the one subsystem there is, at the address by which the host reaches it.
 fn discovery(subsystem: &Subsystem, here: SocketAddr) -> Vec<u8> {
     let mut data = vec![0; 2048];
     // GENCTR; NUMREC; RECFMT is 0.

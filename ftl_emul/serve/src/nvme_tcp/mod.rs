@@ -20,7 +20,7 @@ mod subsystem;
 #[cfg(test)]
 mod tests;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::thread;
@@ -28,28 +28,45 @@ use std::time::Duration;
 
 use crate::error::ServeError;
 use crate::inherited;
+use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
 pub use subsystem::{Permissions, Subsystem};
 
-/// Starts to listen on an inherited socket; nothing without one. `hosts` may connect from other machines, by NQN.
-pub fn start(
-    server: &'static Server,
-    listening: Option<RawFd>,
-    hosts: &[String],
-    permissions: Permissions,
-) -> Result<Option<Arc<Subsystem>>, ServeError> {
-    let Some(fd) = listening else { return Ok(None) };
-    let listener = TcpListener::from(inherited::take(fd));
-    let address = listener
-        .local_addr()
-        .and_then(|address| listener.set_nonblocking(false).map(|()| address))
-        .map_err(|e| ServeError::File(format!("nvme-tcp-fd={fd} is not a listening socket: {e}")))?;
-    let subsystem = Arc::new(Subsystem::new(server, hosts.to_vec(), permissions));
-    let _started_once = server.nvme_tcp.set(NvmeTcp { address: address.to_string(), nqn: subsystem.nqn.clone() });
+/// What hosts reach by the socket that they have come through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// The subsystem, and discovery.
+    All,
+    /// Discovery, which leads to the subsystem at that port.
+    Discovery(u16),
+}
+
+/// Starts to listen on the inherited sockets; nothing without them.
+pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<Arc<Subsystem>>, ServeError> {
+    let Some(fd) = parameters.nvme_tcp_fd else { return Ok(None) };
+    let (listener, address) = inherit("nvme-tcp-fd", fd)?;
+    let discovery = parameters.nvme_discovery_fd.map(|fd| inherit("nvme-discovery-fd", fd)).transpose()?;
+    let subsystem = Arc::new(Subsystem::new(server, parameters.nvme_hosts.clone(), parameters.nvme_permissions));
+    let _started_once = server.nvme_tcp.set(NvmeTcp {
+        address: address.to_string(),
+        nqn: subsystem.nqn.clone(),
+        discovery: discovery.as_ref().map(|(_, address)| address.to_string()),
+    });
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
-    run("slo-ctl nvme", move || listen(&listening, &listener))?;
+    run("slo-ctl nvme", move || listen(&listening, &listener, Port::All))?;
     run("slo-ctl nvme look", move || looking.look_after())?;
+    if let Some((listener, _)) = discovery {
+        let discovering = Arc::clone(&subsystem);
+        run("slo-ctl nvme disc", move || listen(&discovering, &listener, Port::Discovery(address.port())))?;
+    }
     Ok(Some(subsystem))
+}
+
+fn inherit(parameter: &str, fd: RawFd) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let listener = TcpListener::from(inherited::take(fd));
+    let address = listener.local_addr().and_then(|address| listener.set_nonblocking(false).map(|()| address));
+    let address = address.map_err(|e| ServeError::File(format!("{parameter}={fd} is not a listening socket: {e}")))?;
+    Ok((listener, address))
 }
 
 /// Ends every connection in good order.
@@ -64,10 +81,10 @@ fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeErro
     }
 }
 
-fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener) {
+fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
     loop {
         match listener.accept() {
-            Ok((stream, _)) => admit(Arc::clone(subsystem), stream),
+            Ok((stream, _)) => admit(Arc::clone(subsystem), stream, port),
             Err(e) => {
                 // Out of descriptors, most likely: others may give some back.
                 eprintln!("slo-ctl: NVMe/TCP: {e}");
@@ -77,10 +94,10 @@ fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener) {
     }
 }
 
-fn admit(subsystem: Arc<Subsystem>, stream: TcpStream) {
+fn admit(subsystem: Arc<Subsystem>, stream: TcpStream, port: Port) {
     let serve = move || {
         // A host that is gone already is not worth telling anyone.
-        let _gone = connection::serve(&subsystem, stream);
+        let _gone = connection::serve(&subsystem, stream, port);
     };
     // Without a thread the connection is dropped, and the host tries again.
     let _dropped = thread::Builder::new().name("slo-ctl nvme host".into()).spawn(serve);

@@ -5,19 +5,21 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ftl_core::convert::exact;
 
 use crate::nvme_tcp::command::{Command, Completion, Status, Transfer};
+use crate::nvme_tcp::io::{MAX_TRANSFER_BYTES, opcode};
 use crate::nvme_tcp::pdu::{Fault, Format, HostData, IN_CAPSULE_BYTES};
+use crate::request_memory::{Pool, Room, Taken};
 
 /// Entries of a queue at most; CAP.MQES says so (one less, as it counts from 0).
 pub const MAX_ENTRIES: u16 = 128;
-/// Data of one connection's commands in work at once. A command that moves no more than a capsule may hold does not
-/// count: together such are bounded by the entries of the queue.
-const ROOM_BYTES: usize = 16 << 20;
+/// Memory of a connection that is its own, for data of its commands in work: what the largest command takes. A command
+/// that moves no more than a capsule may hold does not count: together such are bounded by the entries of the queue.
+const OWN_BYTES: usize = 2 * MAX_TRANSFER_BYTES;
 /// Answers that wait for the reader to have nothing else to do are sent once they are so many bytes.
 const ANSWERS_BYTES: usize = 256 << 10;
 /// A host that takes no answer for so long is given up.
@@ -34,13 +36,27 @@ pub struct Work {
     pub data: Vec<u8>,
     /// Its data did not have the digest it came with.
     pub damaged: bool,
+    /// The namespace whose part of the common memory it may use.
+    pub namespace: Option<u32>,
+    memory: Option<Taken>,
 }
 
 impl Work {
-    /// Room that it takes while it is in work.
-    fn room(&self) -> usize {
+    /// A command, with the data that its capsule has brought along.
+    pub fn new(command: Command, transfer: Transfer, data: Vec<u8>, namespace: Option<u32>) -> Self {
+        Self { command, transfer, data, damaged: false, namespace, memory: None }
+    }
+
+    /// Takes the memory that it needs while it is in work; false where there is none now.
+    fn has_room(&mut self, room: &Arc<Room>) -> bool {
         let bytes = self.transfer.from_host.max(self.transfer.to_host);
-        if bytes > exact::<usize>(IN_CAPSULE_BYTES) { bytes } else { 0 }
+        if bytes <= exact::<usize>(IN_CAPSULE_BYTES) {
+            return true;
+        }
+        // Compare reads as much as it is sent.
+        let bytes = if self.command.opcode() == opcode::COMPARE { 2 * bytes } else { bytes };
+        self.memory = room.try_take(bytes, self.namespace);
+        self.memory.is_some()
     }
 
     /// Its data is still with the host.
@@ -79,7 +95,6 @@ struct State {
     /// For room.
     waiting: VecDeque<Work>,
     ready: VecDeque<Work>,
-    taken: usize,
     idle: usize,
     closed: bool,
 }
@@ -93,12 +108,13 @@ pub struct Queue {
     format: OnceLock<Format>,
     state: Mutex<State>,
     more: Condvar,
+    room: Arc<Room>,
     closed: AtomicBool,
 }
 
 impl Queue {
     /// The queue of a new connection, before it is known which it is to be.
-    pub fn new(stream: TcpStream) -> io::Result<Self> {
+    pub fn new(stream: TcpStream, pool: &Arc<Pool>) -> io::Result<Self> {
         stream.set_write_timeout(Some(STUCK))?;
         stream.set_nodelay(true)?;
         // Connect is the first command, and the only one until the size is known.
@@ -109,6 +125,7 @@ impl Queue {
             format: OnceLock::new(),
             state: Mutex::new(state),
             more: Condvar::new(),
+            room: Room::new(pool, OWN_BYTES),
             closed: AtomicBool::new(false),
         })
     }
@@ -161,9 +178,9 @@ impl Queue {
     }
 
     /// Lets a command wait for what it needs: room, its data, a thread. See [`Self::wake`].
-    pub fn admit(&self, work: Work) -> io::Result<()> {
+    pub fn admit(&self, mut work: Work) -> io::Result<()> {
         let mut state = self.state();
-        if !state.waiting.is_empty() || !state.has_room(work.room()) {
+        if !state.waiting.is_empty() || !work.has_room(&self.room) {
             state.waiting.push_back(work);
             return Ok(());
         }
@@ -235,14 +252,14 @@ impl Queue {
 
     /// Answers a command and forgets it. `buffer`, if any, has the data for the host where [`Format::finish_data`]
     /// looks for it.
-    pub fn complete(&self, work: &Work, completion: Completion, buffer: Option<Vec<u8>>, when: When) -> io::Result<()> {
+    pub fn complete(&self, work: Work, completion: Completion, buffer: Option<Vec<u8>>, when: When) -> io::Result<()> {
         let done = self.answer_when(work.command.id(), completion, buffer, when);
+        drop(work);
         let mut asked = Vec::new();
         {
             let mut state = self.state();
-            state.taken -= work.room();
-            while let Some(next) = state.waiting.front() {
-                if !state.has_room(next.room()) {
+            while let Some(next) = state.waiting.front_mut() {
+                if !next.has_room(&self.room) {
                     break;
                 }
                 let next = state.waiting.pop_front();
@@ -307,11 +324,11 @@ impl Queue {
             };
             match of(&mut state.ready) {
                 Some(work) => Some(work),
-                None => of(&mut state.waiting).inspect(|work| state.taken += work.room()),
+                None => of(&mut state.waiting),
             }
         };
         match found {
-            Some(work) => self.complete(&work, Status::ABORT_REQUESTED.into(), None, When::Now).map(|()| true),
+            Some(work) => self.complete(work, Status::ABORT_REQUESTED.into(), None, When::Now).map(|()| true),
             None => Ok(false),
         }
     }
@@ -391,14 +408,8 @@ impl State {
         if self.no_flow_control { u16::MAX } else { self.head }
     }
 
-    /// One command has room however large it is.
-    fn has_room(&self, bytes: usize) -> bool {
-        bytes == 0 || self.taken == 0 || self.taken + bytes <= ROOM_BYTES
-    }
-
     /// A command has room; returns the data to ask the host for, if any.
     fn begin(&mut self, mut work: Work) -> Option<(u16, u32)> {
-        self.taken += work.room();
         if !work.is_owed() {
             self.ready.push_back(work);
             return None;

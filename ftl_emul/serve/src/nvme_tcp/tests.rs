@@ -38,7 +38,7 @@ fn served_with(permissions: Permissions) -> Served {
     let address = listener.local_addr().unwrap();
     let subsystem = Arc::new(Subsystem::new(server, Vec::new(), permissions));
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
-    thread::spawn(move || listen(&listening, &listener));
+    thread::spawn(move || listen(&listening, &listener, Port::All));
     thread::spawn(move || looking.look_after());
     Served { address, subsystem, _folder: folder }
 }

@@ -184,7 +184,8 @@ impl VhostUser {
         let disk = Disk::new(Arc::clone(&slot.namespace), &server.model, &server.config.name);
         let granule_bytes = server.config.granule_bytes();
         let is_untimed = server.time_scale.is_none();
-        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), granule_bytes, is_untimed, is_trusted)));
+        let session = Session::new(Arc::new(disk), &server.request_memory, granule_bytes, is_untimed, is_trusted);
+        let session = Arc::new(Mutex::new(session));
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             loop {

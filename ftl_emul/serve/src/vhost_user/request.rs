@@ -119,8 +119,8 @@ impl BlockRequest {
     }
 
     /// Bytes of memory that it takes while it is in work.
-    pub fn data_bytes(&self) -> u64 {
-        self.data_bytes
+    pub fn data_bytes(&self) -> usize {
+        exact(self.data_bytes)
     }
 
     /// Carries it out and writes its status. `durable`: writes are on stable storage before they are answered. Returns

@@ -24,6 +24,7 @@ use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueT};
 
+use crate::request_memory::Pool;
 use crate::vhost_user::in_flight::{self, InFlight};
 use crate::vhost_user::memory::{MAX_REGIONS, Memory, check_file};
 use crate::vhost_user::request::{Disk, MAX_RANGE_SECTORS, MAX_RANGES, MAX_SEGMENT_BYTES, MAX_SEGMENTS, SECTOR_SHIFT};
@@ -96,10 +97,10 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 
 impl Session {
     /// A client that has just connected. See [`Memory::map`] for `is_trusted`.
-    pub fn new(disk: Arc<Disk>, granule_bytes: u64, is_untimed: bool, is_trusted: bool) -> Self {
+    pub fn new(disk: Arc<Disk>, pool: &Arc<Pool>, granule_bytes: u64, is_untimed: bool, is_trusted: bool) -> Self {
         Self {
+            workers: Workers::new(pool, disk.namespace.nsid()),
             disk,
-            workers: Arc::default(),
             is_trusted,
             is_untimed,
             granule_bytes,

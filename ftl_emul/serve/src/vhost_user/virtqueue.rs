@@ -167,7 +167,7 @@ impl Virtqueue {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Returns once every request is answered, after [`Self::stop`]: the next entry of the available ring.
+    /// Returns once every request is answered, only after [`Self::stop`]: the next entry of the available ring.
     pub fn drain(&self) -> u16 {
         let deadline = Instant::now() + STOPPING;
         let mut state = self.state();
@@ -337,7 +337,8 @@ impl Virtqueue {
             }
         };
         state.outstanding -= 1;
-        if state.outstanding == 0 {
+        // A system call even where nobody waits, as nobody does before the queue is to stop.
+        if state.outstanding == 0 && state.stopping {
             self.drained.notify_all();
         }
         let was_full = std::mem::take(&mut state.is_full);

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::request_memory::{Pool, Room, Taken};
+
 /// Requests of one client that are carried out at once. More wait for a thread.
 const MAX_THREADS: usize = 128;
-/// Memory for data of requests larger than [`SMALL_BYTES`]; one request may have more.
-const ROOM_BYTES: u64 = 32 << 20;
+/// Memory of a client that is its own, for data of requests larger than [`SMALL_BYTES`]: as much as the largest has.
+const OWN_BYTES: usize = 8 << 20;
 /// All threads together have no more than 2 MiB of such data.
-const SMALL_BYTES: u64 = 16 << 10;
+const SMALL_BYTES: usize = 16 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -19,31 +21,24 @@ struct State {
     idle: usize,
     threads: usize,
     closed: bool,
-    taken_bytes: u64,
 }
 
 /// See the module.
-#[derive(Default)]
 pub struct Workers {
     state: Mutex<State>,
     more: Condvar,
-    room: Condvar,
-}
-
-/// Room for the data of one request.
-pub struct Room<'a> {
-    workers: &'a Workers,
-    bytes: u64,
-}
-
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        self.workers.state().taken_bytes -= self.bytes;
-        self.workers.room.notify_all();
-    }
+    room: Arc<Room>,
+    /// NSID of the namespace that borrows memory.
+    namespace: u32,
 }
 
 impl Workers {
+    /// Those of a new client.
+    pub fn new(pool: &Arc<Pool>, namespace: u32) -> Arc<Self> {
+        let room = Room::new(pool, OWN_BYTES);
+        Arc::new(Self { state: Mutex::default(), more: Condvar::new(), room, namespace })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,14 +84,8 @@ impl Workers {
     }
 
     /// Waits until there is room for the data of a request.
-    pub fn room(&self, bytes: u64) -> Room<'_> {
-        let bytes = if bytes > SMALL_BYTES { bytes } else { 0 };
-        let mut state = self.state();
-        while bytes > 0 && state.taken_bytes > 0 && state.taken_bytes + bytes > ROOM_BYTES {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.taken_bytes += bytes;
-        Room { workers: self, bytes }
+    pub fn room(&self, bytes: usize) -> Option<Taken> {
+        if bytes > SMALL_BYTES { self.room.take(bytes, bytes, self.namespace, || false) } else { None }
     }
 
     /// Ends the threads once there are no jobs left.
@@ -114,7 +103,7 @@ mod tests {
 
     #[test]
     fn waiting_jobs_do_not_block_others() {
-        let workers = Arc::new(Workers::default());
+        let workers = Workers::new(&Arc::default(), 1);
         let (first, waits) = mpsc::channel::<()>();
         let (done, ends) = mpsc::channel();
         let done_too = done.clone();
@@ -131,8 +120,8 @@ mod tests {
 
     #[test]
     fn large_requests_wait_for_buffer_space() {
-        let workers = Arc::new(Workers::default());
-        let all = workers.room(2 * ROOM_BYTES);
+        let workers = Workers::new(&Arc::default(), 1);
+        let all: Vec<_> = (0..).map_while(|_| workers.room.try_take(OWN_BYTES, Some(1))).collect();
         drop(workers.room(SMALL_BYTES));
         let (done, ends) = mpsc::channel();
         let here = Arc::clone(&workers);

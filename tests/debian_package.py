@@ -1,0 +1,48 @@
+"""The Debian package of this tree, built once for all processes of a run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_TREE = Path(__file__).parents[1]
+_BUILD_S = 1800.0
+
+
+class CannotPackageError(Exception):
+    """There is no package, and why."""
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """One folder for all processes of the run."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def debian_package(shared: Path) -> Path:
+    """As `make deb` makes it, by whichever process needs it first. Raises CannotPackageError."""
+    folder = shared / "debian-package"
+    with (shared / "debian-package.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (found := sorted(folder.glob("slo-ctl_*.deb"))):
+            folder.mkdir(exist_ok=True)
+            _build(folder)
+            found = sorted(folder.glob("slo-ctl_*.deb"))
+    return found[0]
+
+
+def _build(folder: Path) -> None:
+    # build/env.sh is what make runs commands under.
+    command = f". build/env.sh && DEB_DIR='{folder}' scripts/deb.sh"
+    try:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=_TREE, capture_output=True, text=True, check=False, timeout=_BUILD_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotPackageError(f"scripts/deb.sh took more than {_BUILD_S:.0f} s") from error
+    if done.returncode:
+        raise CannotPackageError(f"scripts/deb.sh: {done.stderr[-500:]}")

@@ -1,0 +1,141 @@
+"""Clients that keep eight requests of a namespace outstanding, through any front end."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import nbd_client
+import vhost_user_client
+from nbd_client import REQUEST_MAGIC, NbdClient
+from nvme_client import BLOCK_BYTES, NvmeQueue
+from serving import READY_S, Server
+from vhost_user_client import SECTOR_BYTES, VhostUserClient
+
+MIB = 1 << 20
+GIB = 1 << 30
+QUEUE_DEPTH = 8
+NBD_KINDS = {
+    "read": nbd_client.READ,
+    "write": nbd_client.WRITE,
+    "discard": nbd_client.TRIM,
+    "zeroes": nbd_client.ZERO,
+}
+_NVME_READ, _NVME_WRITE, _NVME_ZEROES, _NVME_DATASETS = 0x02, 0x01, 0x08, 0x09
+_DEALLOCATE = 1 << 2
+VHOST_KINDS = {
+    "read": vhost_user_client.READ,
+    "write": vhost_user_client.WRITE,
+    "discard": vhost_user_client.DISCARD,
+    "zeroes": vhost_user_client.WRITE_ZEROES,
+}
+_CHAIN = 128
+"""Descriptors of a vhost-user request at most: header, 126 segments, status."""
+
+
+def nbd_request(kind: int, offset: int, length: int) -> bytes:
+    """The header of a request, with its offset as cookie."""
+    return struct.pack(">IHHQQI", REQUEST_MAGIC, 0, kind, offset, offset, length)
+
+
+def over_nbd(server: Server, namespace: str, kind: str, total: int, each: int) -> None:
+    """So many bytes of a namespace, in requests of `each`, over NBD."""
+    with NbdClient(server.run.export(namespace), namespace) as client:
+        payload = b"y" * each if kind == "write" else b""
+        size = client.size
+
+        def send() -> None:
+            for number in range(total // each):
+                ahead.acquire()
+                offset = number * each % size
+                client.socket.sendall(nbd_request(NBD_KINDS[kind], offset, each) + payload)
+
+        ahead = threading.Semaphore(QUEUE_DEPTH)
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        for _ in range(total // each):
+            assert struct.unpack(">IIQ", client._receive(16))[1] == 0
+            left = each if kind == "read" else 0
+            while left:
+                left -= len(client.socket.recv(min(left, MIB)))
+            ahead.release()
+        sender.join(READY_S)
+
+
+def over_nvme_tcp(server: Server, namespace: str, kind: str, total: int, each: int) -> None:
+    """The same over NVMe/TCP, with a queue for each request that is outstanding."""
+    with server.control() as control:
+        nvme = control.hello()["nvme_tcp"]
+        found = {each["name"]: each for each in control.statistics()["namespaces"]}[namespace]
+    nsid, size = int(found["nsid"]), int(found["size_bytes"])
+    host, _, port = nvme["address"].rpartition(":")
+    address = (host, int(port))
+
+    def run(queue: NvmeQueue, number: int) -> None:
+        block, blocks = number * each % size // BLOCK_BYTES, each // BLOCK_BYTES
+        if kind == "read":
+            assert len(queue.read(nsid, block, each)) == each
+        elif kind == "write":
+            queue.write(nsid, block, b"y" * each)
+        elif kind == "zeroes":
+            queue.send(_NVME_ZEROES, nsid, struct.pack("<QI", block, blocks - 1), b"")
+        else:
+            # A range is context attributes, length, first block.
+            ranges = struct.pack("<IIQ", 0, blocks, block)
+            queue.send(_NVME_DATASETS, nsid, struct.pack("<II", 0, _DEALLOCATE), ranges)
+
+    def work(queue: NvmeQueue, first: int) -> None:
+        for number in range(first, total // each, QUEUE_DEPTH):
+            run(queue, number)
+
+    with ExitStack() as stack:
+        admin = stack.enter_context(NvmeQueue(address, nvme["nqn"]))
+        queues = [
+            stack.enter_context(NvmeQueue(address, nvme["nqn"], number, admin.controller))
+            for number in range(1, QUEUE_DEPTH + 1)
+        ]
+        with ThreadPoolExecutor(QUEUE_DEPTH) as pool:
+            for done in [pool.submit(work, queue, first) for first, queue in enumerate(queues)]:
+                done.result()
+
+
+def over_vhost_user(server: Server, namespace: str, kind: str, total: int, each: int) -> None:
+    """The same over vhost-user. All segments of a request are one buffer, which has more than one reader."""
+    with VhostUserClient(server.run.vhost_user_socket(namespace), size=_CHAIN * QUEUE_DEPTH) as client:
+        size = client.capacity_bytes
+        free = [number * _CHAIN for number in range(QUEUE_DEPTH)]
+        begun = done = 0
+        while done < total // each:
+            while free and begun < total // each:
+                _submit(client, free.pop(), kind, begun * each % size, each)
+                begun += 1
+            head = client.completed()
+            at = client.slot(client.queues[0], head)
+            assert client.memory[at + vhost_user_client.MAX_SEGMENT_BYTES + 16] == 0, "status"
+            free.append(head)
+            done += 1
+
+
+def _submit(client: VhostUserClient, head: int, kind: str, offset: int, length: int) -> None:
+    if kind in ("read", "write"):
+        client.submit_segments(head, VHOST_KINDS[kind], offset // SECTOR_BYTES, length, writes=kind == "read")
+    else:
+        ranges = struct.pack("<QII", offset // SECTOR_BYTES, length // SECTOR_BYTES, 0)
+        client.submit_segments(head, VHOST_KINDS[kind], 0, len(ranges), ranges)
+
+
+FLOODS: dict[str, Callable[[Server, str, str, int, int], None]] = {
+    "NBD": over_nbd,
+    "NVMe/TCP": over_nvme_tcp,
+    "vhost-user": over_vhost_user,
+}
+"""By front end: what sends so many bytes to a namespace, in requests of such a size, eight at once."""
+MOST_BYTES = {
+    "NBD": {"read": 32 * MIB, "write": 32 * MIB, "discard": GIB, "zeroes": GIB},
+    "NVMe/TCP": {"read": MIB, "write": MIB, "discard": GIB, "zeroes": 32 * MIB},
+    "vhost-user": {"read": 126 << 16, "write": 126 << 16, "discard": GIB, "zeroes": GIB},
+}
+"""That one request may have, or as much of it as matters here."""

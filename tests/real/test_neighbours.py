@@ -1,0 +1,98 @@
+"""Large requests cost a neighbour no more than the same bytes in small ones, through every front end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from floods import FLOODS, GIB, MIB, MOST_BYTES, over_nbd
+from nbd_client import NbdClient
+from serving import READY_S, Server, make_device, served
+from waiting import until
+
+GROUP = "measured times, and the kernel's switches"
+SIZE = 2 * GIB
+TOTAL_BYTES = {"read": 256 * MIB, "write": 256 * MIB, "discard": 8 * GIB, "zeroes": GIB}
+SMALL_BYTES = {"read": 64 << 10, "write": 64 << 10, "discard": 4 * MIB, "zeroes": 256 << 10}
+MOST_RATIO = 3.0
+LEAST_WAIT_S = 0.010
+"""A shorter wait is that for a CPU of a busy machine, whatever is asked for."""
+LEAST_RATE = 0.1
+"""Of the requests each second next to small ones, which another moment of a busy machine may halve and more;
+large requests that are not split leave 0.01."""
+ROUNDS = 5
+"""Other work of the machine adds to some of them, what the server does to all."""
+
+
+@pytest.fixture(params=["none", "real"])
+def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    make_device(root, "name=d,size=4GiB,op=10%,dies=8", f"name=a,size={SIZE}", "name=b,size=256MiB")
+    options = ("--latency", request.param, "--nvme-tcp", "127.0.0.1:0", "--vhost-user")
+    with served(root, "d", *options) as server:
+        yield server
+        assert server.stop() == 0
+
+
+class Neighbour(threading.Thread):
+    """Reads 4 KiB at a time, and notes how long each took; asks the control socket as well."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self.took_s: list[float] = []
+        self.control_s: list[float] = []
+        self._server = server
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        with NbdClient(self._server.run.export("b"), "b") as client, self._server.control() as control:
+            while not self._ended.is_set():
+                begun = time.monotonic()
+                client.read(len(self.took_s) % 1000 * 4096, 4096)
+                ended = time.monotonic()
+                self.took_s.append(ended - begun)
+                if len(self.took_s) % 50 == 1:
+                    control.statistics()
+                    self.control_s.append(time.monotonic() - ended)
+
+    def __enter__(self) -> Neighbour:
+        self.start()
+        until(lambda: len(self.took_s) > 10, "the neighbour reads")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join(READY_S)
+        assert not self.is_alive()
+
+
+def neighbour_while(server: Server, front_end: str, kind: str, each: int) -> tuple[float, float]:
+    """The longest that a neighbour waited while so much was asked for, and its requests each second."""
+    total = TOTAL_BYTES[kind]
+    if kind in ("discard", "zeroes"):
+        over_nbd(server, "a", "write", 128 * MIB, MIB)
+    with Neighbour(server) as neighbour:
+        before, begun = len(neighbour.took_s), time.monotonic()
+        FLOODS[front_end](server, "a", kind, total, each)
+        during, lasted_s = len(neighbour.took_s) - before, time.monotonic() - begun
+        until(lambda: len(neighbour.took_s) > before + during + 1, "the neighbour continues")
+    return max(neighbour.took_s[before:] + neighbour.control_s), during / lasted_s
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "discard", "zeroes"])
+@pytest.mark.parametrize("front_end", list(FLOODS))
+def test_large_requests_cost_a_neighbour_no_more_than_small_ones(
+    server: Server, front_end: str, kind: str
+) -> None:
+    small, large = [], []
+    for _ in range(ROUNDS):
+        small.append(neighbour_while(server, front_end, kind, SMALL_BYTES[kind]))
+        large.append(neighbour_while(server, front_end, kind, MOST_BYTES[front_end][kind]))
+        (small_s, small_rate), (large_s, large_rate) = (
+            (min(wait for wait, _ in found), max(rate for _, rate in found)) for found in (small, large)
+        )
+        if large_s <= MOST_RATIO * max(small_s, LEAST_WAIT_S) and large_rate >= LEAST_RATE * small_rate:
+            return
+    pytest.fail(f"worst wait and requests/s: next to small ones {small}, next to large ones {large}")
