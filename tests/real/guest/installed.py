@@ -76,11 +76,6 @@ def install(guest: Guest, package: Path) -> None:
     # Into a file: the daemon that it starts must not hold the connection.
     guest.run(f"{command} >/root/install.log 2>&1 || (cat /root/install.log; false)", timeout_s=_INSTALL_S)
     guest.run(f"rm /root/{package.name} && cp -a /etc/slo-ctl /root/etc-slo-ctl")
-    until_daemon_is_up(guest)
-
-
-def until_daemon_is_up(guest: Guest) -> None:
-    """After installing or booting. Raises CommandError."""
     guest.run("until systemctl is-active -q slo-ctld; do sleep 0.5; done", timeout_s=_DAEMON_S)
 
 

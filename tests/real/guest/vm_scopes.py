@@ -71,7 +71,7 @@ def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -
 
 
 def first_that(
-    holds: Callable[[Looked], bool], look: Callable[[], Looked], *, looks: int = 4, pause_s: float = 0.0
+    holds: Callable[[Looked], bool], look: Callable[[], Looked], *, looks: int = 8, pause_s: float = 0.0
 ) -> Looked:
     """The first look of which `holds`, or the last of so many, which it is for the caller to judge.
 
