@@ -165,6 +165,21 @@ CLAIMS = (
         f"{_PYTHON} bench/policy_choice.py",
     ),
     Claim(
+        "the scheduler that it chooses for namespaces of an emulated SSD is within 5 % of the best",
+        "docs/profiling.md",
+        f"{_PYTHON} bench/tenant_choice.py --replay --device preset=fast15,size=256MiB,op=15% --rounds 3",
+    ),
+    Claim(
+        "the same for an emulated disk, served",
+        "docs/profiling.md",
+        f"{_PYTHON} bench/tenant_choice.py --device name=hdd0,preset=cheetah-15k7,size=24GiB",
+    ),
+    Claim(
+        "bfq keeps 1:3:6 within 15 % on a loop device",
+        "docs/hosts.md",
+        f"{_PYTHON} bench/blkio_shares.py",
+    ),
+    Claim(
         "the optimal write size of hybrid drives is their clustered block",
         "docs/profiling.md",
         f"{_TEST} tests/profile/test_write_size.py -k emulated_hybrid",
@@ -199,6 +214,11 @@ CLAIMS = (
         "the NBD server is at least as fast as nbdkit's memory plugin",
         "docs/device.md",
         f"{_PYTHON} bench/serve.py --rounds 5 --seconds 2",
+    ),
+    Claim(
+        "CPU of the server by front end, compared with nbdkit's memory plugin",
+        "docs/device.md",
+        f"{_PYTHON} bench/frontends.py",
     ),
     Claim("observing 500 VMs takes 23 ms of CPU", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
     Claim(

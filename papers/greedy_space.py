@@ -138,17 +138,14 @@ def _outcome(experiment: Experiment) -> fsim.Outcome:
     return fsim.run(experiment)
 
 
-def postmark(
-    trial: Trial, setting: str, allocator: str, drive: str, utilisation: float, trim: bool = False
-) -> fsim.Outcome:
-    """One point of figures 4 and 5."""
+def postmark(trial: Trial, setting: str, allocator: str, drive: str, utilisation: float) -> fsim.Outcome:
+    """One point of figures 4 and 5, without TRIM (beyond:locality has it)."""
     return _outcome(
         Experiment(
             allocator=allocator,
             setting=setting,
             drive=preset(drive, {}),
             utilisation=utilisation,
-            trim=trim,
             seed=trial.seed,
         )
     )
