@@ -66,8 +66,8 @@ def _profile_locally(
         from slo_ctl.profile.session import profile_target
 
         return profile_target(requests[0], around, store, progress)
-    from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-    from slo_ctl.profile.parallel.nodes import LocalNodes
+    from lab.parallel.coordinator import profile_with_nodes
+    from lab.parallel.nodes import LocalNodes
 
     with LocalNodes(requests, around) as nodes:
         return profile_with_nodes(requests[0], store, progress, nodes)
@@ -84,8 +84,8 @@ def _profile_by_mpi(
 
     The result is printed before MPI ends: mpirun kills its ranks a second after Ctrl-C.
     """
-    from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-    from slo_ctl.profile.parallel.nodes import MpiNodes, World, serve_rank
+    from lab.parallel.coordinator import profile_with_nodes
+    from lab.parallel.nodes import MpiNodes, World, serve_rank
 
     world = World()
     if world.rank:

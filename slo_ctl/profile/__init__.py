@@ -1,4 +1,4 @@
-"""Profiling storage devices: the sequential-to-random throughput ratio (SeRRa) and the optimal write size.
+"""Profiling storage devices: the sequential-to-random throughput ratio (SeRRa).
 
 After Boito et al., "Towards fast profiling of storage devices regarding access sequentiality" (SAC 2015): a
 few request sizes are measured with fio (`sweep`, `fio`), straight lines give the rest

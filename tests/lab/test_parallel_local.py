@@ -11,14 +11,14 @@ from typing import Any
 import fake_fio
 import pytest
 
+from lab.parallel.coordinator import profile_with_nodes
+from lab.parallel.nodes import LocalNodes
+from lab.parallel.schedule import Node, Work
 from slo_ctl.base.progress import Silent
 from slo_ctl.cli.app import run
 from slo_ctl.decide.profile_fit import Interval
 from slo_ctl.drives.record import places
 from slo_ctl.profile.identity import Surroundings
-from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-from slo_ctl.profile.parallel.nodes import LocalNodes
-from slo_ctl.profile.parallel.schedule import Node, Work
 from slo_ctl.profile.session import Request
 from slo_ctl.profile.store import ProfileStore
 from slo_ctl.profile.sweep import StoppingRule

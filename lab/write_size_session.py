@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from lab.write_size import (
+    Pair,
+    Rule,
+    WriteSizeRecord,
+    WriteSizeStore,
+    doubled_sizes,
+    next_size,
+)
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
@@ -19,14 +27,6 @@ from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, Surroundings
 from slo_ctl.profile.session import Span, check_options, fill_made_file, now_text, open_span, tell_stale
 from slo_ctl.profile.target import Kind, Target, find_target
-from slo_ctl.profile.write_size import (
-    Pair,
-    Rule,
-    WriteSizeRecord,
-    WriteSizeStore,
-    doubled_sizes,
-    next_size,
-)
 from traces.batch import Op
 
 _FIRST_WARM_UP = (Order.RANDOM, Order.SEQUENTIAL, Order.RANDOM)

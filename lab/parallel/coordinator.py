@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slo_ctl.base.errors import UserError
-from slo_ctl.base.progress import ProgressSink
-from slo_ctl.model.measurement import Measurement
-from slo_ctl.profile.parallel.schedule import (
+from lab.parallel.schedule import (
     Done,
     Event,
     Lost,
@@ -19,6 +16,9 @@ from slo_ctl.profile.parallel.schedule import (
     Transport,
     odd_one,
 )
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.model.measurement import Measurement
 from slo_ctl.profile.session import (
     Outcome,
     Request,
