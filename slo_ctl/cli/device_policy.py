@@ -45,7 +45,7 @@ def _suited_here(
     around = Surroundings(host.places.devices, sys)
     facts = block_facts(number, around, has_io_cost(cgroup_root or host.config.cgroup_root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
-    with_slo = {*host.config.vms, *SloStore(host.places.slos).read().vms}
+    with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
     needs = _needs_of_vms(host, vms, given)

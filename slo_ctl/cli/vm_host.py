@@ -14,10 +14,9 @@ from slo_ctl.base.patterns import is_pattern, matches
 if TYPE_CHECKING:
     from slo_ctl.config import Config
     from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.decide.slo_sources import ResolvedSlo, Said
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model import Stream, Vm
-    from slo_ctl.model.slo import SloFields
+    from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloFields
     from slo_ctl.observe.streams import Inventory
     from slo_ctl.record.slo_store import StoredSlos
 
@@ -199,20 +198,22 @@ class VmHost:
 
         return SloStore(self.places.slos).read()
 
-    def said(self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None) -> Said:
-        """What each source says of the VM; with `stored` and `metadata` instead of what they are now."""
-        from slo_ctl.daemon.slos import said_about
+    def slo_by_source(
+        self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None
+    ) -> SloBySource:
+        """SLO of the VM in each source; with `stored` and `metadata` instead of what they are now."""
+        from slo_ctl.daemon.slos import slo_by_source
 
         stored = self.stored() if stored is None else stored
         metadata = self.metadata(name) if metadata is None else metadata
-        return said_about(name, stored, {name: metadata}, self.config)
+        return slo_by_source(name, stored, {name: metadata}, self.config)
 
-    def resolved_slo(self, name: str, said: Said | None = None) -> ResolvedSlo:
-        """The effective SLO, when sources say `said` of the VM instead of what they say now."""
+    def resolved_slo(self, name: str, by_source: SloBySource | None = None) -> ResolvedSlo:
+        """The effective SLO; of `by_source` instead of what sources have now."""
         from slo_ctl.decide.slo_sources import resolve
 
-        said = self.said(name) if said is None else said
-        return resolve(name, said, self.config.default_slo, self.config.classes, self.config.groups)
+        by_source = self.slo_by_source(name) if by_source is None else by_source
+        return resolve(name, by_source, self.config.default_slo, self.config.classes, self.config.groups)
 
     def _split(self, words: Sequence[str], among: Sequence[str] | None) -> Iterator[str]:
         """Words, and the parts of a list with commas that no VM has as its name."""

@@ -19,8 +19,7 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
-    from slo_ctl.decide.slo_sources import ResolvedSlo
-    from slo_ctl.model.slo import SloFields, SloUpdate
+    from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
 
 FORMAT_VERSION = 1
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
@@ -151,7 +150,7 @@ def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
 def _vms_with_slo(host: VmHost) -> list[str]:
     """Those of `vm set`; none when this user may change but not read the state."""
     try:
-        return host.stored().vms
+        return sorted(host.stored())
     except UserError:
         return []
 
@@ -230,7 +229,7 @@ def _check_without_daemon(host: VmHost, request: _Request) -> list[str]:
         stored = host.stored()
         for vm in request.vms:
             if vm not in stored:
-                hint = did_you_mean(vm, stored.vms) if stored.vms else f"see `slo-ctl vm show {vm}`"
+                hint = did_you_mean(vm, stored) if stored else f"see `slo-ctl vm show {vm}`"
                 raise UserError(f"VM {vm} has no SLO set with `vm set`", hint)
         return []
     try:
@@ -327,10 +326,12 @@ def _effective(
     host: VmHost, request: _Request, where: str, notes: list[str]
 ) -> dict[str, ResolvedSlo | None]:
     """The SLOs after the change; None when this user may change but not read the state."""
+    from slo_ctl.record.slo_store import updated
+
     try:
         stored = host.stored()
         if request.dry_run and where != METADATA:
-            stored = stored.changed(request.vms, request.change)
+            stored = updated(stored, request.vms, request.change)
     except UserError as error:
         if where == STORE:
             raise
@@ -341,7 +342,7 @@ def _effective(
         metadata = host.metadata(vm)
         if request.dry_run and where == METADATA:
             metadata = _metadata_after(vm, metadata, request)
-        resolved[vm] = host.resolved_slo(vm, host.said(vm, stored, metadata))
+        resolved[vm] = host.resolved_slo(vm, host.slo_by_source(vm, stored, metadata))
     return resolved
 
 

@@ -18,15 +18,15 @@ from slo_ctl.api.routes import RefusalError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
-from slo_ctl.daemon.slos import said_about
-from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
+from slo_ctl.daemon.slos import slo_by_source
+from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model import HostStatus
-from slo_ctl.model.slo import SloError, SloFields, SloUpdate, update_text
+from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text
 from slo_ctl.model.status import Health, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
-from slo_ctl.record.slo_store import SloStore, StoredSlos
+from slo_ctl.record.slo_store import SloStore, StoredSlos, updated
 
 Done = TypeVar("Done")
 
@@ -165,7 +165,7 @@ class DaemonController:
         with self._changing:
             before = self._store.read()
             notes = {vm: self._check_change(vm, before, change, force=force) for vm in vms}
-            after = before.changed(vms, change)
+            after = updated(before, vms, change)
             for vm, note in self._overcommitted(vms, after, force=force):
                 notes[vm].append(note)
             if not dry_run:
@@ -180,8 +180,7 @@ class DaemonController:
         """Warnings. Raises RefusalError."""
         now = self.published
         if not change.sets and vm not in before:
-            known = before.vms
-            hint = did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` says who set what"
+            hint = did_you_mean(vm, before) if before else f"`slo-ctl vm show {vm}` says who set what"
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
         try:
             now.config.check_chosen(change)
@@ -243,24 +242,24 @@ class DaemonController:
             ) from None
 
     def _vm_slo(self, vm: str, stored: StoredSlos, notes: tuple[str, ...]) -> VmSlo:
-        resolved = self._resolved(vm, stored)
+        resolved, own = self._resolved(vm, stored), stored.get(vm, SloEntry())
         return VmSlo(
             vm=vm,
             slo=resolved.slo,
-            slo_source=resolved.source,
-            vm_set=stored.fields.get(vm, {}),
+            slo_source=resolved.slo_source,
+            vm_set=own.fields,
             class_name=resolved.class_name,
-            vm_set_class=stored.classes.get(vm),
+            vm_set_class=own.class_name,
             group_name=resolved.group_name,
-            vm_set_group=stored.groups.get(vm),
+            vm_set_group=own.group_name,
             conflicts=resolved.conflicts,
             notes=notes,
         )
 
     def _resolved(self, vm: str, stored: StoredSlos) -> ResolvedSlo:
         now = self.published
-        said = said_about(vm, stored, now.metadata, now.config)
-        return resolve(vm, said, now.config.default_slo, now.config.classes, now.config.groups)
+        by_source = slo_by_source(vm, stored, now.metadata, now.config)
+        return resolve(vm, by_source, now.config.default_slo, now.config.classes, now.config.groups)
 
     def _overcommitted(
         self, vms: Sequence[str], after: StoredSlos, *, force: bool

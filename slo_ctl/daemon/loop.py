@@ -229,7 +229,7 @@ class Daemon:
         self._blocks.refresh(self.config)
         notes = self._observe(inventory, slos)
         with_slo = (
-            named.keys() | {vm for vm, each in resolved.items() if each.source != DEFAULT} | {*in_groups}
+            named.keys() | {vm for vm, each in resolved.items() if each.slo_source != DEFAULT} | {*in_groups}
         )
         unapplied = {
             each.setting.vm

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.daemon.device_view import DeviceView, VmView
-from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
+from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
     DEGRADED,
@@ -26,7 +26,7 @@ from slo_ctl.model import (
     VmStatus,
 )
 from slo_ctl.model.sample import waf_of
-from slo_ctl.model.slo import SloGroup
+from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.observe.block import StreamWindow
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 
@@ -146,9 +146,9 @@ def _row(
 
 def _source(resolved: ResolvedSlo) -> str:
     if resolved.group_name is None:
-        return resolved.source
+        return resolved.slo_source
     group = f"group {resolved.group_name}"
-    return group if resolved.source == DEFAULT else f"{resolved.source}, {group}"
+    return group if resolved.slo_source == DEFAULT else f"{resolved.slo_source}, {group}"
 
 
 def _group(

@@ -39,7 +39,7 @@ def vm(root: Path, *words: str) -> int:
 
 
 def stored(root: Path) -> dict[str, dict[str, float]]:
-    return SloStore(DaemonPlaces(root).slos).read().fields
+    return {vm: entry.fields for vm, entry in SloStore(DaemonPlaces(root).slos).read().items()}
 
 
 def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
