@@ -26,7 +26,7 @@ from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpd
 from slo_ctl.model.status import Health, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
-from slo_ctl.record.slo_store import SloStore, StoredSlos, updated
+from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 Done = TypeVar("Done")
 
@@ -162,14 +162,16 @@ class DaemonController:
         dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
         """Change the SLOs of all these VMs, or of none."""
-        with self._changing:
-            before = self._store.read()
-            notes = {vm: self._check_change(vm, before, change, force=force) for vm in vms}
-            after = updated(before, vms, change)
+        notes: dict[str, list[str]] = {}
+
+        def check(before: StoredSlos, after: StoredSlos) -> None:
+            notes.update((vm, self._check_change(vm, before, change, force=force)) for vm in vms)
             for vm, note in self._overcommitted(vms, after, force=force):
                 notes[vm].append(note)
+
+        with self._changing:
+            after = self._store.change(vms, change, check, dry_run=dry_run)
             if not dry_run:
-                self._store.change(vms, change)
                 made = SloChange(time.time(), user, update_text(change))
                 self._slo_changes.extend((vm, made) for vm in vms)
         if not dry_run:

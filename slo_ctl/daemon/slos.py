@@ -51,33 +51,21 @@ class Metadata:
 
 
 class VmSet:
-    """SLOs of `slo-ctl vm set`, read again when the file has changed."""
+    """SLOs of `slo-ctl vm set`, as they were when the file could last be read."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file is damaged."""
         self.store = SloStore(path)
-        self._file = self._identity()
         self.slos = self.store.read()
         self.problem = ""
         """Why the file on disk is not what is in force."""
 
     def refresh(self) -> None:
         """Look again; a file that has become unreadable leaves everything as it was."""
-        file = self._identity()
-        if file == self._file:
-            return
-        self._file = file
         try:
             self.slos, self.problem = self.store.read(), ""
         except UserError as error:
             self.problem = str(error)
-
-    def _identity(self) -> tuple[int, int, int] | None:
-        try:
-            found = self.store.path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def slo_by_source(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,7 @@ class _File(BaseModel):
     groups: dict[str, str] = {}
 
 
-StoredSlos = dict[str, SloEntry]
+StoredSlos = Mapping[str, SloEntry]
 """What is set, by VM; those with nothing set are not in it."""
 
 
@@ -39,7 +39,7 @@ def updated(slos: StoredSlos, vms: Collection[str], update: SloUpdate) -> Stored
 
 
 class SloStore:
-    """Some fields of an SLO for each of some VMs. Every method raises UserError on a damaged file, or none
+    """What `vm set` has set, by VM, for any thread. Every method raises UserError on a damaged file, or none
     that can be read or written; the file is then left as it is.
     """
 
@@ -51,33 +51,45 @@ class SloStore:
             repair="restore it, or move it away to start without what `slo-ctl vm set` has set",
             mode=0o644,
         )
+        self._known: tuple[tuple[int, int, int] | None, StoredSlos] | None = None
+        """Identity of the file, and what was read of it or written to it."""
 
     def read(self) -> StoredSlos:
-        """All that is set. A file that is not there sets nothing."""
+        """All that is set; from memory while the file is as it was. A file that is not there sets nothing."""
+        now, known = self._identity(), self._known
+        if now is not None and known is not None and known[0] == now:
+            return known[1]
         file = self._store.read()
-        if file is None:
-            return {}
         try:
-            for fields in file.vms.values():
+            for fields in file.vms.values() if file is not None else ():
                 check_fields(fields)
         except SloError as error:
             raise self._store.damaged(error.message) from None
-        return {
-            vm: SloEntry(file.vms.get(vm, {}), file.classes.get(vm), file.groups.get(vm))
-            for vm in sorted({*file.vms, *file.classes, *file.groups})
-        }
+        slos = {} if file is None else _entries(file)
+        self._known = now, slos
+        return slos
 
-    def change(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
+    def change(
+        self,
+        vms: Collection[str],
+        update: SloUpdate,
+        check: Callable[[StoredSlos, StoredSlos], None] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> StoredSlos:
         """Change the SLOs of all these VMs, or raise UserError and change none. What is set afterwards.
 
-        Unsetting what is not there is no error.
+        `check` sees what is set before and afterwards, and raises UserError to refuse the change. With
+        `dry_run` nothing is written. Unsetting what is not there is no error.
         """
         for vm in vms:
             check_vm_name(vm)
-        with self.locked():
+        with nullcontext() if dry_run else self.locked():
             before = self.read()
-            after = updated(before, vms, change)
-            if after != before:
+            after = updated(before, vms, update)
+            if check is not None:
+                check(before, after)
+            if after != before and not dry_run:
                 self._write(after)
         return after
 
@@ -97,3 +109,16 @@ class SloStore:
                 groups={vm: name for vm in vms if (name := slos[vm].group_name) is not None},
             )
         )
+        self._known = self._identity(), slos
+
+    def _identity(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _entries(file: _File) -> StoredSlos:
+    vms = sorted({*file.vms, *file.classes, *file.groups})
+    return {vm: SloEntry(file.vms.get(vm, {}), file.classes.get(vm), file.groups.get(vm)) for vm in vms}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slo_ctl.base import json_store
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.slo import FIELD_NAMES, SLO_KEYS, SloEntry, SloUpdate
-from slo_ctl.record.slo_store import SloStore
+from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 vms = st.sampled_from(["web", "db", "a/b", "ü\n\x00"])
 fields = st.dictionaries(st.sampled_from(["weight", "max_iops", "p99_latency_us"]), st.floats(1, 1000))
@@ -200,3 +200,27 @@ def test_the_format_is_versioned(tmp_path: Path) -> None:
         "groups": {},
     }
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
+    first, second = SloStore(tmp_path / "p.json"), SloStore(tmp_path / "p.json")
+    assert first.read() == {}
+    second.change(["web"], SloUpdate({"weight": 1.0}))
+    assert first.read() == {"web": SloEntry({"weight": 1.0})}
+    first.change(["db"], SloUpdate({"weight": 2.0}))
+    assert second.read() == {"db": SloEntry({"weight": 2.0}), "web": SloEntry({"weight": 1.0})}
+    first.path.unlink()
+    assert first.read() == second.read() == {}
+
+
+def test_a_change_that_the_check_refuses_or_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    store = SloStore(tmp_path / "p.json")
+
+    def refuse(before: StoredSlos, after: StoredSlos) -> None:
+        raise UserError(f"from {len(before)} to {len(after)} VMs")
+
+    with pytest.raises(UserError, match="from 0 to 1 VMs"):
+        store.change(["web"], SloUpdate({"weight": 1.0}), refuse)
+    assert store.change(["web"], SloUpdate({"weight": 1.0}), dry_run=True).keys() == {"web"}
+    assert store.read() == {}
+    assert not store.path.exists()
