@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -182,8 +182,8 @@ class DaemonController:
         """Warnings. Raises RefusalError."""
         now = self.published
         if not change.sets and vm not in before:
-            hint = did_you_mean(vm, before) if before else f"`slo-ctl vm show {vm}` says who set what"
-            raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
+            hint = did_you_mean(vm, before) if before else f"see `slo-ctl vm show {vm}`"
+            raise RefusalError(f"VM {vm} has no SLO set with `vm set`", hint, HTTPStatus.NOT_FOUND)
         try:
             now.config.check_chosen(change)
         except SloError as error:
@@ -191,8 +191,10 @@ class DaemonController:
         if not change.sets or vm in now.names or vm in now.config.vms:
             return []
         if not force:
-            raise self._unknown(vm)
-        return [f"{vm} is a VM that is not here yet"]
+            unknown = self._unknown(vm)
+            hint = f"{unknown.hint} (or use --force to set it anyway)"
+            raise RefusalError(unknown.message, hint, unknown.status)
+        return [f"VM {vm} does not exist yet"]
 
     def plan(self) -> Plan:
         """Changes that the next epoch would make."""
@@ -246,15 +248,11 @@ class DaemonController:
     def _vm_slo(self, vm: str, stored: StoredSlos, notes: tuple[str, ...]) -> VmSlo:
         resolved, own = self._resolved(vm, stored), stored.get(vm, SloEntry())
         return VmSlo(
+            **{each.name: getattr(resolved, each.name) for each in fields(ResolvedSlo)},
             vm=vm,
-            slo=resolved.slo,
-            slo_source=resolved.slo_source,
             vm_set=own.fields,
-            class_name=resolved.class_name,
             vm_set_class=own.class_name,
-            group_name=resolved.group_name,
             vm_set_group=own.group_name,
-            conflicts=resolved.conflicts,
             notes=notes,
         )
 
@@ -299,5 +297,5 @@ class DaemonController:
 
     def _unknown(self, vm: str) -> RefusalError:
         names = sorted({*self.published.names, *self.published.config.vms})
-        hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them; use --force to set it anyway")
+        hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them")
         return RefusalError(f"there is no VM {vm} on this host", hint, HTTPStatus.NOT_FOUND)
