@@ -20,15 +20,13 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.model.measurement import Measurement
 from slo_ctl.profile.session import (
-    Outcome,
     Request,
     begin_profile,
     ended_profile,
     is_precise,
-    now_text,
     plan_for,
 )
-from slo_ctl.profile.store import NodeShare, Profile, ProfileStore, rows
+from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, now_text, rows
 from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
 
 _TIMEOUT_S = 1.0
@@ -172,7 +170,7 @@ def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
 
 def profile_with_nodes(
     request: Request, store: ProfileStore, progress: ProgressSink, transport: Transport
-) -> Outcome:
+) -> Measured[Profile]:
     """Have every node that is like node 0 measure; what was measured is kept in `store` after every
     repetition.
 
@@ -189,7 +187,7 @@ def profile_with_nodes(
     begun = begin_profile(request, store, first.identity, first.span_bytes, first.intervals, progress)
     plan = plan_for(request, begun, first.sizes_bytes, first.directions)
     if is_precise(plan, begun, progress):
-        return Outcome(begun, False)
+        return Measured(begun, False)
     written = begun.conditioning.written_bytes + first.conditioning.written_bytes
     conditioning = first.conditioning.model_copy(update={"written_bytes": written})
     profile = begun.model_copy(update={"conditioning": conditioning})
@@ -214,7 +212,7 @@ def profile_with_nodes(
     )
     if profile.measurement:
         store.save(profile)
-    return Outcome(profile, collected.ended is Ended.INTERRUPTED)
+    return Measured(profile, collected.ended is Ended.INTERRUPTED)
 
 
 def _withdraw(store: ProfileStore, profile: Profile, begun: Profile) -> None:

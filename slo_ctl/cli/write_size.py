@@ -114,7 +114,7 @@ def write_size(
         around, store = surroundings(root), WriteSizeStore(profiles_folder(root))
         if show:
             found = _require(str(target), around, store)
-            _print_finding(found.profile, False, found, plot, json_)
+            _print_finding(found.record, False, found, plot, json_)
             return
     low, high = _sizes(sizes)
     request = Request(
@@ -148,7 +148,7 @@ def print_stored(target: str, root: Path | None) -> None:
 
     found = WriteSizeStore(profiles_folder(root)).find(identify_target(target, surroundings(root)))
     if found is not None:
-        line = finding_lines(found.profile, found.profile.finding())[0]
+        line = finding_lines(found.record, found.record.finding())[0]
         print_lines(f"{line}{f'; {found.stale}' if found.stale else ''}")
 
 

@@ -199,7 +199,7 @@ class DevicePolicies:
 
     @staticmethod
     def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> Suited:
-        updated = (device.found.path, device.found.profile.updated) if device.found is not None else None
+        updated = (device.found.path, device.found.record.updated) if device.found is not None else None
         # What is in force decides nothing, or every choice would be looked at once more after it was made.
         basis = (replace(facts, current=""), needs, given, updated)
         if device.decided is None or basis != device.basis:

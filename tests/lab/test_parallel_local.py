@@ -101,9 +101,9 @@ def test_a_killed_process_is_reported(tmp_path: Path, targets: list[Path]) -> No
     store = ProfileStore(tmp_path / "profiles")
     with Killing(requests, around) as nodes:
         outcome = profile_with_nodes(requests[0], store, Silent(), nodes)
-    assert outcome.profile.complete
-    assert len(outcome.profile.measurement) == 2 * 6 * 4
-    assert outcome.profile.nodes[1].left_out == "its process was killed by SIGKILL"
+    assert outcome.record.complete
+    assert len(outcome.record.measurement) == 2 * 6 * 4
+    assert outcome.record.nodes[1].left_out == "its process was killed by SIGKILL"
     # What it has left behind goes with the next profile there.
     assert len(list(targets[1].iterdir())) == 1
     with LocalNodes(requests[1:2], around) as nodes:
