@@ -183,7 +183,7 @@ def _emulated(
     host: VmHost, device: str, given: _GivenNeeds, json_: bool, apply: bool, undo: bool, dry_run: bool
 ) -> None:
     from slo_ctl.act.journal import Journal
-    from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
+    from slo_ctl.act.ssd import ServedFtlActuator
     from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
     from slo_ctl.drives.store import DeviceStore
 
@@ -191,8 +191,7 @@ def _emulated(
 
     def actuators() -> list[Actuator[Any]]:
         control = host.places.devices.run_of(device).control
-        server = ServedFtlActuator(device, control, Journal(host.places.journal))
-        return [TenantSchedulerActuator(device, server)]
+        return [ServedFtlActuator(device, control, Journal(host.places.journal))]
 
     if undo:
         _finish(_undo(host, actuators(), device), json_)

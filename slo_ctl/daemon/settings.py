@@ -21,7 +21,16 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.levers import Wanted, did_io, settings_for
 from slo_ctl.decide.limit_split import Splits
-from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, believe, needs_on, vms_on
+from slo_ctl.decide.scheduler import (
+    Believed,
+    DeviceFacts,
+    Needs,
+    Weights,
+    believe,
+    needs_on,
+    tenant_scheduler_knob,
+    vms_on,
+)
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
@@ -261,13 +270,13 @@ class Actuators:
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2)]
         for device in served:
-            self.chosen += (device.actuator, device.tenant_scheduler)
+            self.chosen.append(device.actuator)
 
     def add_device(self, device: EmulatedDevice) -> None:
         """Use one whose server did not answer in the last epoch, if it answers now."""
         with suppress(ActError):
-            device.actuator.scheduler()
-            self.chosen += (device.actuator, device.tenant_scheduler)
+            device.actuator.read(tenant_scheduler_knob(device.name))
+            self.chosen.append(device.actuator)
 
     def add_drives(self, journal: Journal) -> None:
         """Use the NVMe drives whose OPS was moved, too: it is restored only."""

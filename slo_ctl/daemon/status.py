@@ -25,13 +25,13 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
+from slo_ctl.model.decision import FTL_LEVERS
 from slo_ctl.model.sample import waf_of
 from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.observe.block import StreamWindow
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 
 _HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
-_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
 
 
 def status_of(
@@ -189,7 +189,7 @@ def _group(
 
 def _concerns(outcome: Outcome, device: DeviceView) -> bool:
     knob = outcome.setting.knob
-    if knob.lever in _FTL:
+    if knob.lever in FTL_LEVERS:
         return knob.place.startswith(f"{device.name}/")
     return device.kind == "block"
 
