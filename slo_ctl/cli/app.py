@@ -35,7 +35,7 @@ COMMAND_GROUPS = {
     },
     "Validation": {
         "try": "try_it:command",
-        "replay": "replay:replay:ReplayCommand",
+        "replay": "replay:replay",
         "sweep": "sweep:command",
         "demo": "replay:demo",
         "trace": "trace:app",
