@@ -34,7 +34,8 @@ from papers.serra_devices import (
     measure_as_the_paper,
 )
 from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, Fit, analyse, draw_points
+from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction
 from slo_ctl.profile.sweep import Plan, StoppingRule
 

@@ -12,7 +12,7 @@ from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial
 from papers.serra import CLASSES, LABELS, SMALL_SSD, make_device
 from papers.serra_devices import VirtualNodes
 from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
 from slo_ctl.profile.sweep import Plan, StoppingRule
 

@@ -194,7 +194,8 @@ def profile(
     slo-ctl device profile /srv/vms --budget 60s
     slo-ctl device profile /dev/nvme0n1 --show
     """
-    from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, parse_interval
+    from slo_ctl.decide.profile_fit import Fit
+    from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, parse_interval
     from slo_ctl.profile.session import Request
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.profile.sweep import StoppingRule

@@ -19,7 +19,8 @@ from slo_ctl.act.queue import BlockQueueActuator, why_not_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
-from slo_ctl.decide.levers import Wanted, did_io, settings_for
+from slo_ctl.decide.device_use import did_io
+from slo_ctl.decide.levers import Wanted, settings_for
 from slo_ctl.decide.limit_split import Splits
 from slo_ctl.decide.scheduler import (
     Believed,

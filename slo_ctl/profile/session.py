@@ -14,7 +14,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
 from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
 from slo_ctl.model import Setting
 from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of

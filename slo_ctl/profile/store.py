@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.decide.profile_fit import Analysis, Fit, Interval, analyse
+from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
+from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import ACCESSES, Access, Measurement
 from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, Surroundings, block_identity
