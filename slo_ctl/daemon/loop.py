@@ -33,10 +33,11 @@ from slo_ctl.daemon.device_view import (
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
-from slo_ctl.daemon.settings import Actuators, HostState
+from slo_ctl.daemon.settings import Actuators
 from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import Tally, VerdictChanges, status_of
+from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient

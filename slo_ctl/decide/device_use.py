@@ -40,6 +40,20 @@ NO_IOTUNE = frozenset({"vhostuser", "vhostvdpa"})
 
 
 @dataclass(frozen=True, slots=True)
+class HostState:
+    """VMs on the host and their SLOs."""
+
+    vms: Sequence[Vm]
+    streams: Sequence[Stream]
+    slos: Mapping[str, Slo]
+    """In force, by VM; one without any is left alone."""
+    with_slo: Collection[str]
+    """VMs that the operator named: the others have the default."""
+    unapplied: Collection[str] = ()
+    """VMs of which a limit of IOPS did not take in the epoch before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """One VM on one managed block device."""
 
@@ -100,20 +114,14 @@ class Use:
         return (self.vm.uuid if self.by_libvirt else self.vm.cgroup) or ""
 
 
-def uses_of(
-    vms: Sequence[Vm],
-    slos: Mapping[str, Slo],
-    streams: Sequence[Stream],
-    devices: Mapping[str, DeviceNumber],
-    capabilities: Capabilities,
-    with_slo: Collection[str] | None,
-) -> list[Use]:
-    """Every use by a VM that has an SLO and runs; arguments as those of `levers.settings_for`."""
+def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: Capabilities) -> list[Use]:
+    """Every use of the managed block devices, by name, by a VM that has an SLO and runs."""
+    slos = host.slos
     numbers = {number: name for name, number in devices.items()}
     listed: dict[str, set[DeviceNumber]] = defaultdict(set)
     counted: dict[str, set[DeviceNumber]] = defaultdict(set)
     elsewhere = set()
-    for stream in streams:
+    for stream in host.streams:
         if stream.tenant is not None:
             elsewhere.add(stream.vm)
         elif stream.device is not None and stream.device in numbers:
@@ -121,10 +129,10 @@ def uses_of(
             if did_io(stream):
                 counted[stream.vm].add(stream.device)
     uses = []
-    for vm in vms:
+    for vm in host.vms:
         if vm.name not in slos or vm.state.is_off:
             continue
-        named = with_slo is None or vm.name in with_slo or vm.found_by is FoundBy.OPTION
+        named = vm.name in host.with_slo or vm.found_by is FoundBy.OPTION
         on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
         used = on_disks | (listed if named else counted)[vm.name]
         if named and not vm.disks and not used and vm.name not in elsewhere:

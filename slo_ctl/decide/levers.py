@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 import numpy as np
 
-from slo_ctl.decide.device_use import NO_IOTUNE, Use, uses_of
+from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
 from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import Capabilities, WeightScale
@@ -174,7 +173,25 @@ def _most_iops(use: Use, throttle: Throttle | None) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-_NO_DRIVES: Mapping[str, str] = MappingProxyType({})
+@dataclass(frozen=True, slots=True)
+class ManagedDevices:
+    """The block devices that are steered, what they can, and what is known of them."""
+
+    numbers: Mapping[str, DeviceNumber]
+    """By name; no other device is ever touched."""
+    capabilities: Capabilities
+    default_weight: float = 1.0
+    """Of VMs without an SLO of their own."""
+    splits: Mapping[tuple[str, DeviceNumber], Splits] = field(default_factory=dict)
+    """Divide maximums where reads and writes are limited apart, by default evenly."""
+    throttles: Mapping[tuple[str, DeviceNumber], Throttle] = field(default_factory=dict)
+    """Limits for others' sake: of such a one and the maximum of the SLO the tighter is set."""
+    drives: Mapping[str, str] = field(default_factory=dict)
+    """Those that devices are namespaces of, by name of the device."""
+    by_limits: Collection[str] = ()
+    """Drives between whose namespaces shares are kept by limits for others' sake."""
+    measured: Collection[tuple[str, str]] = ()
+    """VMs, by name and device, whose p99 is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,41 +214,22 @@ class Wanted:
     limits the mechanism keeps a VM, in IOPS."""
 
 
-def settings_for(
-    vms: Sequence[Vm],
-    slos: Mapping[str, Slo],
-    streams: Sequence[Stream],
-    devices: Mapping[str, DeviceNumber],
-    capabilities: Capabilities,
-    *,
-    with_slo: Collection[str] | None = None,
-    default_weight: float = 1.0,
-    splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
-    throttles: Mapping[tuple[str, DeviceNumber], Throttle] | None = None,
-    drives: Mapping[str, str] = _NO_DRIVES,
-    by_limits: Collection[str] = (),
-    measured: Collection[tuple[str, str]] = (),
-) -> Wanted:
+def settings_for(host: HostState, managed: ManagedDevices) -> Wanted:
     """Settings that keep the SLOs, VM by VM in their order.
 
-    `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
-    by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
-    `with_slo` are the VMs that the operator named (None: all); `default_weight` is that of all others.
-    `splits` divide maximums where reads and writes are limited apart, by default evenly. `throttles` are
-    limits for others' sake: of such a one and the maximum of the SLO the tighter is set. `drives` are those
-    that devices are namespaces of, by name of the device, `by_limits` those of them between whose namespaces
-    shares are kept by such limits. `measured` are the VMs, by name and device, whose p99 is known. A VM is
-    touched on account of a device only
+    A VM of libvirt is steered through libvirt, any other by its cgroup. It is touched on account of a device
+    only
     - that one of its disks is on, or that its cgroup was counted I/O on;
     - or any of them, when it has an SLO of its own and no disk of it is known.
     One without an SLO of its own gets its weight only beside one that has one, and once it did I/O there.
     On emulated SSDs only the bandwidth is bounded here, as their policy decides the rest.
     """
-    uses = uses_of(vms, slos, streams, devices, capabilities, with_slo)
+    drives = managed.drives
+    uses = uses_of(host, managed.numbers, managed.capabilities)
     no_mechanism: dict[tuple[str, str], str] = {}
     maximum_slack: dict[tuple[str, str], float] = {}
     settings: list[Setting] = []
-    weights, notes = _weights(uses, default_weight)
+    weights, notes = _weights(uses, managed.default_weight)
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
     limitable = {use.key: use.limit_step_iops for use in uses if use.limitable}
@@ -241,16 +239,16 @@ def settings_for(
         on_drive[drives.get(use.device, use.device)].append(use)
     for use in uses:
         key = (use.vm.name, use.can.device)
-        divided, throttle = (splits or {}).get(key, Splits()), (throttles or {}).get(key)
+        divided, throttle = managed.splits.get(key, Splits()), managed.throttles.get(key)
         limits, lacking = limits_of(use, divided, throttle)
         settings.extend(limits)
         if use.limitable and (most := _most_iops(use, throttle)) is not None:
             granted_iops[key] = divided.iops.granted(most, use.limit_step_iops)
-        latency, without_latency = latency_of(use, measured=use.key in measured)
+        latency, without_latency = latency_of(use, measured=use.key in managed.measured)
         settings.extend(latency)
         drive = drives.get(use.device, use.device)
         minimum = _without_minimum(use, on_drive[drive], limitable)
-        if drive in by_limits:
+        if drive in managed.by_limits:
             weight = _without_limits(use, on_drive[drive], limitable)
         else:
             weight = _without_weights(use, unequal)
@@ -260,8 +258,8 @@ def settings_for(
         lacking = [*weight, *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
-    settings.extend(_emulated(slos, streams))
-    backends = {use.key: _backend(use, capabilities) for use in uses}
+    settings.extend(_emulated(host.slos, host.streams))
+    backends = {use.key: _backend(use, managed.capabilities) for use in uses}
     # They are about shares: nothing is wrong where nobody was given a larger one.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
     notes = [*notes, *cautions]
