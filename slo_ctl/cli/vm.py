@@ -87,7 +87,7 @@ def show(
             raise host.unknown(name)
         shown.append((name, by_source, host.resolved_slo(name, by_source), vm, host.streams(vm)))
     status = _status(host)
-    notes = list(dict.fromkeys([*host.notes, *host.config.notes]))
+    notes = list(dict.fromkeys([*host.notes, *host.inventory.notes, *host.config.notes]))
     if json_:
         vms = [
             {
