@@ -96,4 +96,4 @@ oci: setup ## OCI image archive in dist/, of the Debian package on Debian 13, fo
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f ftl_emul/_core*.so
-	find slo_ctl daemon_sim fsim ftl_emul papers traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find slo_ctl daemon_sim fsim ftl_emul lab papers traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

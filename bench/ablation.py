@@ -30,12 +30,7 @@ from typing import Any
 import checkout  # noqa: F401 - finds the packages of this checkout
 from acceptance import REAL, TRACES, WEIGHTS, trio
 
-from slo_ctl.decide.policies import Policy
-from slo_ctl.decide.policies.fast15 import Shared, Static
-from slo_ctl.decide.policies.proportional import Proportional
-from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import Placement, ShareBy
-from slo_ctl.replay.parts import (
+from lab.parts import (
     Drive,
     Parts,
     PreparedDrive,
@@ -44,6 +39,11 @@ from slo_ctl.replay.parts import (
     share_error,
     total_pages_per_s,
 )
+from slo_ctl.decide.policies import Policy
+from slo_ctl.decide.policies.fast15 import Shared, Static
+from slo_ctl.decide.policies.proportional import Proportional
+from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
+from slo_ctl.model import Placement, ShareBy
 from slo_ctl.replay.result import RunResult
 
 DEPTHS = (1, 8, 32)

@@ -25,7 +25,8 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.decide.levers import settings_for
+from slo_ctl.decide.device_use import HostState
+from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import DeviceNumber, FoundBy, OutcomeState, Slo, Vm
@@ -93,7 +94,8 @@ def measure(weights: list[float], seconds: float, size_bytes: int) -> tuple[list
         state = stack.enter_context(tempfile.TemporaryDirectory())
         keeper = SettingKeeper([CgroupActuator(tree)], Journal(Path(state) / "journal.json"))
         slos = {vm.name: Slo(weight) for vm, weight in zip(vms, weights, strict=True)}
-        wanted = settings_for(vms, slos, (), devices, probe(tree, SYS, devices.values()))
+        managed = ManagedDevices(devices, probe(tree, SYS, devices.values()))
+        wanted = settings_for(HostState(vms, (), slos, slos), managed)
         stack.callback(keeper.undo)
         for outcome in keeper.apply(wanted.settings):
             if outcome.state is OutcomeState.UNAPPLIED:

@@ -182,7 +182,7 @@ CLAIMS = (
     Claim(
         "the optimal write size of hybrid drives is their clustered block",
         "docs/profiling.md",
-        f"{_TEST} tests/profile/test_write_size.py -k emulated_hybrid",
+        f"{_TEST} tests/lab/test_write_size.py -k emulated_hybrid",
     ),
     Claim(
         "Greedy-Space halves CVFS-Large on ext3",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slo_ctl.replay.parts import PAGE_BYTES
+from lab.parts import PAGE_BYTES
 from traces.batch import Batch, Op
 from traces.writing import TraceWriter
 

@@ -39,9 +39,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from scenes import Scene, optimum_scenes
 from split_search import Search, divided
 
-from slo_ctl.decide.policies.proportional import Proportional
-from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.replay.parts import (
+from lab.parts import (
     PreparedDrive,
     Split,
     held,
@@ -50,6 +48,8 @@ from slo_ctl.replay.parts import (
     share_error,
     total_pages_per_s,
 )
+from slo_ctl.decide.policies.proportional import Proportional
+from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.replay.result import RunResult
 
 TOTAL_BAR, SHARE_BAR, P99_BAR = 0.99, 0.01, 0.10

@@ -12,7 +12,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 import numpy as np
 
 from ftl_emul import Config, Device
-from slo_ctl.decide import gc_model
+from lab import waf_theory
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -163,7 +163,7 @@ def page_cost_ns(drive: Drive, waf: float) -> float:
 
 def _gap_ns(drive: Drive, name: str, reads: float) -> float:
     """Mean time between paced requests."""
-    waf = 1.0 if name == "sequential" else gc_model.greedy_waf(drive.alpha, drive.pages_per_block)
+    waf = 1.0 if name == "sequential" else waf_theory.greedy_waf(drive.alpha, drive.pages_per_block)
     cost_ns = reads * (drive.read_ns + drive.transfer_ns) + (1.0 - reads) * page_cost_ns(drive, waf)
     return cost_ns / drive.dies / LOAD
 

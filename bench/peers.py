@@ -46,7 +46,7 @@ from peer_work import (
 from validate import machine
 
 from ftl_emul import Config
-from slo_ctl.decide import gc_model
+from lab import waf_theory
 
 FORMAT_VERSION = 1
 WAF_BAR = 0.03
@@ -115,7 +115,7 @@ def as_table(outcomes: Sequence[Outcome], reproduced: Sequence[Reproduced], driv
     header = f"{'':12}{'simulator':18}{'WAF':>6}{'IOPS':>8}{'mean ms':>9}{'p99 ms':>9}{'victim':>8}"
     lines = [
         f"SIMULATED: {drive.dies} dies of {drive.blocks_per_die} blocks of {np_} 4 KiB pages",
-        f"physical / logical pages {alpha:.4f}; theory, uniform: WAF {gc_model.greedy_waf(alpha, np_):.2f}",
+        f"physical / logical pages {alpha:.4f}; theory, uniform: WAF {waf_theory.greedy_waf(alpha, np_):.2f}",
         f"{header}{'requests/CPU-s':>16}",
     ]
     for outcome in outcomes:

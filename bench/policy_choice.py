@@ -47,7 +47,8 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import Actuator, SettingKeeper
 from slo_ctl.act.queue import BlockQueueActuator
-from slo_ctl.decide.levers import settings_for
+from slo_ctl.decide.device_use import HostState
+from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.decide.scheduler import Needs
 from slo_ctl.drives.record import places
 from slo_ctl.host.block_device import probe
@@ -123,7 +124,8 @@ class Bench:
         if needs.weights:
             slos = {vm.name: Slo(weight) for vm, weight in zip(self._vms, WEIGHTS, strict=True)}
             numbers = {"it": self._number}
-            wanted = settings_for(self._vms, slos, (), numbers, probe(self._tree, SYS, numbers.values()))
+            managed = ManagedDevices(numbers, probe(self._tree, SYS, numbers.values()))
+            wanted = settings_for(HostState(self._vms, (), slos, slos), managed)
             self._apply([*settings, *wanted.settings])
 
     def _apply(self, settings: list[Setting]) -> None:

@@ -24,9 +24,9 @@ import numpy as np
 from acceptance import vm
 from made_traces import write_trace
 
+from lab.parts import Drive, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
 from slo_ctl.decide.policies.fast15 import Shared
 from slo_ctl.decide.policies.proportional import Proportional
-from slo_ctl.replay.parts import Drive, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
 from slo_ctl.replay.result import RunResult
 from traces.batch import Op
 

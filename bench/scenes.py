@@ -9,7 +9,7 @@ from pathlib import Path
 from acceptance import REAL, TRACES, trio, vm
 from made_traces import moving_hot_set
 
-from slo_ctl.replay.parts import Drive
+from lab.parts import Drive
 
 _FIBONACCI = (1, 2, 3, 5, 8, 13, 21)
 _SMALL = "preset=fast15,size=512MiB"

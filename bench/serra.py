@@ -32,7 +32,8 @@ from papers.serra_devices import (
     measure_completely,
 )
 from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
+from slo_ctl.decide.profile_fit import Fit, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_points
 from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction, Measurement
 from slo_ctl.profile.sweep import Plan, StoppingRule, run
 

@@ -23,6 +23,7 @@ from statistics import median
 import checkout  # noqa: F401 - finds the packages of this checkout
 from serra import QUARTER_FULL
 
+from lab.parallel.coordinator import Coordinator
 from papers.serra_devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
@@ -33,9 +34,9 @@ from papers.serra_devices import (
     measure_as_the_paper,
 )
 from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, Fit, analyse, draw_points
+from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction
-from slo_ctl.profile.parallel.coordinator import Coordinator
 from slo_ctl.profile.sweep import Plan, StoppingRule
 
 WORKERS = (1, 2, 4, 8, 16)

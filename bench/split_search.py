@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from lab.parts import Split
 from slo_ctl.decide.ops_plan import allocate
-from slo_ctl.replay.parts import Split
 
 _GRID_UP_TO = 3
 """VMs; with more a grid has too many points, and the given starts have to do."""

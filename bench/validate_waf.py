@@ -9,6 +9,7 @@ import numpy as np
 from validate_figure import PAGE_BYTES, SEED, Row
 
 from ftl_emul import Config, Device
+from lab import waf_theory
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
 from slo_ctl.decide.ops_plan import allocate
@@ -134,7 +135,7 @@ def uniform_rows(
     drive = CountedDrive([uniform_space(alpha, pages_per_block, blocks)], pages_per_block, victim=victim)
     measured = drive.waf_of_last_half(UNIFORM_OVERWRITES)
     greedy = victim == "greedy"
-    expected = gc_model.greedy_waf(alpha, pages_per_block) if greedy else gc_model.lru_waf(alpha)
+    expected = waf_theory.greedy_waf(alpha, pages_per_block) if greedy else waf_theory.lru_waf(alpha)
     bar = SMALL_BLOCK_BAR if greedy and pages_per_block < 64 else WAF_BAR
     what = f"uniform, {victim}, Np {pages_per_block}, alpha {alpha:.2f}"
     rows = [Row(what, expected, "formula", measured, bar)]
@@ -190,14 +191,14 @@ def shared_rows(victim: str, alpha: float) -> list[Row]:
     what = f"hot/cold, shared, {victim}, alpha {alpha:.2f}"
     if victim == "greedy":
         return [Row(what, SHARED_GREEDY_SIMULATED[alpha], "simulated", measured, HOTCOLD_BAR)]
-    expected = gc_model.hotcold_lru_waf(alpha, HOT_WRITES, HOT_SPACE)
+    expected = waf_theory.hotcold_lru_waf(alpha, HOT_WRITES, HOT_SPACE)
     return [Row(what, expected, "formula", measured, HOTCOLD_BAR)]
 
 
 def by_size_rows(alpha: float) -> list[Row]:
     """Isolated with OPS in proportion to size: each tenant has the device's alpha."""
     measured = hotcold_waf(alpha, round(HOT_SPACE * hotcold_ops_blocks(alpha)))
-    expected = gc_model.greedy_waf(alpha, HOTCOLD_NP)
+    expected = waf_theory.greedy_waf(alpha, HOTCOLD_NP)
     return [
         Row(f"hot/cold, isolated, OPS by size, alpha {alpha:.2f}", expected, "formula", measured, HOTCOLD_BAR)
     ]

@@ -8,12 +8,12 @@ from fsim import experiment as fsim
 from fsim.allocators import GreedySpaceAllocator
 from fsim.experiment import Experiment, preset
 from fsim.space import SpaceMap
+from lab.write_cost import fit_passes, measure
+from lab.write_size_session import EmulatedDrive, Request, find_on_emulated
 from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial, close
 from slo_ctl.base.progress import Silent
 from slo_ctl.drives.build import PAPER_DRIVES
 from slo_ctl.model.measurement import Order
-from slo_ctl.profile.write_cost import fit_passes, measure
-from slo_ctl.profile.write_size_session import EmulatedDrive, Request, find_on_emulated
 
 _MIB = 1 << 20
 _DRIVES = ("emulated SSD with log blocks, after table I",)

@@ -7,13 +7,13 @@ import heapq
 from collections.abc import Sequence
 from functools import lru_cache
 
+from lab.parallel.coordinator import Coordinator
 from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial
 from papers.serra import CLASSES, LABELS, SMALL_SSD, make_device
 from papers.serra_devices import VirtualNodes
 from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
-from slo_ctl.profile.parallel.coordinator import Coordinator
 from slo_ctl.profile.sweep import Plan, StoppingRule
 
 WORKERS = (1, 2, 4, 8, 16)

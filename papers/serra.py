@@ -21,7 +21,8 @@ from papers.serra_devices import (
     measure_as_the_paper,
     measure_completely,
 )
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, Fit, all_sizes, analyse, draw_points
+from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_points
 from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
 
 QUARTER_FULL = "preset=tlc,size=8GiB,op=300%,block=1536KiB"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ftl_emul import Disks
+from lab.parallel.schedule import Done, Event, Node, Work
 from slo_ctl.decide.profile_fit import RatioSummary, half_width
 from slo_ctl.drives.build import parse_device, plan_drive
 from slo_ctl.model.measurement import (
@@ -24,7 +25,6 @@ from slo_ctl.model.measurement import (
     Part,
     accesses_of,
 )
-from slo_ctl.profile.parallel.schedule import Done, Event, Node, Work
 
 if TYPE_CHECKING:
     from ftl_emul import Device

@@ -43,6 +43,7 @@ for tests in file_systems decide; do
     check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
 done
 check "mypy tests" .venv/bin/mypy tests/*.py
+check "mypy tests/lab" env MYPYPATH=tests/lab:tests/profile .venv/bin/mypy tests/lab
 check "mypy tests/validation" env MYPYPATH=bench .venv/bin/mypy -p tests.validation
 check "mypy tests/bench" env MYPYPATH=bench .venv/bin/mypy tests/bench
 check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real .venv/bin/mypy tests/daemon

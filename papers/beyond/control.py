@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lab.parts import Drive, Parts, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
 from papers.fast15.drives import EMULATED
 from papers.figure import (
     Figure,
@@ -21,7 +22,6 @@ from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Placement
-from slo_ctl.replay.parts import Drive, Parts, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
 from slo_ctl.replay.result import RunResult
 
 _LABELS = (EMULATED, "synthetic workloads")

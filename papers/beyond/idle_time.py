@@ -17,7 +17,8 @@ from papers.figure import (
 )
 from papers.serra import complete, make_device
 from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, RatioSummary, analyse, draw_points
+from slo_ctl.decide.profile_fit import Fit, RatioSummary, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Direction, Measurement
 from slo_ctl.profile.session import DEFAULT_POINTS, DEFAULT_TEST_S
 from slo_ctl.profile.sweep import Plan, StoppingRule

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lab.parts import Drive, PreparedDrive
 from papers.fast15.drives import EMULATED, LABELS, WORKLOADS, drive, three
 from papers.fast15.interference import known, mb_s
 from papers.figure import (
@@ -23,7 +24,6 @@ from slo_ctl.decide.policies import Policy
 from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import FlashTiming, ShareBy, TimingModel
-from slo_ctl.replay.parts import Drive, PreparedDrive
 from slo_ctl.replay.result import RunResult
 
 _OPS = (7, 15, 30, 50, 100)

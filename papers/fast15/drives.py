@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lab.parts import Drive
 from papers.figure import Trial
-from slo_ctl.replay.parts import Drive
 
 WORKLOADS = {"Financial": "financial", "MSN": "msn", "Exchange": "exchange"}
 """Names of the paper and synthetic workloads after its table 1."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from lab.parts import Drive, PreparedDrive
 from papers.fast15.drives import EMULATED, LABELS, SYNTHETIC, WORKLOADS, device, drive, three
 from papers.figure import (
     Figure,
@@ -21,7 +22,6 @@ from papers.figure import (
     lower_in,
 )
 from slo_ctl.decide.policies.fast15 import Shared, Static
-from slo_ctl.replay.parts import Drive, PreparedDrive
 from slo_ctl.replay.result import RunResult, VmResult
 from traces.synth import workload
 

@@ -13,7 +13,7 @@ from typing import Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import read_regular, replace_file
 from slo_ctl.model import Knob, Lever, SettingValue
-from slo_ctl.model.decision import LEVERS_OF_WORDS
+from slo_ctl.model.decision import FTL_LEVERS, LEVERS_OF_WORDS
 
 FORMAT_VERSION = 2
 """1 had numbers only."""
@@ -21,7 +21,7 @@ MAX_WORDS = 4096
 """Characters of a value made of words, at most."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER, Lever.NVME_OPS})
+LASTING = FTL_LEVERS | {Lever.NVME_OPS}
 """Levers whose values outlive a boot: an emulated SSD keeps them in its directory, a drive in itself."""
 
 

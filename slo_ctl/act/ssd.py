@@ -1,4 +1,4 @@
-"""Weights, limits and OPS of the namespaces of a served emulated SSD, over its control socket."""
+"""Scheduler of a served emulated SSD; weights, limits and OPS of its namespaces. Over its control socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.decide.ops_plan import moves_between
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.model import Decision, Knob, Lever, SettingValue, Tenant
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.decision import FTL_LEVERS, ActError
 
 Reply = TypeVar("Reply")
 
@@ -27,7 +27,7 @@ _LEFT_ALONE_S = 1.0
 class ServedFtlActuator:
     """One device. Everything set on it lasts: the server keeps it for its next start."""
 
-    levers = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+    levers = FTL_LEVERS
 
     def __init__(
         self,
@@ -61,50 +61,55 @@ class ServedFtlActuator:
             client.close()
 
     def owns(self, knob: Knob) -> bool:
-        """Knobs of this device's namespaces."""
+        """The scheduler of this device, and knobs of its namespaces."""
+        if knob.lever is Lever.FTL_SCHEDULER:
+            return knob.place == self._device
         return knob.lever in self.levers and knob.place.startswith(f"{self._device}/")
 
-    def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """Weights and limits are kept as they are; OPS are whole blocks."""
+    def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
+        """Names, weights and limits are kept as they are; OPS are whole blocks."""
+        if knob.lever is Lever.FTL_SCHEDULER:
+            if not isinstance(value, str):
+                raise ActError(f"{knob}: {value!r} is not a valid scheduler")
+            return value
+        number = _number(knob, value)
         if knob.lever is Lever.FTL_WEIGHT:
-            return 1.0 if value is None else value
+            return 1.0 if number is None else number
         if knob.lever is Lever.FTL_OPS:
-            return None if value is None else float(round(value))
+            return None if number is None else float(round(number))
         _limit_name(knob)
-        return value
+        return number
 
-    def read(self, knob: Knob) -> float | None:
+    def read(self, knob: Knob) -> SettingValue:
         """The value that the server says is in force."""
-        return _value(knob, self._namespace(knob, self._statistics()))
-
-    def write(self, knob: Knob, value: float | None) -> None:
-        """Set it, for good. OPS come from the spare of the device or go there, waiting until they have."""
-        namespace = self._name(knob)
-        if knob.lever is Lever.FTL_WEIGHT:
-            self._command(lambda client: client.set_weight(namespace, 1.0 if value is None else value))
-        elif knob.lever is Lever.FTL_LIMIT:
-            # One command sets both limits of a namespace: the other one keeps its value.
-            limits = self._namespace(knob, self._statistics())
-            both = {"limit_iops": limits.get("limit_iops"), "limit_bytes_s": limits.get("limit_bytes_s")}
-            both[_limit_name(knob)] = value
-            self._command(
-                lambda client: client.set_limit(namespace, both["limit_iops"], both["limit_bytes_s"])
-            )
-        elif value is None:
-            raise ActError(f"{knob}: a number of blocks is needed")
-        else:
-            self._give_ops(knob, namespace, round(value))
-
-    def scheduler(self) -> str:
-        """How the device divides itself among its namespaces."""
+        if knob.lever is not Lever.FTL_SCHEDULER:
+            return _value(knob, self._namespace(knob, self._statistics()))
         found = self._statistics().get("scheduler")
         if not isinstance(found, str):
             raise ActError(f"{self._device} does not report its scheduler", "serve it with this release")
         return found
 
-    def set_scheduler(self, name: str) -> None:
-        """Choose another one, for good."""
-        self._command(lambda client: client.set_scheduler(name))
+    def write(self, knob: Knob, value: SettingValue) -> None:
+        """Set it, for good. OPS come from the spare of the device or go there, waiting until they have."""
+        if knob.lever is Lever.FTL_SCHEDULER:
+            name = str(self.normalise(knob, value))
+            self._command(lambda client: client.set_scheduler(name))
+            return
+        namespace, number = self._name(knob), _number(knob, value)
+        if knob.lever is Lever.FTL_WEIGHT:
+            self._command(lambda client: client.set_weight(namespace, 1.0 if number is None else number))
+        elif knob.lever is Lever.FTL_LIMIT:
+            # One command sets both limits of a namespace: the other one keeps its value.
+            limits = self._namespace(knob, self._statistics())
+            both = {"limit_iops": limits.get("limit_iops"), "limit_bytes_s": limits.get("limit_bytes_s")}
+            both[_limit_name(knob)] = number
+            self._command(
+                lambda client: client.set_limit(namespace, both["limit_iops"], both["limit_bytes_s"])
+            )
+        elif number is None:
+            raise ActError(f"{knob}: a number of blocks is needed")
+        else:
+            self._give_ops(knob, namespace, round(number))
 
     def set_move_budget(self, share: float) -> None:
         """Bound the device time that moves of OPS take while requests are outstanding."""
@@ -247,6 +252,12 @@ class ServedFtlActuator:
             raise ActError(f"{self._device} refuses: {error.message}") from None
 
 
+def _number(knob: Knob, value: SettingValue) -> float | None:
+    if isinstance(value, str):
+        raise ActError(f"{knob}: {value!r} is not a number")
+    return value
+
+
 def _value(knob: Knob, namespace: Mapping[str, Any]) -> float | None:
     if knob.lever is Lever.FTL_OPS:
         return float(namespace["space"]["ops_blocks"])
@@ -266,34 +277,3 @@ def _end(stream: str | None, names: Mapping[str, str]) -> str | None:
     if stream not in names:
         raise ActError(f"{stream} has no namespace on the device")
     return names[stream]
-
-
-# How a served emulated SSD divides itself among its namespaces, as a setting.
-
-
-class TenantSchedulerActuator:
-    """One device, over the connection that its weights and limits go over."""
-
-    levers = frozenset({Lever.FTL_SCHEDULER})
-
-    def __init__(self, device: str, server: ServedFtlActuator) -> None:
-        self._device = device
-        self._server = server
-
-    def owns(self, knob: Knob) -> bool:
-        """The knob of this device."""
-        return knob.lever in self.levers and knob.place == self._device
-
-    def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
-        """A name, as it is."""
-        if not isinstance(value, str):
-            raise ActError(f"{knob}: {value!r} is not a valid scheduler")
-        return value
-
-    def read(self, knob: Knob) -> SettingValue:  # noqa: ARG002 - a device has one such knob
-        """Name of the scheduler in force."""
-        return self._server.scheduler()
-
-    def write(self, knob: Knob, value: SettingValue) -> None:
-        """Choose it, for good: the server keeps it for its next start."""
-        self._server.set_scheduler(str(self.normalise(knob, value)))

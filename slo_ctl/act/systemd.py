@@ -18,7 +18,7 @@ from jeepney.io.blocking import DBusConnection, open_dbus_connection
 from jeepney.wrappers import unwrap_msg
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
-from slo_ctl.decide.levers import unit_of
+from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.model import Knob, Lever
 from slo_ctl.model.decision import ActError

@@ -38,7 +38,7 @@ COMMAND_GROUPS = {
         "apply": "plan:apply",
     },
     "Validation": {
-        "replay": "replay:replay:ReplayCommand",
+        "replay": "replay:replay",
         "sweep": "sweep:command",
         "trace": "trace:app",
     },

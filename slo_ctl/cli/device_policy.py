@@ -46,7 +46,7 @@ def _suited_here(
     around = Surroundings(host.places.devices, sys)
     facts = block_facts(number, around, has_io_cost(cgroup_root or host.config.cgroup_root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
-    with_slo = {*host.config.vms, *SloStore(host.places.slos).read().vms}
+    with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
     needs = _needs_of_vms(host, vms, given)
@@ -184,7 +184,7 @@ def _emulated(
     host: VmHost, device: str, given: _GivenNeeds, json_: bool, apply: bool, undo: bool, dry_run: bool
 ) -> None:
     from slo_ctl.act.journal import Journal
-    from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
+    from slo_ctl.act.ssd import ServedFtlActuator
     from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
     from slo_ctl.drives.store import DeviceStore
     from slo_ctl.profile.identity import Surroundings
@@ -194,8 +194,7 @@ def _emulated(
 
     def actuators() -> list[Actuator[Any]]:
         control = host.places.devices.run_of(device).control
-        server = ServedFtlActuator(device, control, Journal(host.places.journal))
-        return [TenantSchedulerActuator(device, server)]
+        return [ServedFtlActuator(device, control, Journal(host.places.journal))]
 
     if undo:
         _finish(_undo(host, actuators(), device), json_)
@@ -204,7 +203,7 @@ def _emulated(
     needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)
     around = Surroundings(host.places.devices)
     found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, around)
-    analysis = found.profile.analysis() if found is not None and not found.stale else None
+    analysis = found.record.analysis() if found is not None and not found.stale else None
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd", analysis=analysis)
     if not (apply and json_):
         _print_tenant_choice(device, choice, found, json_)

@@ -34,8 +34,8 @@ from slo_ctl.cli.write_size import print_stored
 if TYPE_CHECKING:
     from slo_ctl.decide.profile_fit import Fit
     from slo_ctl.profile.identity import Surroundings
-    from slo_ctl.profile.session import Outcome, Request
-    from slo_ctl.profile.store import Found, Profile, ProfileStore
+    from slo_ctl.profile.session import Request
+    from slo_ctl.profile.store import Found, Measured, Profile, ProfileStore
 
 
 def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
@@ -60,14 +60,14 @@ def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> 
 
 def _profile_locally(
     requests: list[Request], around: Surroundings, store: ProfileStore, progress: ProgressSink
-) -> Outcome:
+) -> Measured[Profile]:
     """Measure by this process: one target, or all of `requests` at the same time. Raises UserError."""
     if len(requests) == 1:
         from slo_ctl.profile.session import profile_target
 
         return profile_target(requests[0], around, store, progress)
-    from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-    from slo_ctl.profile.parallel.nodes import LocalNodes
+    from lab.parallel.coordinator import profile_with_nodes
+    from lab.parallel.nodes import LocalNodes
 
     with LocalNodes(requests, around) as nodes:
         return profile_with_nodes(requests[0], store, progress, nodes)
@@ -78,14 +78,14 @@ def _profile_by_mpi(
     around: Surroundings,
     store: ProfileStore,
     progress: ProgressSink,
-    print_outcome: Callable[[Outcome], None],
+    print_outcome: Callable[[Measured[Profile]], None],
 ) -> bool:
     """Measure with all ranks; rank 0 prints the result. Returns whether it was interrupted.
 
     The result is printed before MPI ends: mpirun kills its ranks a second after Ctrl-C.
     """
-    from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-    from slo_ctl.profile.parallel.nodes import MpiNodes, World, serve_rank
+    from lab.parallel.coordinator import profile_with_nodes
+    from lab.parallel.nodes import MpiNodes, World, serve_rank
 
     world = World()
     if world.rank:
@@ -194,7 +194,8 @@ def profile(
     slo-ctl device profile /srv/vms --budget 60s
     slo-ctl device profile /dev/nvme0n1 --show
     """
-    from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, parse_interval
+    from slo_ctl.decide.profile_fit import Fit
+    from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, parse_interval
     from slo_ctl.profile.session import Request
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.profile.sweep import StoppingRule
@@ -208,7 +209,7 @@ def profile(
     around, store = surroundings(root), ProfileStore(profiles_folder(root))
     if show:
         found = _require(target, around, store)
-        _deliver(found.profile, method, found, every_size, agios, plot, json_)
+        _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
             print_stored(target, root)
         return
@@ -237,9 +238,9 @@ def profile(
         raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
     from slo_ctl.show.terminal import progress_on_stderr
 
-    def print_outcome(outcome: Outcome) -> None:
-        _warn_excluded_nodes(outcome.profile, quiet)
-        _deliver(outcome.profile, method, None, every_size, agios, plot, json_)
+    def print_outcome(outcome: Measured[Profile]) -> None:
+        _warn_excluded_nodes(outcome.record, quiet)
+        _deliver(outcome.record, method, None, every_size, agios, plot, json_)
 
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:

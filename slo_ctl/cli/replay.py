@@ -5,36 +5,18 @@ from __future__ import annotations
 import sys
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.base import numbers
-from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_policy, complete_workload
-from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, QUIET, REPORT, SAVE_JSON
 from slo_ctl.cli.output import Outputs, deliver, print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result
     from slo_ctl.replay.scenario import Scenario
-
-
-class ReplayCommand(Command):
-    """Refuses `--allocator`, which was an option of this command before `slo-ctl fsim`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises UserError that names the other command."""
-        for position, word in enumerate(args):
-            option, equals, value = word.partition("=")
-            if option == "--allocator":
-                names = value if equals else " ".join(args[position + 1 : position + 2]) or "ALLOCATOR,..."
-                raise UserError(
-                    "--allocator is not an option of replay: allocators are compared by `slo-ctl fsim`",
-                    f"slo-ctl fsim {names} [OPTIONS]",
-                )
-        return super().parse_args(ctx, args)
 
 
 def replay(

@@ -81,17 +81,21 @@ def show(
 
     host = VmHost(root, connect)
     stored, shown = host.stored(), []
-    for name in host.expand(names, sorted({*host.names(), *stored.vms})):
-        said, vm = host.said(name, stored), host.vm(name)
-        if not (said.fields or said.classes or said.groups or vm or name in host.config.vms):
+    for name in host.expand(names, sorted({*host.names(), *stored})):
+        by_source, vm = host.slo_by_source(name, stored), host.vm(name)
+        if not (by_source or vm or name in host.config.vms):
             raise host.unknown(name)
-        shown.append((name, said, host.resolved_slo(name, said), vm, host.streams(vm)))
+        shown.append((name, by_source, host.resolved_slo(name, by_source), vm, host.streams(vm)))
     status = _status(host)
-    notes = list(dict.fromkeys([*host.notes, *host.config.notes]))
+    notes = list(dict.fromkeys([*host.notes, *host.inventory.notes, *host.config.notes]))
     if json_:
         vms = [
-            {**slo_json(name, slo, said.fields, vm, streams), "status": _rows(status, name), "notes": notes}
-            for name, said, slo, vm, streams in shown
+            {
+                **slo_json(name, slo, by_source, vm, streams),
+                "status": _rows(status, name),
+                "notes": notes,
+            }
+            for name, by_source, slo, vm, streams in shown
         ]
         print_json({"format_version": FORMAT_VERSION, "vms": vms} if is_many(names) else vms[0])
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,9 @@ from slo_ctl.base.patterns import is_pattern, matches
 if TYPE_CHECKING:
     from slo_ctl.config import Config
     from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.decide.slo_sources import ResolvedSlo, Said
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model import Stream, Vm
-    from slo_ctl.model.slo import SloFields
+    from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloFields
     from slo_ctl.observe.streams import Inventory
     from slo_ctl.record.slo_store import StoredSlos
 
@@ -70,56 +69,29 @@ class VmHost:
 
     @cached_property
     def inventory(self) -> Inventory:
-        """VMs and streams; a VM that the configuration names by its cgroup has that name.
+        """VMs and streams, as the daemon sees them.
 
         A libvirt that is not reachable is a note, unless --connect names it.
         """
-        from slo_ctl.host.processes import SocketPeers
-        from slo_ctl.observe.streams import ExportPaths, tagged, with_namespaces
-
-        found, configured = self._scan(), self.config.vms.values()
-        exports = ExportPaths(self.places.run)
-        names = {vm.cgroup: vm.name for vm in configured if vm.cgroup}
-        namespaces = {vm.name: vm.namespaces for vm in configured if vm.namespaces}
-        vms = [replace(vm, name=names.get(vm.cgroup or "", vm.name)) for vm in found.vms]
-        vms = with_namespaces(vms, namespaces)
-        vms.sort(key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
-        connected: dict[str, set[bytes]] = {}
-        if found.tree is not None and self.places.run.is_dir():
-            cgroups = [vm.cgroup for vm in vms if vm.cgroup]
-            connected = SocketPeers(Path("/proc")).paths_of(
-                found.tree, cgroups, exports.is_export, changed=True, note=self.notes.append
-            )
-        streams = tagged(
-            [replace(each, vm=names.get(each.cgroup or "", each.vm)) for each in found.streams],
-            exports,
-            connected,
-            namespaces,
-            {vm.name: vm.cgroup for vm in vms},
-            self.notes.append,
-        )
-        place = {(vm.name, vm.cgroup): number for number, vm in enumerate(vms)}
-        streams.sort(key=lambda each: place[each.vm, each.cgroup])
-        return replace(found, vms=tuple(vms), streams=tuple(streams))
-
-    def _scan(self) -> Inventory:
         from slo_ctl.host.libvirt import LibvirtError, connect
         from slo_ctl.observe.streams import read_inventory
 
-        tree, cgroups = self._tree_and_cgroups()
+        tree, named = self._tree_and_named()
+        namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
+        scan = partial(read_inventory, tree, named=named, namespaces=namespaces, run=self.places.run)
         if self.libvirt_uri is None:
-            return read_inventory(tree, None, cgroups)
+            return scan(None)
         try:
             with connect(self.libvirt_uri) as libvirt:
-                return read_inventory(tree, libvirt, cgroups)
+                return scan(libvirt)
         except LibvirtError as error:
             if self.connect:
                 raise UserError(error.reason, error.fix) from None
             self.notes.append(f"{error.reason}; only VMs found by their cgroups are known")
-            return read_inventory(tree, None, cgroups)
+            return scan(None)
 
-    def _tree_and_cgroups(self) -> tuple[CgroupTree | None, list[str]]:
-        """The cgroup tree, and the groups in it that the configuration defines as VMs."""
+    def _tree_and_named(self) -> tuple[CgroupTree | None, dict[str, str]]:
+        """The cgroup tree, and the groups in it that options and configuration define as VMs, by name."""
         from slo_ctl.config import DEFAULTS
         from slo_ctl.host.cgroup import find_tree, named_group, require_tree
 
@@ -137,15 +109,15 @@ class VmHost:
             raise UserError(
                 f"--cgroup {self.cgroups[0]}: this host has no cgroup tree", "give one with --cgroup-root DIR"
             )
-        cgroups = [named_group(tree, path) for path in self.cgroups] if tree else []
+        names = {group: group for path in self.cgroups if tree for group in [named_group(tree, path)]}
         for vm in self.config.vms.values():
             if tree is None or vm.cgroup is None:
                 continue
             try:
-                cgroups.append(named_group(tree, vm.cgroup, "cgroup"))
+                names[named_group(tree, vm.cgroup, "cgroup")] = vm.name
             except UserError as error:
                 self.notes.append(f"VM {vm.name} ({vm.source}): {error.message}")
-        return tree, cgroups
+        return tree, {name: group for group, name in names.items()}
 
     def vm(self, name: str) -> Vm | None:
         """The VM of that name."""
@@ -199,20 +171,22 @@ class VmHost:
 
         return SloStore(self.places.slos).read()
 
-    def said(self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None) -> Said:
-        """What each source says of the VM; with `stored` and `metadata` instead of what they are now."""
-        from slo_ctl.daemon.slos import said_about
+    def slo_by_source(
+        self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None
+    ) -> SloBySource:
+        """SLO of the VM in each source; with `stored` and `metadata` instead of what they are now."""
+        from slo_ctl.daemon.slos import slo_by_source
 
         stored = self.stored() if stored is None else stored
         metadata = self.metadata(name) if metadata is None else metadata
-        return said_about(name, stored, {name: metadata}, self.config)
+        return slo_by_source(name, stored, {name: metadata}, self.config)
 
-    def resolved_slo(self, name: str, said: Said | None = None) -> ResolvedSlo:
-        """The effective SLO, when sources say `said` of the VM instead of what they say now."""
+    def resolved_slo(self, name: str, by_source: SloBySource | None = None) -> ResolvedSlo:
+        """The effective SLO; of `by_source` instead of what sources have now."""
         from slo_ctl.decide.slo_sources import resolve
 
-        said = self.said(name) if said is None else said
-        return resolve(name, said, self.config.default_slo, self.config.classes, self.config.groups)
+        by_source = self.slo_by_source(name) if by_source is None else by_source
+        return resolve(name, by_source, self.config.default_slo, self.config.classes, self.config.groups)
 
     def _split(self, words: Sequence[str], among: Sequence[str] | None) -> Iterator[str]:
         """Words, and the parts of a list with commas that no VM has as its name."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.base.keyvalue import did_you_mean, split_pairs
+from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
@@ -19,8 +20,8 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
-    from slo_ctl.decide.slo_sources import ResolvedSlo
-    from slo_ctl.model.slo import SloFields, SloUpdate
+    from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
+    from slo_ctl.model.status import VmSlo
 
 FORMAT_VERSION = 1
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
@@ -151,7 +152,7 @@ def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
 def _vms_with_slo(host: VmHost) -> list[str]:
     """Those of `vm set`; none when this user may change but not read the state."""
     try:
-        return host.stored().vms
+        return sorted(host.stored())
     except UserError:
         return []
 
@@ -205,50 +206,60 @@ class _Request:
         }
 
 
-def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
-    """By the daemon, else in the file that it reads when it starts: where, and notes."""
+@dataclass(frozen=True)
+class _Changed:
+    """What a change has led to."""
+
+    where: str
+    slos: Mapping[str, ResolvedSlo | None]
+    """By VM; None where this user may change but not read what sets its SLO."""
+    notes: list[str]
+
+
+def _set_in_store(host: VmHost, request: _Request) -> _Changed:
+    """By the daemon, else in the file that it reads when it starts, as the daemon would."""
     from slo_ctl.api.client import ApiClient
+    from slo_ctl.model.status import VmSlo
+    from slo_ctl.model.status_json import StatusFormatError, from_plain
+
+    socket, notes = host.places.api_socket, list[str]()
+    try:
+        reply = ApiClient(socket).patch("/v1/slos", request.body())
+        where, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
+    except StatusFormatError as error:
+        raise UserError(f"{socket}: the reply is not that of a daemon of this version: {error}") from None
+    except UnreachableError as error:
+        where, slos = STORE, _change_without_daemon(host, request)
+        effect = "capacities were not checked" if request.dry_run else "this takes effect when it starts"
+        notes.append(f"the daemon is not running, so {effect} ({error})")
+    notes += [note for slo in slos for note in slo.notes]
+    return _Changed(where, {slo.vm: slo for slo in slos}, notes)
+
+
+def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]:
+    from slo_ctl.daemon.controller import DaemonController, Published, Waker
     from slo_ctl.record.slo_store import SloStore
 
-    try:
-        reply = ApiClient(host.places.api_socket).patch("/v1/slos", request.body())
-    except UnreachableError as error:
-        notes = _check_without_daemon(host, request)
-        if request.dry_run:
-            return STORE, [f"the daemon is not running, so capacities were not checked ({error})", *notes]
-        SloStore(host.places.slos).change(request.vms, request.change)
-        return STORE, [f"the daemon is not running, so this takes effect when it starts ({error})", *notes]
-    return DAEMON, [str(note) for vm in reply.get("vms", ()) for note in vm.get("notes", ())]
+    published = Published(
+        host.config,
+        names=frozenset(vm.name for vm in host.inventory.vms),
+        metadata={vm: host.metadata(vm) for vm in request.vms},
+    )
+    with closing(Waker()) as waker:
+        daemon = DaemonController(published, SloStore(host.places.slos), host.places.history, waker)
+        try:
+            return daemon.change_slos(
+                request.vms, request.change, force=request.force, dry_run=request.dry_run
+            )
+        except UserError:
+            # Such as that libvirt is not reachable, and so its VMs are not known.
+            for note in host.notes:
+                warn(f"note: {note}")
+            raise
 
 
-def _check_without_daemon(host: VmHost, request: _Request) -> list[str]:
-    """Notes on what the daemon would mind. Raises UserError for what it would refuse."""
-    from slo_ctl.model.slo import SloError
-
-    change, notes = request.change, list[str]()
-    if not change.sets:
-        stored = host.stored()
-        for vm in request.vms:
-            if vm not in stored:
-                hint = did_you_mean(vm, stored.vms) if stored.vms else f"see `slo-ctl vm show {vm}`"
-                raise UserError(f"VM {vm} has no SLO set with `vm set`", hint)
-        return []
-    try:
-        host.config.check_chosen(change)
-    except SloError as error:
-        raise UserError(f"vm set {' '.join(request.vms)}: {error.message}", error.hint) from None
-    for vm in request.vms:
-        if vm in host.config.vms or host.vm(vm) is not None:
-            continue
-        if not request.force:
-            refusal = host.unknown(vm)
-            raise UserError(refusal.message, f"{refusal.hint}; use --force to set it anyway")
-        notes.append(f"VM {vm} does not exist yet")
-    return notes
-
-
-def _set_in_metadata(host: VmHost, request: _Request) -> list[str]:
-    """In all domains; when one fails, those before it have again what they had. Notes."""
+def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
+    """In all domains; when one fails, those before it have again what they had."""
     from slo_ctl.act.domain_metadata import find_domain, read_metadata, writable_libvirt, write_metadata
 
     if host.libvirt_uri is None:
@@ -265,17 +276,23 @@ def _set_in_metadata(host: VmHost, request: _Request) -> list[str]:
             _metadata_after(domain.name, fields, request)
             for domain, fields in zip(domains, before, strict=True)
         ]
-        if request.dry_run:
-            return []
-        for index, domain in enumerate(domains):
+        for index, domain in enumerate(domains if not request.dry_run else ()):
             try:
                 write_metadata(domain, after[index])
             except UserError:
                 for earlier, fields in zip(domains[:index], before, strict=False):
                     write_metadata(earlier, fields)
                 raise
-        transient = [domain.name for domain in domains if not domain.persistent]
-    return [f"VM {name} is transient: its metadata are lost when it stops" for name in transient]
+        transient = [domain.name for domain in domains if not domain.persistent and not request.dry_run]
+    notes = [f"VM {name} is transient: its metadata are lost when it stops" for name in transient]
+    slos: dict[str, ResolvedSlo | None] = dict.fromkeys(request.vms)
+    try:
+        stored = host.stored()
+        for vm, metadata in zip(request.vms, after, strict=True):
+            slos[vm] = host.resolved_slo(vm, host.slo_by_source(vm, stored, metadata))
+    except UserError as error:
+        notes.append(f"the effective SLO is unknown: {error.message}")
+    return _Changed(METADATA, slos, notes)
 
 
 def _metadata_after(vm: str, before: SloFields, request: _Request) -> SloFields:
@@ -299,21 +316,21 @@ def _change(
     """Do it, and print the effective SLO of each VM."""
     from slo_ctl.show.vms import slo_line
 
-    if metadata:
-        where, notes = METADATA, _set_in_metadata(host, request)
-    else:
-        where, notes = _set_in_store(host, request)
-    resolved = _effective(host, request, where, notes)
-    notes = [*dict.fromkeys([*notes, *host.notes])]
+    changed = (_set_in_metadata if metadata else _set_in_store)(host, request)
+    notes = [*dict.fromkeys([*changed.notes, *host.notes])]
     if json_:
-        _print_json(request, where, resolved, notes, as_list=as_list)
+        _print_json(request, changed, notes, as_list=as_list)
         return
     if request.dry_run:
-        done = "dry run, nothing changed" + (", the daemon would accept it" if where == DAEMON else "")
+        done = "dry run, nothing changed" + (
+            ", the daemon would accept it" if changed.where == DAEMON else ""
+        )
     else:
-        by = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}[where]
+        by = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}[
+            changed.where
+        ]
         done = f"{verb}, {by}"
-    for vm, slo in resolved.items():
+    for vm, slo in changed.slos.items():
         print_lines(f"{vm}: {done}")
         if slo is not None:
             print_lines(f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}")
@@ -323,46 +340,17 @@ def _change(
         warn(f"note: {note}")
 
 
-def _effective(
-    host: VmHost, request: _Request, where: str, notes: list[str]
-) -> dict[str, ResolvedSlo | None]:
-    """The SLOs after the change; None when this user may change but not read the state."""
-    try:
-        stored = host.stored()
-        if request.dry_run and where != METADATA:
-            stored = stored.changed(request.vms, request.change)
-    except UserError as error:
-        if where == STORE:
-            raise
-        notes.append(f"the effective SLO is unknown: {error.message}")
-        return dict.fromkeys(request.vms)
-    resolved: dict[str, ResolvedSlo | None] = {}
-    for vm in request.vms:
-        metadata = host.metadata(vm)
-        if request.dry_run and where == METADATA:
-            metadata = _metadata_after(vm, metadata, request)
-        resolved[vm] = host.resolved_slo(vm, host.said(vm, stored, metadata))
-    return resolved
-
-
-def _print_json(
-    request: _Request,
-    where: str,
-    resolved: Mapping[str, ResolvedSlo | None],
-    notes: Sequence[str],
-    *,
-    as_list: bool,
-) -> None:
+def _print_json(request: _Request, changed: _Changed, notes: Sequence[str], *, as_list: bool) -> None:
     from slo_ctl.show.vms import slo_json
 
     common = {
-        "changed": None if request.dry_run else where,
+        "changed": None if request.dry_run else changed.where,
         "dry_run": request.dry_run,
         "fields": {key: value for key, value in request.fields.items() if value is not None},
         "notes": list(notes),
     }
     vms = [
         {**(slo_json(vm, slo, None, None, ()) if slo else {"vm": vm}), **common}
-        for vm, slo in resolved.items()
+        for vm, slo in changed.slos.items()
     ]
     print_json({"format_version": FORMAT_VERSION, **({"vms": vms} if as_list else vms[0])})

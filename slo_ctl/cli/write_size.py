@@ -35,11 +35,10 @@ from slo_ctl.cli.options import (
 from slo_ctl.cli.output import print_json, print_lines, terminable, warn
 
 if TYPE_CHECKING:
-    from slo_ctl.decide.write_size import WriteCost
+    from lab.report import Panel
+    from lab.write_cost import TimedPass, Times, WriteCost
+    from lab.write_size import FoundWriteSize, Rule, WriteSizeRecord, WriteSizeStore
     from slo_ctl.profile.identity import Surroundings
-    from slo_ctl.profile.write_cost import TimedPass, Times
-    from slo_ctl.profile.write_size import FoundWriteSize, Rule, WriteSizeRecord, WriteSizeStore
-    from slo_ctl.show.measurements import Panel
 
 
 def write_size(
@@ -100,8 +99,8 @@ def write_size(
     """
     check_plot(plot)
     check_one_source(target, emulated)
-    from slo_ctl.profile.write_size import WriteSizeStore
-    from slo_ctl.profile.write_size_session import Request, find_on_emulated, find_on_target
+    from lab.write_size import WriteSizeStore
+    from lab.write_size_session import Request, find_on_emulated, find_on_target
 
     if emulated is not None:
         for option, given in (("--show", show), ("--allow-write", allow_write), ("--fresh", fresh)):
@@ -115,7 +114,7 @@ def write_size(
         around, store = surroundings(root), WriteSizeStore(profiles_folder(root))
         if show:
             found = _require(str(target), around, store)
-            _print_finding(found.profile, False, found, plot, json_)
+            _print_finding(found.record, False, found, plot, json_)
             return
     low, high = _sizes(sizes)
     request = Request(
@@ -143,13 +142,13 @@ def write_size(
 
 def print_stored(target: str, root: Path | None) -> None:
     """A line about the stored optimal write size of a target, if any."""
+    from lab.report import finding_lines
+    from lab.write_size import WriteSizeStore
     from slo_ctl.profile.session import identify_target
-    from slo_ctl.profile.write_size import WriteSizeStore
-    from slo_ctl.show.measurements import finding_lines
 
     found = WriteSizeStore(profiles_folder(root)).find(identify_target(target, surroundings(root)))
     if found is not None:
-        line = finding_lines(found.profile, found.profile.finding())[0]
+        line = finding_lines(found.record, found.record.finding())[0]
         print_lines(f"{line}{f'; {found.stale}' if found.stale else ''}")
 
 
@@ -161,7 +160,7 @@ def _sizes(text: str) -> tuple[int, int]:
 
 
 def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
-    from slo_ctl.profile.write_size import Rule
+    from lab.write_size import Rule
 
     share = share_of("--tolerance", tolerance, "10%")
     if share <= 0:
@@ -191,7 +190,7 @@ def _print_finding(
     plot: Path | None,
     json_: bool,
 ) -> None:
-    from slo_ctl.show.measurements import print_write_size, write_size_json
+    from lab.report import print_write_size, write_size_json
 
     if json_:
         print_json(write_size_json(record, emulated, found))
@@ -200,7 +199,7 @@ def _print_finding(
 
         print_write_size(console_for(sys.stdout), record, emulated, found)
     if plot is not None:
-        from slo_ctl.show.file_plots import save_write_size
+        from lab.plots import save_write_size
 
         with writing("--plot", plot):
             save_write_size(record, emulated, plot)
@@ -244,7 +243,7 @@ def device_write_cost(
     """
     check_plot(plot)
     check_one_source(target, emulated)
-    from slo_ctl.profile.write_cost import fit_passes, measure
+    from lab.write_cost import fit_passes, measure
     from slo_ctl.show.terminal import progress_on_stderr
 
     sizes = sorted({bytes_of("--size", text, "128KiB") for text in size or ("16KiB", "128KiB", "2MiB")})
@@ -252,11 +251,11 @@ def device_write_cost(
     _check_sizes(sizes, span)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if emulated is not None:
-            from slo_ctl.profile.write_size_session import EmulatedDrive
+            from lab.write_size_session import EmulatedDrive
 
             passes = measure(EmulatedDrive(emulated, span, seed), sizes, progress)
         else:
-            from slo_ctl.profile.write_size_session import Request, prepare_writes, writable_span
+            from lab.write_size_session import Request, prepare_writes, writable_span
 
             request = Request(
                 target=str(target),
@@ -295,7 +294,7 @@ def trace_write_cost(
     """
     check_plot(plot)
     at_bad_records = on_error_of(on_error)
-    from slo_ctl.profile.write_cost import collect, fit_or_refuse, require_responses
+    from lab.write_cost import collect, fit_or_refuse, require_responses
     from traces.formats.registry import FORMATS
     from traces.reader import open_trace
 
@@ -313,7 +312,7 @@ def trace_write_cost(
 
 
 def _check_sizes(sizes: Sequence[int], span_bytes: int) -> None:
-    from slo_ctl.profile.write_cost import MAX_SIZE_REQUESTS, MIN_SIZE_REQUESTS
+    from lab.write_cost import MAX_SIZE_REQUESTS, MIN_SIZE_REQUESTS
 
     for size in sizes:
         if size < 1 or span_bytes % size or not MIN_SIZE_REQUESTS <= span_bytes // size <= MAX_SIZE_REQUESTS:
@@ -336,7 +335,7 @@ def _panels(passes: Sequence[TimedPass], cost: WriteCost) -> list[Panel]:
 
 
 def _panel(what: str, size_bytes: int, response_us: Times, cost: WriteCost) -> Panel:
-    from slo_ctl.show.measurements import Panel
+    from lab.report import Panel
 
     band = next(each.band for each in cost.sizes if each.request_bytes == size_bytes)
     return Panel(f"{what} of {format_bytes_exact(size_bytes)}", response_us, band)
@@ -345,7 +344,7 @@ def _panel(what: str, size_bytes: int, response_us: Times, cost: WriteCost) -> P
 def _print_cost(
     title: str, cost: WriteCost, panels: Sequence[Panel], plot: Path | None, json_: bool, emulated: bool
 ) -> None:
-    from slo_ctl.show.measurements import cost_json, cost_lines
+    from lab.report import cost_json, cost_lines
 
     if json_:
         plain = {"format_version": FORMAT_VERSION, "source": title, "emulated_in_virtual_time": emulated}
@@ -353,7 +352,7 @@ def _print_cost(
     else:
         print_lines(title, *cost_lines(cost))
     if plot is not None:
-        from slo_ctl.show.file_plots import save_write_cost
+        from lab.plots import save_write_cost
 
         with writing("--plot", plot):
             save_write_cost(title, panels, cost, plot)

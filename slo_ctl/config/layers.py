@@ -29,6 +29,7 @@ from slo_ctl.model.slo import (
     GROUP_KEY,
     SYNONYMS,
     SloClass,
+    SloEntry,
     SloError,
     SloGroup,
     check_fields,
@@ -253,17 +254,18 @@ class Layers:
                     check_named(key, placed.value, known)
                 except SloError as error:
                     self._wrong(placed, f"VM {name}: {error.message}", error.hint)
+        placed_slo = {**given, CLASS_KEY: chosen, GROUP_KEY: group}
         return VmConfig(
             name=name,
-            slo_fields={field: placed.value for field, placed in given.items()},
+            slo=SloEntry(
+                {field: placed.value for field, placed in given.items()},
+                chosen.value if chosen else None,
+                group.value if group else None,
+            ),
             cgroup=keys["cgroup"].value if "cgroup" in keys else None,
             namespaces=tuple(dict.fromkeys(keys["namespaces"].value)) if "namespaces" in keys else (),
             source=named.source,
-            field_sources={field: placed.shown for field, placed in given.items()},
-            class_name=chosen.value if chosen else None,
-            class_source=chosen.shown if chosen else "",
-            group_name=group.value if group else None,
-            group_source=group.shown if group else "",
+            slo_sources={key: placed.shown for key, placed in placed_slo.items() if placed is not None},
         )
 
     def _refuse_shared(self, vms: dict[str, VmConfig]) -> None:

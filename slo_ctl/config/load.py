@@ -117,9 +117,9 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
             f"{chosen.field_sources[name]} (class {chosen.name})",
         )
         for vm in (*config.vms.values(), *config.patterns.values())
-        if vm.class_name is not None and (chosen := config.classes[vm.class_name])
+        if vm.slo.class_name is not None and (chosen := config.classes[vm.slo.class_name])
         for name, value in chosen.fields.items()
-        if name not in vm.slo_fields
+        if name not in vm.slo.fields
     ]
     order = list(dict.fromkeys([*(section for section, _ in defaults), *tables]))
     return sorted(found, key=lambda each: order.index(each.table))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.model import ShareBy, Slo
-from slo_ctl.model.slo import CLASS_KEY, GROUP_KEY, SloClass, SloGroup, SloUpdate, check_named
+from slo_ctl.model.slo import (
+    CLASS_KEY,
+    GROUP_KEY,
+    SloBySource,
+    SloClass,
+    SloEntry,
+    SloGroup,
+    SloUpdate,
+    check_named,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,42 +84,22 @@ class VmConfig:
     """Configuration of one VM, or of all whose names match a pattern."""
 
     name: str
-    slo_fields: dict[str, float]
-    """Values by field of `model.Slo`; absent fields are not set here."""
+    slo: SloEntry
     cgroup: str | None
     """Cgroup of a VM without libvirt, as in /proc/PID/cgroup."""
     namespaces: tuple[str, ...]
     """`DEVICE/NAMESPACE` of emulated SSDs that it uses."""
     source: str
     """`FILE:LINE` where it is named first; files are relative to the directory of the configuration."""
-    field_sources: dict[str, str] = field(default_factory=dict)
-    """`FILE:LINE` of the value in force, by field of `slo_fields`."""
-    class_name: str | None = None
-    class_source: str = ""
-    """`FILE:LINE` of `class_name`."""
-    group_name: str | None = None
-    group_source: str = ""
-    """`FILE:LINE` of `group_name`."""
+    slo_sources: dict[str, str] = field(default_factory=dict)
+    """`FILE:LINE` of what is set in `slo`, by its key."""
 
-    @property
-    def has_slo(self) -> bool:
-        """Whether it has a class, a group or a field of an SLO."""
-        return bool(self.slo_fields) or self.class_name is not None or self.group_name is not None
-
-    def by_source(self) -> dict[str, dict[str, float]]:
-        """`slo_fields` as `decide.slo_sources.resolve` takes them: by `config FILE:LINE`."""
-        found: dict[str, dict[str, float]] = {}
-        for name, value in self.slo_fields.items():
-            found.setdefault(f"config {self.field_sources.get(name, self.source)}", {})[name] = value
-        return found
-
-    def class_by_source(self) -> dict[str, str]:
-        """`class_name` likewise; empty when there is none."""
-        return {f"config {self.class_source}": self.class_name} if self.class_name is not None else {}
-
-    def group_by_source(self) -> dict[str, str]:
-        """`group_name` likewise."""
-        return {f"config {self.group_source}": self.group_name} if self.group_name is not None else {}
+    def by_source(self) -> SloBySource:
+        """`slo` by where it is set, `config FILE:LINE`."""
+        keys = defaultdict[str, set[str]](set)
+        for key in (*self.slo.fields, *self.slo.chosen):
+            keys[f"config {self.slo_sources.get(key, self.source)}"].add(key)
+        return {source: self.slo.only(those) for source, those in keys.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +142,7 @@ class Config:
         pattern.
         """
         own = self.vms.get(vm)
-        if own is not None and own.has_slo:
+        if own is not None and own.slo.sets:
             return own
         found = [pattern for pattern in self.patterns if matches(pattern, vm)]
         return self.patterns[max(found, key=specificity)] if found else None

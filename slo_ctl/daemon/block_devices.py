@@ -17,8 +17,9 @@ from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_problem
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeWatches
-from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
-from slo_ctl.decide.levers import Throttle, Wanted, histograms_for
+from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, WantedSettings
+from slo_ctl.decide.device_use import HostState
+from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import device_behind, probe
@@ -232,14 +233,13 @@ class BlockDevices:
         self._splits.observe(
             streams, slos, set(numbers.values()), throttle_iops, self._clock.monotonic_s(), steps_iops
         )
-        wanted = self._wanted_settings.of(
-            *(host_state, numbers, capabilities, self._splits.splits),
-            default_weight=default_weight,
-            throttles=throttles,
+        managed = ManagedDevices(
+            *(numbers, capabilities, default_weight, self._splits.splits, throttles),
             drives={name: _pool_of(device) for name, device in self.devices.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
             measured=self._measured(host_state.vms),
         )
+        wanted = self._wanted_settings.of(host_state, managed)
         for pool in self._pools.values():
             pool.guard.granted_iops = wanted.granted_iops
         return wanted

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +18,11 @@ from slo_ctl.api.routes import RefusalError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
-from slo_ctl.daemon.slos import said_about
-from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
+from slo_ctl.daemon.slos import slo_by_source
+from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model import HostStatus
-from slo_ctl.model.slo import SloError, SloFields, SloUpdate, update_text
+from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text
 from slo_ctl.model.status import Health, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
@@ -162,14 +162,16 @@ class DaemonController:
         dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
         """Change the SLOs of all these VMs, or of none."""
-        with self._changing:
-            before = self._store.read()
-            notes = {vm: self._check_change(vm, before, change, force=force) for vm in vms}
-            after = before.changed(vms, change)
+        notes: dict[str, list[str]] = {}
+
+        def check(before: StoredSlos, after: StoredSlos) -> None:
+            notes.update((vm, self._check_change(vm, before, change, force=force)) for vm in vms)
             for vm, note in self._overcommitted(vms, after, force=force):
                 notes[vm].append(note)
+
+        with self._changing:
+            after = self._store.change(vms, change, check, dry_run=dry_run)
             if not dry_run:
-                self._store.change(vms, change)
                 made = SloChange(time.time(), user, update_text(change))
                 self._slo_changes.extend((vm, made) for vm in vms)
         if not dry_run:
@@ -180,10 +182,8 @@ class DaemonController:
         """Warnings. Raises RefusalError."""
         now = self.published
         if not change.sets and vm not in before:
-            known = before.vms
-            hint = (
-                did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` shows the source of each value"
-            )
+            sources = f"`slo-ctl vm show {vm}` shows the source of each value"
+            hint = did_you_mean(vm, before) if before else sources
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
         try:
             now.config.check_chosen(change)
@@ -192,7 +192,9 @@ class DaemonController:
         if not change.sets or vm in now.names or vm in now.config.vms:
             return []
         if not force:
-            raise self._unknown(vm)
+            unknown = self._unknown(vm)
+            hint = f"{unknown.hint} (or use --force to set it anyway)"
+            raise RefusalError(unknown.message, hint, unknown.status)
         return [f"VM {vm} does not exist yet"]
 
     def plan(self) -> Plan:
@@ -246,24 +248,20 @@ class DaemonController:
             ) from None
 
     def _vm_slo(self, vm: str, stored: StoredSlos, notes: tuple[str, ...]) -> VmSlo:
-        resolved = self._resolved(vm, stored)
+        resolved, own = self._resolved(vm, stored), stored.get(vm, SloEntry())
         return VmSlo(
+            **{each.name: getattr(resolved, each.name) for each in fields(ResolvedSlo)},
             vm=vm,
-            slo=resolved.slo,
-            slo_source=resolved.source,
-            vm_set=stored.fields.get(vm, {}),
-            class_name=resolved.class_name,
-            vm_set_class=stored.classes.get(vm),
-            group_name=resolved.group_name,
-            vm_set_group=stored.groups.get(vm),
-            conflicts=resolved.conflicts,
+            vm_set=own.fields,
+            vm_set_class=own.class_name,
+            vm_set_group=own.group_name,
             notes=notes,
         )
 
     def _resolved(self, vm: str, stored: StoredSlos) -> ResolvedSlo:
         now = self.published
-        said = said_about(vm, stored, now.metadata, now.config)
-        return resolve(vm, said, now.config.default_slo, now.config.classes, now.config.groups)
+        by_source = slo_by_source(vm, stored, now.metadata, now.config)
+        return resolve(vm, by_source, now.config.default_slo, now.config.classes, now.config.groups)
 
     def _overcommitted(
         self, vms: Sequence[str], after: StoredSlos, *, force: bool
@@ -301,5 +299,5 @@ class DaemonController:
 
     def _unknown(self, vm: str) -> RefusalError:
         names = sorted({*self.published.names, *self.published.config.vms})
-        hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them; use --force to set it anyway")
+        hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them")
         return RefusalError(f"there is no VM {vm} on this host", hint, HTTPStatus.NOT_FOUND)

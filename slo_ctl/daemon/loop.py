@@ -33,15 +33,17 @@ from slo_ctl.daemon.device_view import (
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
-from slo_ctl.daemon.settings import Actuators, HostState
+from slo_ctl.daemon.settings import Actuators
 from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import Tally, VerdictChanges, status_of
+from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import HostStatus, Lever, Outcome, OutcomeState, Setting, Slo, Vm
+from slo_ctl.model import HostStatus, Outcome, OutcomeState, Setting, Slo, Vm
+from slo_ctl.model.decision import FTL_LEVERS
 from slo_ctl.model.status import DevicePlan, Plan
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History
@@ -144,7 +146,6 @@ class Schedule:
             self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
 
 
-_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 _MS_PER_S = 1e3
 _RESTORE_OPS_S = 1.5
 """How long a stop waits for OPS on its way back; the device finishes by itself."""
@@ -229,7 +230,7 @@ class Daemon:
         self._blocks.refresh(self.config)
         notes = self._observe(inventory, slos)
         with_slo = (
-            named.keys() | {vm for vm, each in resolved.items() if each.source != DEFAULT} | {*in_groups}
+            named.keys() | {vm for vm, each in resolved.items() if each.slo_source != DEFAULT} | {*in_groups}
         )
         unapplied = {
             each.setting.vm
@@ -420,7 +421,7 @@ class Daemon:
     def _can_act_on(self, setting: Setting) -> bool:
         """Whether a device exists and has levers; its problem is reported once, not for each knob."""
         knob = setting.knob
-        if knob.lever not in _FTL:
+        if knob.lever not in FTL_LEVERS:
             return True
         device = self._emulated.devices.get(knob.place.partition("/")[0])
         return device is not None and device.timed

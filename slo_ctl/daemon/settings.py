@@ -4,7 +4,7 @@ the actuators that set them."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,30 +19,26 @@ from slo_ctl.act.queue import BlockQueueActuator, why_not_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
-from slo_ctl.decide.levers import Wanted, did_io, settings_for
-from slo_ctl.decide.limit_split import Splits
-from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, believe, needs_on, vms_on
+from slo_ctl.decide.device_use import HostState, did_io
+from slo_ctl.decide.levers import ManagedDevices, Wanted, settings_for
+from slo_ctl.decide.scheduler import (
+    Believed,
+    DeviceFacts,
+    Needs,
+    Weights,
+    believe,
+    needs_on,
+    tenant_scheduler_knob,
+    vms_on,
+)
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber, Lever, Setting, Slo, Stream, Vm
+from slo_ctl.model import DeviceNumber, Lever, Setting
 from slo_ctl.model.decision import ActError
-from slo_ctl.model.host import Capabilities
 from slo_ctl.profile.identity import Surroundings, block_facts, has_io_cost
 from slo_ctl.profile.session import Suited, suited
 from slo_ctl.profile.store import Found, ProfileStore
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """VMs on the host and their SLOs."""
-
-    vms: Sequence[Vm]
-    streams: Sequence[Stream]
-    slos: Mapping[str, Slo]
-    with_slo: Collection[str]
-    unapplied: Collection[str] = ()
-    """VMs of which a limit of IOPS could not be applied in the epoch before."""
 
 
 class WantedSettings:
@@ -57,36 +53,18 @@ class WantedSettings:
         """By VM and device, the steps of IOPS limits that could be set in the last epoch."""
         return self._wanted.limitable
 
-    def of(
-        self,
-        host: HostState,
-        devices: Mapping[str, DeviceNumber],
-        capabilities: Capabilities,
-        splits: Mapping[tuple[str, DeviceNumber], Splits],
-        **others: Any,
-    ) -> Wanted:
-        """As `settings_for`, which gets `others` too; the same object as before when nothing has changed."""
+    def of(self, host: HostState, managed: ManagedDevices) -> Wanted:
+        """As `settings_for`; the same object as before when nothing has changed."""
         routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
         # A mix is smoothed all the time; what is in force changes seldom.
-        shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
+        shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in managed.splits.items()}
         basis = (
-            tuple(host.vms),
-            dict(host.slos),
-            set(host.with_slo),
-            routes,
-            devices,
-            capabilities,
-            shares,
-            others,
+            *(tuple(host.vms), dict(host.slos), set(host.with_slo), routes),
+            *(replace(managed, splits={}), shares),
         )
         if basis != self._basis:
             self._basis = basis
-            self._wanted = settings_for(
-                *(host.vms, host.slos, host.streams, devices, capabilities),
-                with_slo=host.with_slo,
-                splits=splits,
-                **others,
-            )
+            self._wanted = settings_for(host, managed)
         return self._wanted
 
 
@@ -199,7 +177,7 @@ class DevicePolicies:
 
     @staticmethod
     def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> Suited:
-        updated = (device.found.path, device.found.profile.updated) if device.found is not None else None
+        updated = (device.found.path, device.found.record.updated) if device.found is not None else None
         # What is in force decides nothing, or every choice would be looked at once more after it was made.
         basis = (replace(facts, current=""), needs, given, updated)
         if device.decided is None or basis != device.basis:
@@ -261,13 +239,13 @@ class Actuators:
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2)]
         for device in served:
-            self.chosen += (device.actuator, device.tenant_scheduler)
+            self.chosen.append(device.actuator)
 
     def add_device(self, device: EmulatedDevice) -> None:
         """Use one whose server did not answer in the last epoch, if it answers now."""
         with suppress(ActError):
-            device.actuator.scheduler()
-            self.chosen += (device.actuator, device.tenant_scheduler)
+            device.actuator.read(tenant_scheduler_knob(device.name))
+            self.chosen.append(device.actuator)
 
     def add_drives(self, journal: Journal) -> None:
         """Use the NVMe drives whose OPS was moved, too: it is restored only."""

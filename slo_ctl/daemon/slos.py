@@ -10,10 +10,10 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config
 from slo_ctl.daemon.device_view import DeviceView, VmView
 from slo_ctl.decide.groups import Rates, slos_in_group
-from slo_ctl.decide.slo_sources import METADATA, VM_SET, ResolvedSlo, Said, resolve
+from slo_ctl.decide.slo_sources import METADATA, VM_SET, resolve
 from slo_ctl.host.libvirt import fields_of
 from slo_ctl.model import Slo, Vm
-from slo_ctl.model.slo import SloFields, SloGroup
+from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloEntry, SloFields, SloGroup
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.slo_store import SloStore, StoredSlos
 
@@ -51,45 +51,34 @@ class Metadata:
 
 
 class VmSet:
-    """SLOs of `slo-ctl vm set`, read again when the file has changed."""
+    """SLOs of `slo-ctl vm set`, as they were when the file could last be read."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file is damaged."""
         self.store = SloStore(path)
-        self._file = self._identity()
         self.slos = self.store.read()
         self.problem = ""
         """Why the file on disk is not what is in force."""
 
     def refresh(self) -> None:
         """Look again; a file that has become unreadable leaves everything as it was."""
-        file = self._identity()
-        if file == self._file:
-            return
-        self._file = file
         try:
             self.slos, self.problem = self.store.read(), ""
         except UserError as error:
             self.problem = str(error)
 
-    def _identity(self) -> tuple[int, int, int] | None:
-        try:
-            found = self.store.path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
-
-def said_about(vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config) -> Said:
+def slo_by_source(
+    vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config
+) -> SloBySource:
     """SLO of a VM in each source, as `resolve` takes it."""
     given = config.with_slo_of(vm)
-    found = {VM_SET: vm_set.fields.get(vm, {}), METADATA: metadata.get(vm, {})}
-    found |= given.by_source() if given else {}
-    classes = {VM_SET: vm_set.classes[vm]} if vm in vm_set.classes else {}
-    classes |= given.class_by_source() if given else {}
-    groups = {VM_SET: vm_set.groups[vm]} if vm in vm_set.groups else {}
-    groups |= given.group_by_source() if given else {}
-    return Said({source: fields for source, fields in found.items() if fields}, classes, groups)
+    found = {
+        VM_SET: vm_set.get(vm, SloEntry()),
+        METADATA: SloEntry(metadata.get(vm, {})),
+        **(given.by_source() if given else {}),
+    }
+    return {source: entry for source, entry in found.items() if entry.sets}
 
 
 class Resolver:
@@ -108,15 +97,15 @@ class Resolver:
         """SLO of every VM named."""
         known: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
-            said = said_about(vm, vm_set, metadata, config)
-            classes = [config.classes.get(name) for name in said.classes.values()]
-            groups = [name for name in said.groups.values() if name in config.groups]
-            basis = (said, config.default_slo, classes, groups)
+            by_source = slo_by_source(vm, vm_set, metadata, config)
+            classes = [config.classes.get(entry.class_name or "") for entry in by_source.values()]
+            groups = [entry.group_name in config.groups for entry in by_source.values()]
+            basis = (by_source, config.default_slo, classes, groups)
             before = self._known.get(vm)
             if before is not None and before[0] == basis:
                 known[vm] = before
             else:
-                resolved = resolve(vm, said, config.default_slo, config.classes, config.groups)
+                resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
                 known[vm] = (basis, resolved)
         self._known = known
         return {vm: resolved for vm, (_, resolved) in known.items()}
@@ -125,7 +114,7 @@ class Resolver:
 def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:
     """Source that names each VM, which may not be on the host."""
     named = {vm: f"config {given.source}" for vm, given in config.vms.items()}
-    return {**dict.fromkeys(vm_set.vms, "`vm set`"), **named}
+    return {**dict.fromkeys(vm_set, "`vm set`"), **named}
 
 
 # Groups of VMs from epoch to epoch: what their VMs did, and the part that each has of its group's bounds.

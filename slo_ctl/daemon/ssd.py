@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slo_ctl.act.journal import Journal
-from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
+from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_iops, total_iops
 from slo_ctl.daemon.occupants import Occupant
@@ -134,7 +134,6 @@ class EmulatedDevice:
         self.name = record.name
         self.record = record
         self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
-        self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
         self.configured_scheduler = "keep"
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
         self.profile: Analysis | None = None

@@ -87,7 +87,7 @@ class EmulatedDevices:
             except UserError as error:
                 log.warning("device %s: stored profile ignored: %s", name, error)
                 continue
-            device.profile = found.profile.analysis() if found is not None and not found.stale else None
+            device.profile = found.record.analysis() if found is not None and not found.stale else None
 
     def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         identity = self._identity(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.daemon.device_view import DeviceView, VmView
-from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
+from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
     DEGRADED,
@@ -25,13 +25,13 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
+from slo_ctl.model.decision import FTL_LEVERS
 from slo_ctl.model.sample import waf_of
-from slo_ctl.model.slo import SloGroup
+from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.observe.block import StreamWindow
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 
 _HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
-_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
 
 
 def status_of(
@@ -146,9 +146,9 @@ def _row(
 
 def _source(resolved: ResolvedSlo) -> str:
     if resolved.group_name is None:
-        return resolved.source
+        return resolved.slo_source
     group = f"group {resolved.group_name}"
-    return group if resolved.source == DEFAULT else f"{resolved.source}, {group}"
+    return group if resolved.slo_source == DEFAULT else f"{resolved.slo_source}, {group}"
 
 
 def _group(
@@ -189,7 +189,7 @@ def _group(
 
 def _concerns(outcome: Outcome, device: DeviceView) -> bool:
     knob = outcome.setting.knob
-    if knob.lever in _FTL:
+    if knob.lever in FTL_LEVERS:
         return knob.place.startswith(f"{device.name}/")
     return device.kind == "block"
 

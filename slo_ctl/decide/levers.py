@@ -1,20 +1,19 @@
-"""Which knobs have to have which values for the SLOs set: pure."""
+"""Which knobs have to have which values for the SLOs set: weights, limits and latency targets. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 import numpy as np
 
+from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
 from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
-from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
+from slo_ctl.model.host import Capabilities, WeightScale
 
 # Weights as people set them, as the whole numbers that kernels take.
 
@@ -76,145 +75,7 @@ def _anchored(weights: tuple[float, ...], low: int, high: int, default: float) -
     return ScaledWeights(dict(zip(weights, values, strict=True)), worst)
 
 
-# Which unit of systemd a cgroup belongs to, by its path alone: pure.
-
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:scope|service|slice)", re.ASCII)
-"""Characters that systemd allows in the name of a unit."""
-_USER_MANAGER = re.compile(r"user@\d{1,10}\.service", re.ASCII)
-
-
-@lru_cache(maxsize=4096)
-def unit_of(cgroup: str) -> str | None:
-    """The unit whose group, named as in /proc/PID/cgroup, this is; None for any other group.
-
-    Groups inside of a unit are not its own: systemd left those to whom it delegated them. Units of a user's
-    own systemd are unknown to the system's.
-    """
-    *above, last = cgroup.strip("/").split("/")
-    if any(_USER_MANAGER.fullmatch(part) for part in above):
-        return None
-    # Names that look like files of the kernel are given an underscore.
-    name = last.removeprefix("_")
-    return name if _UNIT.fullmatch(name) else None
-
-
-# Which VM uses which managed block device, and through what it can be steered there: pure.
-
-_NO_IOTUNE = frozenset({"vhostuser", "vhostvdpa"})
-"""Kinds of disks whose I/O does not pass through QEMU."""
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One VM on one managed block device."""
-
-    vm: Vm
-    slo: Slo
-    device: str
-    can: BlockCapability
-    targets: tuple[str, ...]
-    """Disks that QEMU can limit there."""
-    untouchable: tuple[str, ...]
-    """Disks on the device whose I/O another program does."""
-    own_slo: bool
-    """An SLO was set for it; otherwise it has the default."""
-    shares: bool
-    """Whether it was seen to do I/O there."""
-    by_systemd: bool
-    """Its group is a unit of systemd, which would overwrite what is written past it."""
-
-    @property
-    def by_libvirt(self) -> bool:
-        """Whether it is a VM of libvirt, and set through it."""
-        return self.vm.found_by is FoundBy.LIBVIRT and self.vm.uuid is not None
-
-    @property
-    def weight_lever(self) -> Lever:
-        """Lever of its weight."""
-        if self.by_libvirt:
-            return Lever.LIBVIRT_WEIGHT
-        return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_WEIGHT
-
-    @property
-    def limit_lever(self) -> Lever:
-        """Lever of limits on reads and writes of its group."""
-        if self.by_libvirt:
-            return Lever.LIBVIRT_LIMIT
-        return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_LIMIT
-
-    @property
-    def limitable(self) -> bool:
-        """Whether its IOPS there can be limited."""
-        if self.untouchable:
-            return False
-        return bool((self.by_libvirt and self.targets) or (self.can.limits and self.place))
-
-    @property
-    def limit_step_iops(self) -> float:
-        """That in which limits of its IOPS act there; 0: QEMU, which grants all of them."""
-        return 0.0 if self.by_libvirt and self.targets else self.can.limit_step_iops
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Names of the VM and of the device."""
-        return (self.vm.name, self.device)
-
-    @property
-    def place(self) -> str:
-        """Place of its knobs; empty where it has none."""
-        return (self.vm.uuid if self.by_libvirt else self.vm.cgroup) or ""
-
-
-def uses_of(
-    vms: Sequence[Vm],
-    slos: Mapping[str, Slo],
-    streams: Sequence[Stream],
-    devices: Mapping[str, DeviceNumber],
-    capabilities: Capabilities,
-    with_slo: Collection[str] | None,
-) -> list[Use]:
-    """Every use by a VM that has an SLO and runs; arguments as those of `levers.settings_for`."""
-    numbers = {number: name for name, number in devices.items()}
-    listed: dict[str, set[DeviceNumber]] = defaultdict(set)
-    counted: dict[str, set[DeviceNumber]] = defaultdict(set)
-    elsewhere = set()
-    for stream in streams:
-        if stream.tenant is not None:
-            elsewhere.add(stream.vm)
-        elif stream.device is not None and stream.device in numbers:
-            listed[stream.vm].add(stream.device)
-            if did_io(stream):
-                counted[stream.vm].add(stream.device)
-    uses = []
-    for vm in vms:
-        if vm.name not in slos or vm.state.is_off:
-            continue
-        named = with_slo is None or vm.name in with_slo or vm.found_by is FoundBy.OPTION
-        on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
-        used = on_disks | (listed if named else counted)[vm.name]
-        if named and not vm.disks and not used and vm.name not in elsewhere:
-            used = set(numbers)
-        for number in sorted(used):
-            disks = [disk for disk in vm.disks if disk.device == number]
-            targets = tuple(disk.target for disk in disks if disk.kind not in _NO_IOTUNE)
-            untouchable = tuple(disk.target for disk in disks if disk.kind in _NO_IOTUNE)
-            if (can := capabilities.devices.get(number)) is not None:
-                shares = number in counted[vm.name]
-                unit = capabilities.systemd and unit_of(vm.cgroup or "") is not None
-                place = (numbers[number], can, targets, untouchable)
-                uses.append(Use(vm, slos[vm.name], *place, named, shares, unit))
-    return uses
-
-
-def did_io(stream: Stream) -> bool:
-    """Whether any I/O was counted; a device may be listed with zeros, such as once it is limited."""
-    counters = stream.counters
-    return counters is not None and bool(
-        counters.reads or counters.writes or counters.read_bytes or counters.written_bytes
-    )
-
-
-# Settings for what a VM may do on a device at most, and for latencies: pure.
+# Settings for what a VM may do on a device at most, and for latencies.
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +120,7 @@ def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list
         for vm in vms
         if vm.found_by is FoundBy.LIBVIRT and vm.uuid is not None and vm.libvirt_id is not None
         for disk in vm.disks
-        if disk.device in devices and disk.kind not in _NO_IOTUNE
+        if disk.device in devices and disk.kind not in NO_IOTUNE
     ]
 
 
@@ -312,7 +173,25 @@ def _most_iops(use: Use, throttle: Throttle | None) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-_NO_DRIVES: Mapping[str, str] = MappingProxyType({})
+@dataclass(frozen=True, slots=True)
+class ManagedDevices:
+    """The block devices that are steered, what they can, and what is known of them."""
+
+    numbers: Mapping[str, DeviceNumber]
+    """By name; no other device is ever touched."""
+    capabilities: Capabilities
+    default_weight: float = 1.0
+    """Of VMs without an SLO of their own."""
+    splits: Mapping[tuple[str, DeviceNumber], Splits] = field(default_factory=dict)
+    """Divide maximums where reads and writes are limited apart, by default evenly."""
+    throttles: Mapping[tuple[str, DeviceNumber], Throttle] = field(default_factory=dict)
+    """Limits for others' sake: of such a one and the maximum of the SLO the tighter is set."""
+    drives: Mapping[str, str] = field(default_factory=dict)
+    """Those that devices are namespaces of, by name of the device."""
+    by_limits: Collection[str] = ()
+    """Drives between whose namespaces shares are kept by limits for others' sake."""
+    measured: Collection[tuple[str, str]] = ()
+    """VMs, by name and device, whose p99 is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,41 +214,22 @@ class Wanted:
     limits the mechanism keeps a VM, in IOPS."""
 
 
-def settings_for(
-    vms: Sequence[Vm],
-    slos: Mapping[str, Slo],
-    streams: Sequence[Stream],
-    devices: Mapping[str, DeviceNumber],
-    capabilities: Capabilities,
-    *,
-    with_slo: Collection[str] | None = None,
-    default_weight: float = 1.0,
-    splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
-    throttles: Mapping[tuple[str, DeviceNumber], Throttle] | None = None,
-    drives: Mapping[str, str] = _NO_DRIVES,
-    by_limits: Collection[str] = (),
-    measured: Collection[tuple[str, str]] = (),
-) -> Wanted:
+def settings_for(host: HostState, managed: ManagedDevices) -> Wanted:
     """Settings that keep the SLOs, VM by VM in their order.
 
-    `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
-    by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
-    `with_slo` are the VMs that the operator named (None: all); `default_weight` is that of all others.
-    `splits` divide maximums where reads and writes are limited apart, by default evenly. `throttles` are
-    limits for others' sake: of such a one and the maximum of the SLO the tighter is set. `drives` are those
-    that devices are namespaces of, by name of the device, `by_limits` those of them between whose namespaces
-    shares are kept by such limits. `measured` are the VMs, by name and device, whose p99 is known. A VM is
-    touched on account of a device only
+    A VM of libvirt is steered through libvirt, any other by its cgroup. It is touched on account of a device
+    only
     - that one of its disks is on, or that its cgroup was counted I/O on;
     - or any of them, when it has an SLO of its own and no disk of it is known.
     One without an SLO of its own gets its weight only beside one that has one, and once it did I/O there.
     On emulated SSDs only the bandwidth is bounded here, as their policy decides the rest.
     """
-    uses = uses_of(vms, slos, streams, devices, capabilities, with_slo)
+    drives = managed.drives
+    uses = uses_of(host, managed.numbers, managed.capabilities)
     no_mechanism: dict[tuple[str, str], str] = {}
     maximum_slack: dict[tuple[str, str], float] = {}
     settings: list[Setting] = []
-    weights, notes = _weights(uses, default_weight)
+    weights, notes = _weights(uses, managed.default_weight)
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
     limitable = {use.key: use.limit_step_iops for use in uses if use.limitable}
@@ -379,16 +239,16 @@ def settings_for(
         on_drive[drives.get(use.device, use.device)].append(use)
     for use in uses:
         key = (use.vm.name, use.can.device)
-        divided, throttle = (splits or {}).get(key, Splits()), (throttles or {}).get(key)
+        divided, throttle = managed.splits.get(key, Splits()), managed.throttles.get(key)
         limits, lacking = limits_of(use, divided, throttle)
         settings.extend(limits)
         if use.limitable and (most := _most_iops(use, throttle)) is not None:
             granted_iops[key] = divided.iops.granted(most, use.limit_step_iops)
-        latency, without_latency = latency_of(use, measured=use.key in measured)
+        latency, without_latency = latency_of(use, measured=use.key in managed.measured)
         settings.extend(latency)
         drive = drives.get(use.device, use.device)
         minimum = _without_minimum(use, on_drive[drive], limitable)
-        if drive in by_limits:
+        if drive in managed.by_limits:
             weight = _without_limits(use, on_drive[drive], limitable)
         else:
             weight = _without_weights(use, unequal)
@@ -398,8 +258,8 @@ def settings_for(
         lacking = [*weight, *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
-    settings.extend(_emulated(slos, streams))
-    backends = {use.key: _backend(use, capabilities) for use in uses}
+    settings.extend(_emulated(host.slos, host.streams))
+    backends = {use.key: _backend(use, managed.capabilities) for use in uses}
     # They are about shares: irrelevant if no VM has a larger one.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
     notes = [*notes, *cautions]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.levers import did_io
+from slo_ctl.decide.device_use import did_io
 from slo_ctl.decide.profile_fit import Analysis, RatioSummary
 from slo_ctl.decide.scheduler_parameters import (
     THRESHOLDS,

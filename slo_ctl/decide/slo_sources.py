@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from slo_ctl.model import Slo
-from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF, SloClass, SloFields, field_text
+from slo_ctl.model.slo import (
+    CLASS_KEY,
+    FIELD_NAMES,
+    GROUP_KEY,
+    KEY_OF,
+    ResolvedSlo,
+    SloBySource,
+    SloClass,
+    field_text,
+)
 
 VM_SET = "vm set"
 METADATA = "metadata"
@@ -17,43 +25,12 @@ DEFAULT = "default"
 _ORDER = (VM_SET, METADATA, CONFIG)
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """SLO of one VM in all sources."""
-
-    fields: dict[str, SloFields]
-    """SLO fields by source."""
-    classes: dict[str, str]
-    """Class named by each source."""
-    groups: dict[str, str]
-    """Group named by each source."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedSlo:
-    """The SLO in force for a VM, and where it comes from."""
-
-    slo: Slo
-    source: str
-    """Every place that has a say, strongest first, such as `vm set` or `vm set, config web.toml:4`;
-    `default` when there is none."""
-    conflicts: tuple[str, ...]
-    """One sentence for each field that a stronger place overrides with something else. Those of a class are
-    meant to be overridden."""
-    sources: dict[str, str]
-    """By field of the SLO, where it comes from; `class NAME (FILE:LINE)` of those of its class."""
-    class_name: str | None = None
-    """The class in force."""
-    class_source: str = ""
-    """Source of the class."""
-    group_name: str | None = None
-    """The group in force; the VM has a part of its minimum and maximum."""
-    group_source: str = ""
-    """Source of the group."""
-
-
 def resolve(
-    name: str, said: Said, default: Slo, classes: Mapping[str, SloClass], groups: Collection[str] = ()
+    name: str,
+    by_source: SloBySource,
+    default: Slo,
+    classes: Mapping[str, SloClass],
+    groups: Collection[str] = (),
 ) -> ResolvedSlo:
     """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid alone.
 
@@ -61,13 +38,14 @@ def resolve(
     A minimum above the maximum of a weaker source lifts that maximum, and the other way round.
     Raises ValueError for a source of another kind.
     """
-    class_name, class_source, conflicts = _named_in_force(name, CLASS_KEY, said.classes, classes)
-    group_name, group_source, sentences = _named_in_force(name, GROUP_KEY, said.groups, groups)
+    class_name, class_source, conflicts = _named_in_force(name, CLASS_KEY, by_source, classes)
+    group_name, group_source, sentences = _named_in_force(name, GROUP_KEY, by_source, groups)
     conflicts += sentences
-    ranks = {source: float(_rank(source)) for source in (*said.fields, DEFAULT)}
+    ranks = {source: float(_rank(source)) for source in (*by_source, DEFAULT)}
     by_class = {} if class_name is None else classes[class_name].by_source()
     ranks |= {source: _rank(class_source) + 0.5 for source in by_class}
-    ranked = sorted({**said.fields, **by_class}.items(), key=lambda item: ranks[item[0]])
+    own = {source: entry.fields for source, entry in by_source.items()}
+    ranked = sorted({**own, **by_class}.items(), key=lambda item: ranks[item[0]])
     values: dict[str, float] = {}
     sources: dict[str, str] = {}
     for field in FIELD_NAMES:
@@ -88,20 +66,19 @@ def resolve(
     conflicts += _settle_bounds(name, values, sources, ranks)
     used = dict.fromkeys(sorted((s for s in sources.values() if s != DEFAULT), key=lambda s: ranks[s]))
     source = ", ".join(used) or DEFAULT
-    return ResolvedSlo(
-        *(Slo(**values), source, tuple(conflicts), sources),
-        *(class_name, class_source, group_name, group_source),
-    )
+    sources |= {key: place for key, place in ((CLASS_KEY, class_source), (GROUP_KEY, group_source)) if place}
+    return ResolvedSlo(Slo(**values), source, tuple(conflicts), sources, class_name, group_name)
 
 
 def _named_in_force(
-    name: str, key: str, named: Mapping[str, str], known: Collection[str]
+    name: str, key: str, by_source: SloBySource, known: Collection[str]
 ) -> tuple[str | None, str, list[str]]:
     """The class or group that the strongest source names, that source, and a sentence for each that has no
     say.
     """
     sentences = []
     chosen, chosen_by = None, ""
+    named = {source: entry.chosen[key] for source, entry in by_source.items() if key in entry.chosen}
     for source, each in sorted(named.items(), key=lambda item: _rank(item[0])):
         if each not in known:
             sentences.append(

@@ -76,6 +76,8 @@ class Lever(StrEnum):
     DEVICE_COST = "device io.cost"
 
 
+FTL_LEVERS = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
+"""Levers of an emulated SSD, which keeps their values in its folder."""
 DEVICE_LEVERS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 """Levers of a whole device, not of one VM on it."""
 LEVERS_OF_WORDS = DEVICE_LEVERS | {Lever.LATENCY_HISTOGRAM}

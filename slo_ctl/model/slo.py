@@ -20,6 +20,7 @@ from slo_ctl.base.quantity import (
     parse_time_s,
 )
 from slo_ctl.base.text import printable
+from slo_ctl.model.sample import Slo
 
 SloFields = dict[str, float]
 """Some fields of `model.Slo` by name, in its units; a field that is not there is not set."""
@@ -60,27 +61,71 @@ class SloGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class SloUpdate:
-    """A change of the SLO of one or several VMs."""
+class SloEntry:
+    """What one source sets of the SLO of a VM: `vm set`, libvirt metadata, or a line of the configuration."""
 
     fields: SloFields = field(default_factory=dict)
     class_name: str | None = None
-    """None: the class stays as it is."""
     group_name: str | None = None
-    """None: the group stays as it is."""
-    unset: frozenset[str] = frozenset()
-    """Fields, CLASS_KEY for the class and GROUP_KEY for the group."""
 
     @property
     def sets(self) -> bool:
-        """Something is set, not only unset."""
-        return bool(self.fields) or self.class_name is not None or self.group_name is not None
+        """Whether anything is set."""
+        return bool(self.fields or self.chosen)
 
     @property
     def chosen(self) -> dict[str, str]:
         """Class and group by their keys, if set."""
         named = {CLASS_KEY: self.class_name, GROUP_KEY: self.group_name}
         return {key: name for key, name in named.items() if name is not None}
+
+    def only(self, keys: Collection[str]) -> SloEntry:
+        """Those of SLO_KEYS alone."""
+        return SloEntry(
+            {name: value for name, value in self.fields.items() if name in keys},
+            self.class_name if CLASS_KEY in keys else None,
+            self.group_name if GROUP_KEY in keys else None,
+        )
+
+
+SloBySource = dict[str, SloEntry]
+"""By `vm set`, `metadata` and `config FILE:LINE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SloUpdate(SloEntry):
+    """A change of the SLO of one or several VMs; what is not set stays as it is."""
+
+    unset: frozenset[str] = frozenset()
+    """Those of SLO_KEYS to remove."""
+
+    def applied_to(self, before: SloEntry) -> SloEntry:
+        """Raises SloError when fields contradict each other."""
+        kept = before.only([key for key in SLO_KEYS if key not in self.unset])
+        after = SloEntry(
+            kept.fields | self.fields, self.class_name or kept.class_name, self.group_name or kept.group_name
+        )
+        check_fields(after.fields)
+        return after
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSlo:
+    """The SLO in force for a VM, and where it comes from."""
+
+    slo: Slo
+    slo_source: str
+    """Every place that sets a field, strongest first, such as `vm set` or `vm set, config web.toml:4`;
+    `default` when there is none."""
+    conflicts: tuple[str, ...] = ()
+    """One sentence for each field that a stronger place overrides with something else. Those of a class are
+    meant to be overridden."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Where each of SLO_KEYS comes from; `class NAME (FILE:LINE)` of fields of the class."""
+    class_name: str | None = None
+    """The class in force."""
+    group_name: str | None = None
+    """The group in force; the VM has a part of its minimum and maximum."""
 
 
 CLASS_KEY, GROUP_KEY = "class", "group"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from slo_ctl.model.decision import Outcome
 from slo_ctl.model.nvme import DeviceWaf
 from slo_ctl.model.sample import Slo
-from slo_ctl.model.slo import SloFields
+from slo_ctl.model.slo import ResolvedSlo, SloFields
 
 
 class Verdict(StrEnum):
@@ -177,26 +177,17 @@ class HostStatus:
 # Replies of the daemon besides its status: the SLO of a VM, and the changes planned next.
 
 
-@dataclass(frozen=True, slots=True)
-class VmSlo:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmSlo(ResolvedSlo):
     """The SLO of a VM, and who set it."""
 
     vm: str
-    slo: Slo
-    """In force."""
-    slo_source: str
-    vm_set: SloFields
+    vm_set: SloFields = field(default_factory=dict)
     """Given by `slo-ctl vm set`, or by this API."""
-    class_name: str | None = None
-    """In force."""
     vm_set_class: str | None = None
     """Given as `vm_set`."""
-    group_name: str | None = None
-    """In force."""
     vm_set_group: str | None = None
     """Given as `vm_set`."""
-    conflicts: tuple[str, ...] = ()
-    """Where a stronger source overrides a weaker one."""
     notes: tuple[str, ...] = ()
     """Warnings, such as minimums that exceed what a device can do."""
 

@@ -16,20 +16,17 @@ from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReade
 from slo_ctl.host.disk_latency import DiskLatencies, LatencyWatch
 from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.host.libvirt_events import REFRESH_S, Domains, LibvirtWatch
-from slo_ctl.host.processes import BlockEvents, ProcessEvents, SocketPeers, processes_in
+from slo_ctl.host.processes import BlockEvents, ProcessEvents, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
 from slo_ctl.model import Stream, Vm
 from slo_ctl.observe.streams import (
-    ExportPaths,
     HostRoots,
     Inventory,
     MachineGroups,
+    SocketTags,
+    joined,
     streams_from,
-    tagged,
     with_devices,
-    with_groups,
-    with_named,
-    with_namespaces,
 )
 
 Note = Callable[[str], None]
@@ -66,14 +63,12 @@ class HostObserver:
         """
         self._cgroup_root = cgroup_root
         self._roots = roots or HostRoots()
-        self._exports = ExportPaths(run) if run else None
-        self._run = run
+        self._tags = SocketTags(run, self._roots.proc) if run else None
         self._named: dict[str, str] = {}
         self._namespaces: dict[str, Sequence[str]] = {}
         self._tree: CgroupTree | None = None
         self._reader: CounterReader | None = None
         self._groups = MachineGroups(self._roots)
-        self._peers = SocketPeers(self._roots.proc)
         self._delays = TaskDelay(self._roots.proc)
         self._processes = ProcessEvents()
         self._blocks = BlockEvents()
@@ -114,7 +109,10 @@ class HostObserver:
         self._look_at_groups(domains, notes.append, changed=changed)
         vms = self._join(domains)
         streams = self._read_streams(vms, notes.append)
-        streams = self._tag(vms, streams, notes.append, changed=changed)
+        if self._tags is not None:
+            streams = self._tags.tagged(
+                self._tree, vms, streams, self._namespaces, notes.append, changed=changed
+            )
         return Inventory(
             self._tree,
             domains.uri or None,
@@ -191,9 +189,7 @@ class HostObserver:
         version, found = self._joined_from
         if version != domains.version or found is not self._groups.found:
             groups = self._groups.found if domains.runs_here else []
-            vms = with_named(with_groups(domains.vms, groups), self._named)
-            vms = with_namespaces(vms, self._namespaces)
-            self._vms = sorted(vms, key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
+            self._vms = joined(domains.vms, groups, self._named, self._namespaces)
             self._joined_from = (domains.version, self._groups.found)
             if self._reader is not None:
                 self._reader.keep({vm.cgroup for vm in self._vms if vm.cgroup})
@@ -213,16 +209,3 @@ class HostObserver:
             streams += last[2]
         self._streams = kept
         return streams
-
-    def _tag(self, vms: Sequence[Vm], streams: list[Stream], note: Note, *, changed: bool) -> list[Stream]:
-        if self._exports is None or self._run is None:
-            return streams
-        connected: Mapping[str, set[bytes]] = {}
-        if self._tree is not None and self._run.is_dir():
-            by_disk = {s.vm for s in streams if s.disk and self._exports.tenant_of_source(s.disk.source)}
-            cgroups = [vm.cgroup for vm in vms if vm.cgroup and vm.name not in by_disk]
-            connected = self._peers.paths_of(
-                self._tree, cgroups, self._exports.is_export, changed=changed, note=note
-            )
-        cgroup_of = {vm.name: vm.cgroup for vm in vms}
-        return tagged(streams, self._exports, connected, self._namespaces, cgroup_of, note)

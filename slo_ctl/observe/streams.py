@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.cgroup import ByDevice, CgroupTree, read_counters, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
-from slo_ctl.host.processes import qemu_in
+from slo_ctl.host.processes import SocketPeers, qemu_in
 from slo_ctl.model import Disk, FoundBy, Stream, Tenant, Vm, VmState
 
 Note = Callable[[str], None]
@@ -102,6 +104,36 @@ def _by_source(stream: Stream, exports: ExportPaths) -> Stream:
     return Stream(stream.vm, stream.disk, stream.cgroup, stream.device, stream.counters, tenant)
 
 
+class SocketTags:
+    """The namespaces of emulated SSDs that streams are stored on, with those that sockets lead to."""
+
+    def __init__(self, run: Path, proc: Path) -> None:
+        self._run = run
+        self._exports = ExportPaths(run)
+        self._peers = SocketPeers(proc)
+
+    def tagged(
+        self,
+        tree: CgroupTree | None,
+        vms: Sequence[Vm],
+        streams: Sequence[Stream],
+        namespaces: Mapping[str, Sequence[str]],
+        note: Note,
+        *,
+        changed: bool = True,
+    ) -> list[Stream]:
+        """As `tagged`; unless `changed`, the connections of the last time are taken for those of now."""
+        connected: Mapping[str, set[bytes]] = {}
+        if tree is not None and self._run.is_dir():
+            by_disk = {s.vm for s in streams if s.disk and self._exports.tenant_of_source(s.disk.source)}
+            cgroups = [vm.cgroup for vm in vms if vm.cgroup and vm.name not in by_disk]
+            connected = self._peers.paths_of(
+                tree, cgroups, self._exports.is_export, changed=changed, note=note
+            )
+        cgroup_of = {vm.name: vm.cgroup for vm in vms}
+        return tagged(streams, self._exports, connected, namespaces, cgroup_of, note)
+
+
 _WITH_DEVICE = frozenset({"block", "file"})
 """Kinds of disk whose source is a path on a block device of the host."""
 
@@ -186,29 +218,27 @@ def with_groups(vms: Iterable[Vm], groups: Iterable[MachineGroup]) -> list[Vm]:
     ]
 
 
-def with_named(vms: Sequence[Vm], cgroups: Mapping[str, str] | Iterable[str]) -> list[Vm]:
+def with_named(vms: Sequence[Vm], cgroups: Mapping[str, str]) -> list[Vm]:
     """`vms`, and one for each cgroup that the operator named and that is not a VM's already.
 
-    With names where they are given, else each goes by its path. A VM of libvirt's with that name keeps it.
-    One that is only known by its cgroup's name goes by its path where another has that name as well: the
-    SLO of the operator's VM must not be applied to another one.
+    A VM of libvirt's with that name keeps it. One that is only known by its cgroup's name goes by its path
+    where another has that name as well: the SLO of the operator's VM must not be applied to another one.
     """
     count = Counter(vm.name for vm in vms)
-    given = cgroups if isinstance(cgroups, Mapping) else {}
     vms = [
         replace(vm, name=vm.cgroup)
         if vm.found_by is FoundBy.CGROUP_NAME
         and vm.cgroup is not None
-        and (count[vm.name] > 1 or given.get(vm.name, vm.cgroup) != vm.cgroup)
+        and (count[vm.name] > 1 or cgroups.get(vm.name, vm.cgroup) != vm.cgroup)
         else vm
         for vm in vms
     ]
     known, names = {vm.cgroup for vm in vms}, {vm.name for vm in vms}
-    if isinstance(cgroups, Mapping):
-        named = {name: cgroup for name, cgroup in cgroups.items() if name not in names}
-    else:
-        named = {cgroup: cgroup for cgroup in cgroups}
-    own = [Vm(name, FoundBy.OPTION, cgroup=cgroup) for name, cgroup in named.items() if cgroup not in known]
+    own = [
+        Vm(name, FoundBy.OPTION, cgroup=cgroup)
+        for name, cgroup in cgroups.items()
+        if name not in names and cgroup not in known
+    ]
     return [*vms, *own]
 
 
@@ -216,6 +246,17 @@ def with_namespaces(vms: Sequence[Vm], names: Iterable[str]) -> list[Vm]:
     """`vms`, and those that the operator named by the namespaces of emulated devices that they use."""
     known = {vm.name for vm in vms}
     return [*vms, *(Vm(name, FoundBy.OPTION) for name in names if name not in known)]
+
+
+def joined(
+    vms: Iterable[Vm],
+    groups: Iterable[MachineGroup],
+    named: Mapping[str, str],
+    namespaces: Iterable[str],
+) -> list[Vm]:
+    """All VMs: libvirt's with their cgroups, those of other cgroups, and those that the operator named."""
+    found = with_namespaces(with_named(with_groups(vms, groups), named), namespaces)
+    return sorted(found, key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
 
 
 def with_devices(vm: Vm, roots: HostRoots, note: Note) -> Vm:
@@ -260,6 +301,8 @@ def streams_from(vm: Vm, counted: ByDevice) -> list[Stream]:
     return streams
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
 # One look at the host: its VMs and their streams, and what could not be seen.
 
 
@@ -280,25 +323,32 @@ class Inventory:
 def read_inventory(
     tree: CgroupTree | None,
     libvirt: LibvirtHost | None,
-    named_cgroups: Mapping[str, str] | Iterable[str] = (),
+    named: Mapping[str, str] = _NONE,
     roots: HostRoots | None = None,
+    *,
+    namespaces: Mapping[str, Sequence[str]] = _NONE,
+    run: Path | None = None,
 ) -> Inventory:
     """Scan the host. VMs of a remote libvirt are listed without cgroups and devices.
 
-    `named_cgroups` are VMs without libvirt: cgroups by name, or cgroups that go by their own path.
+    `named` and `namespaces` are as for `HostObserver.configure`; `run` is the folder with the sockets of
+    emulated devices.
     """
     roots = roots or HostRoots()
     notes: list[str] = []
-    vms = libvirt.vms(notes.append) if libvirt else []
+    found = libvirt.vms(notes.append) if libvirt else []
+    groups = MachineGroups(roots)
     if libvirt is None or libvirt.runs_here:
-        vms = [with_devices(vm, roots, notes.append) for vm in vms]
-        groups = MachineGroups(roots)
+        found = [with_devices(vm, roots, notes.append) for vm in found]
         if tree:
             groups.observe(tree)
         notes += groups.notes
-        vms = with_groups(vms, groups.found)
-    vms = sorted(with_named(vms, named_cgroups), key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
+    vms = joined(found, groups.found, named, namespaces)
     streams = [stream for vm in vms for stream in streams_of(vm, tree, notes.append)]
+    if run is not None:
+        streams = SocketTags(run, roots.proc).tagged(tree, vms, streams, namespaces, notes.append)
+        place = {(vm.name, vm.cgroup): number for number, vm in enumerate(vms)}
+        streams.sort(key=lambda each: place[each.vm, each.cgroup])
     return Inventory(
         tree, libvirt.uri if libvirt else None, tuple(vms), tuple(streams), tuple(dict.fromkeys(notes))
     )

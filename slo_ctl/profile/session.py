@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -15,14 +14,14 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
 from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
 from slo_ctl.model import Setting
 from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of
 from slo_ctl.profile.consent import in_use, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, Surroundings, identify
-from slo_ctl.profile.store import Conditioning, Found, Profile, ProfileStore, rows
+from slo_ctl.profile.store import Conditioning, Found, Measured, Profile, ProfileStore, now_text, rows
 from slo_ctl.profile.sweep import Ended, Plan, StoppingRule, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
@@ -244,17 +243,9 @@ class Request:
     """Measure again even where a valid profile could be refined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A profile, and how the session went."""
-
-    profile: Profile
-    interrupted: bool
-
-
 def profile_target(
     request: Request, around: Surroundings, store: ProfileStore, progress: ProgressSink
-) -> Outcome:
+) -> Measured[Profile]:
     """Profile a target; what was measured is kept in `store` after every size and at the end, however it
     ends.
 
@@ -273,19 +264,18 @@ class _Session:
         self._progress = progress
         self._opened = opened
 
-    def run(self, begun: Profile) -> Outcome:
+    def run(self, begun: Profile) -> Measured[Profile]:
         profile = begun
 
         def keep(measurements: Sequence[Measurement]) -> None:
             nonlocal profile
             if len(measurements) == len(profile.measurement):
                 return
-            profile = profile.model_copy(update={"measurement": rows(measurements), "updated": now_text()})
-            self._store.save(profile)
+            profile = self._store.keep(profile, measurement=rows(measurements))
 
         plan = plan_for(self._request, begun, self._opened.sizes_bytes, self._opened.directions)
         if is_precise(plan, begun, self._progress):
-            return Outcome(begun, False)
+            return Measured(begun, False)
         try:
             profile = profile.model_copy(update={"conditioning": self._prepared(profile.conditioning)})
             session = measure(plan, self._opened.fio, begun.measurements(), self._progress, keep)
@@ -294,7 +284,7 @@ class _Session:
         profile = ended_profile(profile, begun, session.ended)
         if profile.measurement:
             self._store.save(profile)
-        return Outcome(profile, session.ended is Ended.INTERRUPTED)
+        return Measured(profile, session.ended is Ended.INTERRUPTED)
 
     def _prepared(self, before: Conditioning) -> Conditioning:
         return self._opened.prepare(self._request.precondition, before, self._progress)
@@ -345,18 +335,9 @@ def begin_profile(
         queue_depth=request.queue_depth,
         intervals=intervals,
     )
-    found = None if request.fresh else store.find(identity)
-    if found is None:
+    before = store.begin(empty, request.fresh, progress)
+    if before is None:
         return empty
-    if found.stale:
-        progress.note(f"the stored profile is {found.stale}; measuring again")
-        return empty
-    before = found.profile
-    options = {
-        "--file-size": (before.span_bytes, span),
-        "--queue-depth": (before.queue_depth, request.queue_depth),
-    }
-    check_options(f"the stored profile of {request.target}", options, "refine")
     done = {row.size_bytes for row in before.measurement}
     progress.note(f"refining a profile of {len(before.measurement)} tests of {len(done)} sizes")
     return before.model_copy(
@@ -368,24 +349,9 @@ def begin_profile(
     )
 
 
-def check_options(stored: str, options: Mapping[str, tuple[int, int]], to_go_on: str) -> None:
-    """Raise UserError for the first option with which something was measured otherwise than is wanted now."""
-    for name, (was, wanted) in options.items():
-        if was != wanted:
-            raise UserError(
-                f"{stored} was measured with {name} {was}, not {wanted}",
-                f"give {name} {was} to {to_go_on} it, or --fresh to replace it",
-            )
-
-
 def identify_target(request_target: str, around: Surroundings) -> Identity:
     """The identity of a target that is not touched, and need not be there if it is an NBD export."""
     return identify(find_target(request_target, connect=False), around)
-
-
-def now_text() -> str:
-    """The time, as profiles state it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 # What suits a block device: its facts and its stored profile put together with what the SLOs need.
@@ -414,7 +380,7 @@ class Suited:
 
 def suited(facts: DeviceFacts, needs: Needs, found: Found | None, given: str | None = None) -> Suited:
     """The choice for a device; `given` is a scheduler that the operator wants."""
-    valid = found.profile if found is not None and not found.stale else None
+    valid = found.record if found is not None and not found.stale else None
     choice = (
         choose(facts, needs, None, given=given)
         if valid is None

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.decide.profile_fit import Analysis, Fit, Interval, analyse
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
+from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.drives.record import DeviceRecord
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import ACCESSES, Access, Measurement
@@ -36,9 +38,16 @@ class Stored(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    format_version: Literal[1] = 1
     identity: Identity
+    target: str
+    created: str
+    """ISO 8601, UTC."""
     updated: str
     """ISO 8601, UTC."""
+    span_bytes: int = Field(gt=0)
+    """The part of the target that was accessed: short distances make random accesses faster."""
+    queue_depth: int = Field(ge=1)
 
 
 R = TypeVar("R", bound=Stored)
@@ -48,19 +57,65 @@ R = TypeVar("R", bound=Stored)
 class FoundRecord(Generic[R]):
     """A stored record of a device, and whether it is valid."""
 
-    profile: R
+    record: R
     path: Path
     age_s: float
     stale: str
     """Why it does not hold any more; empty: it does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured(Generic[R]):
+    """What was measured of a device, and how the session went."""
+
+    record: R
+    interrupted: bool
+
+
+def now_text() -> str:
+    """The time, as records state it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 class RecordStore(Generic[R]):
     """Everything of one kind, in one folder."""
 
-    def __init__(self, folder: Path, model: type[R]) -> None:
+    def __init__(self, folder: Path, model: type[R], what: str, span_option: str) -> None:
+        """`what` a record is called; `span_option` sets its `span_bytes`."""
         self.folder = folder
         self._model = model
+        self._what = what
+        self._span_option = span_option
+
+    def begin(self, empty: R, fresh: bool, progress: ProgressSink) -> R | None:
+        """The stored record to continue with, measured like `empty`; None to begin with `empty`.
+
+        Raises UserError for one that was measured otherwise, unless `fresh`.
+        """
+        found = None if fresh else self.find(empty.identity)
+        if found is None:
+            return None
+        if found.stale:
+            progress.note(f"the stored {self._what} is {found.stale}; measuring again")
+            return None
+        before = found.record
+        for option, was, wanted in (
+            (self._span_option, before.span_bytes, empty.span_bytes),
+            ("--queue-depth", before.queue_depth, empty.queue_depth),
+        ):
+            if was != wanted:
+                raise UserError(
+                    f"the stored {self._what} of {empty.target} was measured with {option} {was}, "
+                    f"not {wanted}",
+                    f"give {option} {was} to continue it, or --fresh to replace it",
+                )
+        return before
+
+    def keep(self, record: R, **update: Any) -> R:
+        """The record with what was measured now; on disk."""
+        record = record.model_copy(update={**update, "updated": now_text()})
+        self.save(record)
+        return record
 
     def path(self, identity: Identity) -> Path:
         """Where what is stored of this identity is, or would be."""
@@ -168,13 +223,6 @@ class NodeShare(BaseModel):
 class Profile(Stored):
     """Measurements of one device; grows with every session."""
 
-    format_version: Literal[1] = 1
-    target: str
-    created: str
-    """ISO 8601, UTC."""
-    span_bytes: int = Field(gt=0)
-    """The part of the target that was accessed: short distances make random accesses faster."""
-    queue_depth: int = Field(ge=1)
     intervals: tuple[Interval, ...] = Field(min_length=1)
     conditioning: Conditioning = Conditioning()
     stopped: str = ""
@@ -232,7 +280,7 @@ class ProfileStore(RecordStore[Profile]):
     """Every profile in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, Profile)
+        super().__init__(folder, Profile, "profile", "--file-size")
 
     def of_device(self, number: DeviceNumber, around: Surroundings) -> Found | None:
         """The best profile of a block device: of itself rather than of a file on it, the valid before the
@@ -250,7 +298,7 @@ class ProfileStore(RecordStore[Profile]):
                 found.append(self.compared(path, as_measured))
         return min(
             found,
-            key=lambda each: (bool(each.stale), each.profile.identity.place != BLOCK_DEVICE, each.age_s),
+            key=lambda each: (bool(each.stale), each.record.identity.place != BLOCK_DEVICE, each.age_s),
             default=None,
         )
 

@@ -20,7 +20,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.profile_fit import SECTOR_BYTES
+from slo_ctl.decide.request_sizes import SECTOR_BYTES
 
 _DEVICES = Path("/dev")
 MADE_FILE = ".slo-ctl-profile"

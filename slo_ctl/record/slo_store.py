@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -12,15 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.model.slo import (
-    CLASS_KEY,
-    GROUP_KEY,
-    SloError,
-    SloFields,
-    SloUpdate,
-    check_fields,
-    check_vm_name,
-)
+from slo_ctl.model.slo import SloEntry, SloError, SloUpdate, check_fields, check_vm_name
 
 
 class _File(BaseModel):
@@ -32,45 +23,23 @@ class _File(BaseModel):
     groups: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSlos:
-    """SLO fields set, by VM."""
+StoredSlos = Mapping[str, SloEntry]
+"""What is set, by VM; those with nothing set are not in it."""
 
-    fields: dict[str, SloFields] = field(default_factory=dict)
-    classes: dict[str, str] = field(default_factory=dict)
-    groups: dict[str, str] = field(default_factory=dict)
 
-    def __contains__(self, vm: str) -> bool:
-        return vm in self.fields or vm in self.classes or vm in self.groups
-
-    @property
-    def vms(self) -> list[str]:
-        """VMs with any field, class or group set."""
-        return sorted({*self.fields, *self.classes, *self.groups})
-
-    def changed(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
-        """After a change of these VMs. Raises UserError when fields contradict each other."""
-        fields, named = dict(self.fields), {CLASS_KEY: dict(self.classes), GROUP_KEY: dict(self.groups)}
-        for vm in vms:
-            before = fields.pop(vm, {})
-            after = {name: value for name, value in before.items() if name not in change.unset}
-            after |= change.fields
-            try:
-                check_fields(after)
-            except SloError as error:
-                raise UserError(f"VM {vm}: {error.message}", error.hint) from None
-            if after:
-                fields[vm] = after
-            for key, by_vm in named.items():
-                if key in change.chosen:
-                    by_vm[vm] = change.chosen[key]
-                elif key in change.unset:
-                    by_vm.pop(vm, None)
-        return StoredSlos(fields, named[CLASS_KEY], named[GROUP_KEY])
+def updated(slos: StoredSlos, vms: Collection[str], update: SloUpdate) -> StoredSlos:
+    """After a change of these VMs. Raises UserError when fields contradict each other."""
+    after = dict(slos)
+    for vm in vms:
+        try:
+            after[vm] = update.applied_to(slos.get(vm, SloEntry()))
+        except SloError as error:
+            raise UserError(f"VM {vm}: {error.message}", error.hint) from None
+    return {vm: entry for vm, entry in after.items() if entry.sets}
 
 
 class SloStore:
-    """Some fields of an SLO for each of some VMs. Every method raises UserError on a damaged file, or none
+    """What `vm set` has set, by VM, for any thread. Every method raises UserError on a damaged file, or none
     that can be read or written; the file is then left as it is.
     """
 
@@ -82,30 +51,45 @@ class SloStore:
             repair="restore it, or move it away to start without the SLOs of `slo-ctl vm set`",
             mode=0o644,
         )
+        self._known: tuple[tuple[int, int, int] | None, StoredSlos] | None = None
+        """Identity of the file, and what was read of it or written to it."""
 
     def read(self) -> StoredSlos:
-        """All that is set. A file that is not there sets nothing."""
+        """All that is set; from memory while the file is as it was. A file that is not there sets nothing."""
+        now, known = self._identity(), self._known
+        if now is not None and known is not None and known[0] == now:
+            return known[1]
         file = self._store.read()
-        if file is None:
-            return StoredSlos()
         try:
-            for fields in file.vms.values():
+            for fields in file.vms.values() if file is not None else ():
                 check_fields(fields)
         except SloError as error:
             raise self._store.damaged(error.message) from None
-        return StoredSlos(file.vms, file.classes, file.groups)
+        slos = {} if file is None else _entries(file)
+        self._known = now, slos
+        return slos
 
-    def change(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
+    def change(
+        self,
+        vms: Collection[str],
+        update: SloUpdate,
+        check: Callable[[StoredSlos, StoredSlos], None] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> StoredSlos:
         """Change the SLOs of all these VMs, or raise UserError and change none. What is set afterwards.
 
-        Unsetting a field that is not set is not an error.
+        `check` sees what is set before and afterwards, and raises UserError to refuse the change. With
+        `dry_run` nothing is written. Unsetting a field that is not set is not an error.
         """
         for vm in vms:
             check_vm_name(vm)
-        with self.locked():
+        with nullcontext() if dry_run else self.locked():
             before = self.read()
-            after = before.changed(vms, change)
-            if after != before:
+            after = updated(before, vms, update)
+            if check is not None:
+                check(before, after)
+            if after != before and not dry_run:
                 self._write(after)
         return after
 
@@ -116,11 +100,25 @@ class SloStore:
             yield
 
     def _write(self, slos: StoredSlos) -> None:
+        vms = sorted(slos)
         self._store.write(
             _File(
                 format_version=1,
-                vms=dict(sorted(slos.fields.items())),
-                classes=dict(sorted(slos.classes.items())),
-                groups=dict(sorted(slos.groups.items())),
+                vms={vm: slos[vm].fields for vm in vms if slos[vm].fields},
+                classes={vm: name for vm in vms if (name := slos[vm].class_name) is not None},
+                groups={vm: name for vm in vms if (name := slos[vm].group_name) is not None},
             )
         )
+        self._known = self._identity(), slos
+
+    def _identity(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _entries(file: _File) -> StoredSlos:
+    vms = sorted({*file.vms, *file.classes, *file.groups})
+    return {vm: SloEntry(file.vms.get(vm, {}), file.classes.get(vm), file.groups.get(vm)) for vm in vms}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,10 @@ from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slo_ctl.decide.slo_sources import ResolvedSlo
     from slo_ctl.model import DeviceNumber, Stream, Vm
     from slo_ctl.model.mapping import NamespaceMapping, Step
     from slo_ctl.model.nvme import NvmeDevice
-    from slo_ctl.model.slo import SloFields
+    from slo_ctl.model.slo import ResolvedSlo, SloBySource
     from slo_ctl.observe.streams import Inventory
 
 FORMAT_VERSION = 1
@@ -173,8 +172,8 @@ def print_vm(
 
 def slo_line(resolved: ResolvedSlo) -> str:
     """`class gold (vm set), weight 3 (class gold (slo-ctl.toml:3)), max_iops 500 (metadata)`."""
-    chosen = [f"class {resolved.class_name} ({resolved.class_source})"] if resolved.class_name else []
-    chosen += [f"group {resolved.group_name} ({resolved.group_source})"] if resolved.group_name else []
+    named = ((CLASS_KEY, resolved.class_name), (GROUP_KEY, resolved.group_name))
+    chosen = [f"{key} {name} ({resolved.sources[key]})" for key, name in named if name is not None]
     fields = [
         f"{KEY_OF[field]} {_field_cell(field, getattr(resolved.slo, field))} ({resolved.sources[field]})"
         for field in FIELD_NAMES
@@ -201,7 +200,7 @@ def _field_cell(field: str, value: float | None) -> str:
 def slo_json(
     name: str,
     resolved: ResolvedSlo,
-    by_source: Mapping[str, SloFields] | None,
+    by_source: SloBySource | None,
     vm: Vm | None,
     streams: Sequence[Stream],
 ) -> dict[str, Any]:
@@ -210,18 +209,18 @@ def slo_json(
         "format_version": FORMAT_VERSION,
         "vm": name,
         "slo": asdict(resolved.slo),
-        "source": resolved.source,
-        "sources": resolved.sources,
+        "source": resolved.slo_source,
+        "sources": {name: place for name, place in resolved.sources.items() if name in FIELD_NAMES},
         "class": resolved.class_name,
-        "class_source": resolved.class_source or None,
+        "class_source": resolved.sources.get(CLASS_KEY),
         "group": resolved.group_name,
-        "group_source": resolved.group_source or None,
+        "group_source": resolved.sources.get(GROUP_KEY),
         "conflicts": list(resolved.conflicts),
     }
     if by_source is None:
         return value
     return value | {
-        "by_source": {source: dict(fields) for source, fields in by_source.items()},
+        "by_source": {source: entry.fields for source, entry in by_source.items() if entry.fields},
         "state": vm.state.value if vm else None,
         "found_by": vm.found_by.value if vm else None,
         "disks": _disks_json(vm) if vm else [],
@@ -234,8 +233,8 @@ def _slo_table(resolved: ResolvedSlo) -> Table:
     for heading in ("SLO", "VALUE", "SOURCE"):
         table.add_column(heading, justify="right" if heading == "VALUE" else "left", overflow="fold")
     for cells in (
-        (CLASS_KEY, resolved.class_name, resolved.class_source),
-        (GROUP_KEY, resolved.group_name, resolved.group_source),
+        (CLASS_KEY, resolved.class_name, resolved.sources.get(CLASS_KEY)),
+        (GROUP_KEY, resolved.group_name, resolved.sources.get(GROUP_KEY)),
     ):
         if cells[1] is not None:
             table.add_row(*(Text(printable(cell or "")) for cell in cells))

@@ -19,7 +19,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.systemd import LATENCY_TARGET, NOT_SET, WEIGHT, Entries, SystemBus, SystemdActuator
-from slo_ctl.decide.levers import unit_of
+from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
 from slo_ctl.model.decision import ActError

@@ -60,7 +60,7 @@ class FakeController:
     def slo(self, vm: str) -> VmSlo:
         if vm != "web/1":
             raise RefusalError(f"there is no VM {vm}", "see `vm list`", HTTPStatus.NOT_FOUND)
-        return VmSlo(vm, Slo(**self.fields), "vm set", self.fields)
+        return VmSlo(Slo(**self.fields), "vm set", vm=vm, vm_set=self.fields)
 
     def change_slos(
         self,

@@ -36,5 +36,5 @@ def test_every_benchmark_imports_checkout_first(script: Path) -> None:
             modules.append(node.module or "")
         elif isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
-    ours = ("checkout", "slo_ctl", "ftl_emul", "traces", "fsim", "daemon_sim")
+    ours = ("checkout", "slo_ctl", "ftl_emul", "traces", "fsim", "lab", "daemon_sim")
     assert [name for name in modules if name.partition(".")[0] in ours][:1] == ["checkout"]

@@ -77,14 +77,6 @@ def test_errors_are_one_line(words: list[str], said: str, capsys: pytest.Capture
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--allocator", "ext,reiser"], ["--trim", "--allocator=ext,reiser"]])
-def test_replay_names_the_command_that_compares_allocators(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert app.run(["replay", *words]) == 2
-    assert "hint: slo-ctl fsim ext,reiser [OPTIONS]" in capsys.readouterr().err
-
-
 def test_a_trace_without_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("128166372003061629,host,0,Read,0,65536,100\n")

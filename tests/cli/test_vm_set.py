@@ -39,7 +39,7 @@ def vm(root: Path, *words: str) -> int:
 
 
 def stored(root: Path) -> dict[str, dict[str, float]]:
-    return SloStore(DaemonPlaces(root).slos).read().fields
+    return {vm: entry.fields for vm, entry in SloStore(DaemonPlaces(root).slos).read().items()}
 
 
 def test_slo_is_set_shown_and_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_vm_set_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> N
         (("set", "web", "read_iops_sec=50"), "limits one direction only", "limit both with max"),
         (("set", "wbe", "weight=1", "--dry-run"), "there is no VM wbe", "--force"),
         (("set", "web", "min=200,max=100", "--dry-run"), "min_iops=200 is more than max_iops=100", "lower"),
-        (("set", "wbe", "weight=1"), "there is no VM wbe: there are web", "did you mean web?"),
+        (("set", "wbe", "weight=1"), "there is no VM wbe", "did you mean web?"),
         (("show", "wbe"), "there is no VM wbe", "did you mean web?"),
         (("unset", "web"), "VM web has no SLO set with `vm set`", "vm show web"),
         (("unset", "web", "wieght"), "wieght is not a field", "did you mean weight?"),
@@ -267,6 +267,11 @@ def test_a_damaged_store_is_kept(root: Path, capsys: pytest.CaptureFixture[str])
     assert (root / "promises.json").read_text() == "{"
 
 
+def slo_reply(vm: str, **more: Any) -> dict[str, Any]:
+    """The SLO of a VM as the daemon replies it."""
+    return {"vm": vm, "slo": {"weight": 1.0}, "slo_source": "default", **more}
+
+
 class FakeDaemon:
     """Answers as the API does, and remembers what it was asked."""
 
@@ -280,7 +285,8 @@ class FakeDaemon:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
                 fake.asked.append((self.command, self.path, body))
-                status, reply = fake.answers.get(self.command, (200, {}))
+                reply = {"vms": [slo_reply(vm) for vm in body["vms"]]} if body else {}
+                status, reply = fake.answers.get(self.command, (200, reply))
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(json.dumps({"format_version": 1, **reply}).encode())
@@ -344,19 +350,26 @@ def test_running_daemon_is_used(root: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_dry_run_asks_the_daemon(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with daemon(root) as fake:
-        fake.answers["PATCH"] = (200, {"vms": [{"vm": "web", "notes": ["overcommitted"]}]})
+        slo, sources = {"weight": 1.0, "min_iops": 500.0}, {"weight": "default", "min_iops": "vm set"}
+        reply = slo_reply("web", slo=slo, sources=sources, conflicts=["a conflict"], notes=["overcommitted"])
+        fake.answers["PATCH"] = (200, {"vms": [reply]})
         assert vm(root, "set", "web", "min=500", "--dry-run") == 0
         assert fake.asked[0][2]["dry_run"] is True
         shown = capsys.readouterr()
         assert "web: dry run, nothing changed, the daemon would accept it" in shown.out
-        assert (
-            "effective SLO would be: weight 1 (config slo-ctl.toml:6), min_iops 500 IOPS (vm set)"
-            in shown.out
-        )
+        assert "effective SLO would be: weight 1 (default), min_iops 500 IOPS (vm set)" in shown.out
+        assert "conflict: a conflict" in shown.err
         assert "note: overcommitted" in shown.err
         fake.answers["PATCH"] = (409, {"error": {"message": "above what ssd0 can do", "hint": "--force"}})
         assert vm(root, "set", "web", "min=1e9", "--dry-run") == 2
     assert stored(root) == {}
+
+
+def test_a_reply_that_is_not_an_slo_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with daemon(root) as fake:
+        fake.answers["PATCH"] = (200, {"vms": [{"vm": "web"}]})
+        assert vm(root, "set", "web", "min=500") == 2
+    assert "[0].slo: Field required" in capsys.readouterr().err
 
 
 def test_refusal_of_the_daemon_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

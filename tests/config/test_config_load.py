@@ -18,6 +18,7 @@ from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.host.cgroup import DEFAULT_ROOT
 from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.model import ShareBy, Slo
+from slo_ctl.model.slo import SloEntry
 
 FULL = """\
 [daemon]
@@ -131,7 +132,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:36", "auto"),
     )
     (web,) = config.vms.values()
-    assert web.slo_fields == {
+    assert web.slo.fields == {
         "weight": 3.0,
         "min_iops": 100.0,
         "max_iops": 5000.0,
@@ -139,8 +140,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         "p99_latency_us": 5000.0,
     }
     assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:40")
-    assert web.field_sources["weight"] == "slo-ctl.toml:42"
-    assert web.by_source()["config slo-ctl.toml:43"] == {"min_iops": 100.0}
+    assert web.slo_sources["weight"] == "slo-ctl.toml:42"
+    assert web.by_source()["config slo-ctl.toml:43"] == SloEntry({"min_iops": 100.0})
     assert config.files == (tmp_path / "slo-ctl.toml",)
     assert config.notes == ()
 
@@ -157,9 +158,9 @@ def test_later_files_override_key_by_key(tmp_path: Path) -> None:
     assert config.daemon == DaemonConfig(epoch_s=3.0, policy="static")
     assert list(config.vms) == ["web", "db"]
     web = config.vms["web"]
-    assert web.slo_fields == {"weight": 3.0, "min_iops": 5.0}
+    assert web.slo.fields == {"weight": 3.0, "min_iops": 5.0}
     assert web.source == "slo-ctl.toml:4"
-    assert web.field_sources == {"weight": "conf.d/b.toml:5", "min_iops": "conf.d/a.toml:4"}
+    assert web.slo_sources == {"weight": "conf.d/b.toml:5", "min_iops": "conf.d/a.toml:4"}
     assert config.notes == (
         "vm web: weight: 2 in conf.d/a.toml:3 overrides 1 in slo-ctl.toml:5",
         "vm web: weight: 3 in conf.d/b.toml:5 overrides 2 in conf.d/a.toml:3",
@@ -176,9 +177,9 @@ def test_classes_and_synonyms_are_accepted(tmp_path: Path) -> None:
         )
     )
     web, db, gold = config.vms["web"], config.vms["db"], config.classes["gold"]
-    assert (web.class_name, web.class_source) == ("gold", "slo-ctl.toml:2")
-    assert web.slo_fields == {"max_iops": 2500.0}
-    assert db.slo_fields == {"max_iops": 1000.0, "max_bandwidth_bytes_s": 2.0**20}
+    assert (web.slo.class_name, web.slo_sources["class"]) == ("gold", "slo-ctl.toml:2")
+    assert web.slo.fields == {"max_iops": 2500.0}
+    assert db.slo.fields == {"max_iops": 1000.0, "max_bandwidth_bytes_s": 2.0**20}
     assert gold.fields == {"weight": 4.0, "min_iops": 1000.0}
     assert gold.field_sources == {"weight": "conf.d/b.toml:2", "min_iops": "conf.d/a.toml:3"}
     assert config.notes == ("class gold: weight: 4 in conf.d/b.toml:2 overrides 3 in conf.d/a.toml:2",)

@@ -27,9 +27,9 @@ def test_example_of_the_docs_loads(tmp_path: Path) -> None:
     (tmp_path / "slo-ctl.toml").write_text(block("toml"))
     config = load(tmp_path)
     assert list(config.vms) == ["web", "batch"]
-    assert config.vms["web"].group_name == "shop"
+    assert config.vms["web"].slo.group_name == "shop"
     assert config.groups["shop"].fields == {"max_iops": 8000.0}
-    assert config.vms["batch"].class_name == "bulk"
+    assert config.vms["batch"].slo.class_name == "bulk"
     assert [device.path for device in config.devices] == ["/dev/loop0"]
 
 

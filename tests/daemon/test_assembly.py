@@ -8,7 +8,7 @@ import pytest
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
 from slo_ctl.daemon.status import status_of
-from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
+from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.model import (
     Disk,
     FoundBy,
@@ -24,7 +24,7 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
-from slo_ctl.model.slo import SloGroup
+from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.model.status_json import from_json, to_json
 from slo_ctl.observe.block import StreamWindow
 

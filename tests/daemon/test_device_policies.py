@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from stored_profile import DISK, FLASH, Lines, store_profile
 
-from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState
+from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies
+from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.scheduler import SETTLE_S
 from slo_ctl.drives.record import places
 from slo_ctl.host.cgroup import CgroupTree

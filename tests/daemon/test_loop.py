@@ -31,9 +31,8 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
-from slo_ctl.model.slo import SLO_KEYS, SloUpdate
+from slo_ctl.model.slo import SLO_KEYS, SloEntry, SloUpdate
 from slo_ctl.observe.streams import Inventory
-from slo_ctl.record.slo_store import StoredSlos
 from slo_ctl.show.history import folded_events
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
@@ -121,7 +120,7 @@ def test_missing_vm_is_unknown_vm(tmp_path: Path) -> None:
         with pytest.raises(RefusalError, match="no VM wed") as error:
             daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}))
         assert "web" in error.value.hint
-        with pytest.raises(RefusalError, match="nothing was set"):
+        with pytest.raises(RefusalError, match="no SLO set with `vm set`"):
             daemon.controller.change_slos(["wed"], UNSET)
         assert daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}), force=True)[0].notes
         assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}
@@ -380,8 +379,8 @@ def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
 
 def test_slos_are_resolved_only_after_changes() -> None:
     resolver, config = Resolver(), dataclasses.replace(CONFIG, daemon=DaemonConfig())
-    first = resolver.resolve(["a", "b"], StoredSlos({"a": {"weight": 2.0}}), {}, config)
-    second = resolver.resolve(["a", "b"], StoredSlos({"a": {"weight": 3.0}}), {}, config)
+    first = resolver.resolve(["a", "b"], {"a": SloEntry({"weight": 2.0})}, {}, config)
+    second = resolver.resolve(["a", "b"], {"a": SloEntry({"weight": 3.0})}, {}, config)
     assert second["b"] is first["b"]
     assert (first["a"].slo.weight, second["a"].slo.weight) == (2.0, 3.0)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lab import waf_theory
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
@@ -56,7 +57,7 @@ class PlantVm:
             return 0.995
         u = gc_model.u_at_alpha(alpha, pages_per_block)
         if self.hot is not None:
-            u = min(gc_model.u_at_gc_write_ratio(gc_model.hotcold_lru_waf(alpha, *self.hot) - 1.0), 0.995)
+            u = min(gc_model.u_at_gc_write_ratio(waf_theory.hotcold_lru_waf(alpha, *self.hot) - 1.0), 0.995)
         return min(u, 0.995)
 
 

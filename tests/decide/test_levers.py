@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import Throttle, Wanted, scale_weights, settings_for
+from slo_ctl.decide.device_use import HostState
+from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, scale_weights, settings_for
 from slo_ctl.decide.limit_split import Split, Splits
 from slo_ctl.model import (
     DeviceNumber,
@@ -47,10 +51,24 @@ def values(wanted: Wanted) -> dict[tuple[str, str, str], SettingValue]:
     return {(s.knob.place, s.knob.name, s.knob.device): s.value for s in wanted.settings}
 
 
+def settings_of(
+    vms: Sequence[Vm],
+    slos: Mapping[str, Slo],
+    streams: Sequence[Stream],
+    devices: Mapping[str, DeviceNumber],
+    capabilities: Capabilities,
+    with_slo: Collection[str] | None = None,
+    **more: Any,
+) -> Wanted:
+    """`settings_for`; unless given, every VM has an SLO of its own."""
+    host = HostState(vms, streams, slos, slos if with_slo is None else with_slo)
+    return settings_for(host, ManagedDevices(devices, capabilities, **more))
+
+
 def decide(
     vms: list[Vm], slos: dict[str, Slo], capabilities: Capabilities = PLAIN, streams: tuple[Stream, ...] = ()
 ) -> Wanted:
-    return settings_for(vms, slos, streams, DEVICES, capabilities)
+    return settings_of(vms, slos, streams, DEVICES, capabilities)
 
 
 @given(
@@ -133,7 +151,7 @@ def test_different_parent_cgroups_are_reported() -> None:
 def test_limits_of_a_group_are_on_reads_and_writes_and_add_up() -> None:
     slo = Slo(max_iops=500, max_bandwidth_bytes_s=1 << 20)
     splits = {("a", FAST): Splits(iops=Split(0.8, 0.8))}
-    wanted = settings_for([group("a")], {"a": slo}, (), DEVICES, PLAIN, splits=splits)
+    wanted = settings_of([group("a")], {"a": slo}, (), DEVICES, PLAIN, splits=splits)
     assert values(wanted) == {
         ("/slo/a", "weight", ""): 100,
         ("/slo/a", "read_iops", "7:0"): 400,
@@ -182,7 +200,7 @@ def seen(counters: IoCounters | None, device: DeviceNumber = FAST) -> Stream:
 
 
 def beside(stranger: Vm, *streams: Stream, slos: dict[str, Slo] | None = None) -> Wanted:
-    return settings_for(
+    return settings_of(
         [group("web"), stranger], slos or NAMED, streams, DEVICES, PLAIN, with_slo=frozenset({"web"})
     )
 
@@ -207,7 +225,7 @@ def test_unconfigured_vm_on_a_managed_device_gets_the_default_weight() -> None:
 
 def test_no_settings_without_any_slo() -> None:
     stream = seen(IoCounters(reads=1))
-    wanted = settings_for([STRANGER], NAMED, [stream], DEVICES, PLAIN, with_slo=frozenset())
+    wanted = settings_of([STRANGER], NAMED, [stream], DEVICES, PLAIN, with_slo=frozenset())
     assert not wanted.settings
     assert wanted.backends == {("stranger", "fast"): "cgroup v1 bfq"}
 
@@ -217,7 +235,7 @@ def test_idle_disk_without_slo_is_shown_and_not_touched() -> None:
     wanted = beside(vm)
     assert {s.vm for s in wanted.settings} == {"web"}
     assert wanted.backends["stranger", "fast"] == "libvirt, cgroup v1 bfq"
-    named = settings_for([vm], NAMED, (), DEVICES, PLAIN, with_slo=frozenset({"stranger"}))
+    named = settings_of([vm], NAMED, (), DEVICES, PLAIN, with_slo=frozenset({"stranger"}))
     assert {s.vm for s in named.settings} == {"stranger"}
 
 
@@ -225,7 +243,7 @@ def test_no_mechanism_only_for_slo_fields_in_use() -> None:
     stream = Stream("b", None, "/slo/b", FAST, IoCounters(reads=1))
     vms = [group("a"), Vm("b", FoundBy.CGROUP_NAME, cgroup="/slo/b")]
     slos = {"a": Slo(2), "b": Slo()}
-    wanted = settings_for(vms, slos, [stream], DEVICES, NO_BFQ, with_slo=frozenset({"a"}))
+    wanted = settings_of(vms, slos, [stream], DEVICES, NO_BFQ, with_slo=frozenset({"a"}))
     assert set(wanted.no_mechanism) == {("a", "fast")}
 
 
@@ -249,7 +267,7 @@ def test_throttled_vm_gets_the_tighter_limit() -> None:
 
     def limits(most: float | None) -> dict[tuple[str, str], SettingValue]:
         slos = {"a": Slo(max_iops=most), "web": Slo(max_iops=most)}
-        wanted = settings_for(vms, slos, (), DEVICES, PLAIN, throttles=throttles)
+        wanted = settings_of(vms, slos, (), DEVICES, PLAIN, throttles=throttles)
         reasons = [s.reason for s in wanted.settings if "IOPS for x" in s.reason]
         assert len(reasons) == (0 if most == 200 else 3)
         return {(s.knob.place, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
@@ -270,7 +288,7 @@ def test_limits_of_the_kernel_act_in_steps_and_those_of_qemu_do_not() -> None:
     writes = {("a", FAST): Splits(iops=Split(0.01, 0.0)), ("b", FAST): Splits(iops=Split(0.01, 0.0))}
     throttles = {("a", FAST): Throttle(130, ("b",)).rounded(50.0, 0.0), ("web", FAST): Throttle(130, ("b",))}
     slos = {"a": Slo(max_iops=1000), "web": Slo(), "b": Slo(max_iops=180)}
-    wanted = settings_for(vms, slos, (), DEVICES, can, splits=writes, throttles=throttles)
+    wanted = settings_of(vms, slos, (), DEVICES, can, splits=writes, throttles=throttles)
     limits = {(s.vm, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
     assert limits == {
         ("a", "read_iops"): 2,
@@ -398,7 +416,7 @@ def test_limits_replace_weights_and_minimums_between_namespaces() -> None:
     drives = dict.fromkeys(devices, "nqn")
 
     def lacking() -> dict[tuple[str, str], str]:
-        wanted = settings_for(vms, slos, (), devices, able, drives=drives, by_limits={"nqn"})
+        wanted = settings_of(vms, slos, (), devices, able, drives=drives, by_limits={"nqn"})
         return wanted.no_mechanism
 
     # Each has a namespace of its own: no weight is missed, and the minimum is kept at the other's cost.

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, analyse, draw_points
+from slo_ctl.decide.profile_fit import Analysis, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.decide.scheduler import (
     Character,
     DeviceFacts,

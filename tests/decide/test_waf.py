@@ -11,27 +11,6 @@ from hypothesis import strategies as st
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
 
-ALPHAS = (1.07, 1.10, 1.15, 1.20, 1.30, 1.50, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "expected"), list(zip(ALPHAS, (7.817, 5.678, 4.016, 3.188, 2.364, 1.716, 1.255), strict=True))
-)
-def test_lru_waf_matches_its_formula(alpha: float, expected: float) -> None:
-    assert gc_model.lru_waf(alpha) == pytest.approx(expected, abs=0.0011)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "expected"), list(zip(ALPHAS, (7.386, 5.451, 3.904, 3.119, 2.328, 1.698, 1.247), strict=True))
-)
-def test_greedy_waf_matches_its_formula(alpha: float, expected: float) -> None:
-    assert gc_model.greedy_waf(alpha, 128) == pytest.approx(expected, abs=0.0006)
-
-
-@pytest.mark.parametrize(("alpha", "expected"), [(1.10, 6.038), (1.28, 2.820)])
-def test_hot_and_cold_in_one_lru_pool(alpha: float, expected: float) -> None:
-    assert gc_model.hotcold_lru_waf(alpha, 0.8, 0.2) == pytest.approx(expected, abs=0.0006)
-
 
 @pytest.mark.parametrize(
     ("alpha", "expected", "alpha_hot", "alpha_cold"),
@@ -44,13 +23,6 @@ def test_best_split_of_ops(alpha: float, expected: float, alpha_hot: float, alph
     assert 1.0 + ops_cold / 8000 == pytest.approx(alpha_cold, abs=0.0006)
     total = 0.8 * gc_model.waf(hot.u_at(ops_hot)) + 0.2 * gc_model.waf(cold.u_at(ops_cold))
     assert total == pytest.approx(expected, abs=0.0006)
-
-
-def test_greedy_formula_as_validation_md_writes_it() -> None:
-    alpha, pages = 1.15, 64
-    k = 1.0 + 1.0 / (2 * pages)
-    x0 = 0.5 - pages / alpha * gc_model.lambert_w0(-k * alpha * math.exp(-k * alpha))
-    assert gc_model.greedy_waf(alpha, pages) == pytest.approx(pages / (pages - (x0 - 1.0)))
 
 
 @given(st.floats(-1.0 / math.e, 0.0))
@@ -82,11 +54,9 @@ def test_utilization_out_of_range_is_refused(bad: float) -> None:
 
 def test_parameters_out_of_range_are_refused() -> None:
     for call in (
-        lambda: gc_model.lru_waf(1.0),
-        lambda: gc_model.greedy_waf(math.nan, 128),
         lambda: gc_model.u_at_gc_write_ratio(-1.0),
-        lambda: gc_model.hotcold_lru_waf(0.9, 0.8, 0.2),
-        lambda: gc_model.mixed_lru_waf(1.2, [(0.8, 0.2)]),
+        lambda: gc_model.u_at_alpha(1.0, gc_model.LRU),
+        lambda: gc_model.u_at_alpha(math.nan, 128),
         lambda: gc_model.lambert_w0(-1.0),
         lambda: best_split([Writer(GcCurve(10, 10.0, 128), 1.0, 5)], 4),
     ):

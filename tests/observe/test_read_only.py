@@ -18,7 +18,7 @@ def test_observing_changes_no_file(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     for path in tmp_path.rglob("*"):
         path.chmod(0o500 if path.is_dir() else 0o400)
-    inventory = read_inventory(require_tree(host.root), None, (), host.roots)
+    inventory = read_inventory(require_tree(host.root), None, {}, host.roots)
     assert [vm.name for vm in inventory.vms] == ["web"]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     for path in before:

@@ -85,7 +85,7 @@ def libvirt(*domains: FakeDomain, **options: str) -> LibvirtHost:
 
 def seen(host: FakeHost, *domains: FakeDomain, named: tuple[str, ...] = (), **options: str) -> Inventory:
     connection = libvirt(*domains, **options) if domains else None
-    return read_inventory(require_tree(host.root), connection, named, host.roots)
+    return read_inventory(require_tree(host.root), connection, {each: each for each in named}, host.roots)
 
 
 def only(inventory: Inventory) -> Vm:

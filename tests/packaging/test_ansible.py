@@ -64,9 +64,9 @@ def test_role_writes_the_configuration_of_its_variables(tmp_path: Path) -> None:
     ]
     web, odd = config.with_slo_of("web1"), config.with_slo_of('odd "name"')
     assert web is not None
-    assert (web.class_name, web.group_name) == ("gold", "shop")
+    assert (web.slo.class_name, web.slo.group_name) == ("gold", "shop")
     assert odd is not None
-    assert odd.slo_fields == {"p99_latency_us": 5000.0}
+    assert odd.slo.fields == {"p99_latency_us": 5000.0}
     again = apply(folder, tmp_path, VARIABLES)
     assert "changed=0" in again.stdout, again.stdout
 

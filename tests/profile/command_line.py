@@ -52,3 +52,17 @@ class CommandLine:
         assert first.startswith("slo-ctl: ")
         assert hint.startswith("hint: ")
         return err
+
+
+@pytest.fixture
+def device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """`slo-ctl device`."""
+    return CommandLine(capsys, "device", root=tmp_path / "root")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """An empty directory to be measured."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    return folder

@@ -6,7 +6,8 @@ import pytest
 from made_up import measured
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, analyse, draw_points
+from slo_ctl.decide.profile_fit import analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import SEQ_READ
 from slo_ctl.profile.store import to_agios
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from made_up import measured, true_s
 
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
+from slo_ctl.decide.profile_fit import Fit, analyse
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_points
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, SEQ_READ, Direction
 
 TWO = draw_points(DEFAULT_INTERVALS, 2, 0)

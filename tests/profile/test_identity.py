@@ -134,22 +134,22 @@ def test_a_devices_profile_is_found_by_its_number(around: Surroundings, tmp_path
     store.save(stored(on_it))
     found = store.of_device(number, around)
     assert found is not None
-    assert found.profile.identity == on_it, "better than none"
+    assert found.record.identity == on_it, "better than none"
     own = block_identity(number, BLOCK_DEVICE, around)
     store.save(stored(own.model_copy(update={"kernel": "old"})))
     found = store.of_device(number, around)
     assert found is not None
-    assert found.profile.identity == on_it, "valid before stale"
+    assert found.record.identity == on_it, "valid before stale"
     before = own.model_copy(update={"scheduler": "none"})
     store.save(stored(before))
     found = store.of_device(number, around)
     assert found is not None
-    assert (found.profile.identity, found.stale) == (before, ""), "what it chooses does not make it stale"
+    assert (found.record.identity, found.stale) == (before, ""), "what it chooses does not make it stale"
     store.save(stored(own, "2026-11-01T00:00:00+00:00"))
     (store.folder / "Other-0-0.json").write_text("damaged, and another device's")
     found = store.of_device(number, around)
     assert found is not None
-    assert found.profile.identity == own
+    assert found.record.identity == own
 
 
 def test_identity_of_an_export_needs_no_connection(around: Surroundings) -> None:

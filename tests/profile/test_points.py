@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.decide.profile_fit import (
+from slo_ctl.decide.request_sizes import (
     DEFAULT_INTERVALS,
     Interval,
     all_sizes,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.record import Places
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Access

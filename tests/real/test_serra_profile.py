@@ -21,7 +21,7 @@ from serving import READY_S, make_device, served
 from waiting import until
 from yardstick import Yardstick
 
-from slo_ctl.decide.profile_fit import Interval
+from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.model.measurement import RAND_READ, SEQ_READ, Access
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.target import find_target

@@ -6,36 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.slo_sources import Said, resolve
+from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.model import Slo
-from slo_ctl.model.slo import SloClass
+from slo_ctl.model.slo import SloClass, SloEntry
 
 WEB = "config conf.d/web.toml:4"
 
 
 def test_default_applies_without_any_slo() -> None:
-    resolved = resolve("web", Said({}, {}, {}), Slo(weight=2), {})
-    assert (resolved.slo, resolved.source, resolved.conflicts) == (Slo(weight=2), "default", ())
+    resolved = resolve("web", {}, Slo(weight=2), {})
+    assert (resolved.slo, resolved.slo_source, resolved.conflicts) == (Slo(weight=2), "default", ())
     assert resolved.sources == {"weight": "default"}
 
 
 def test_strongest_source_wins_field_by_field() -> None:
     resolved = resolve(
         "web",
-        Said(
-            {
-                WEB: {"weight": 1.0, "max_iops": 50.0},
-                "metadata": {"weight": 2.0, "min_iops": 5.0},
-                "vm set": {"weight": 3.0},
-            },
-            {},
-            {},
-        ),
+        {
+            WEB: SloEntry({"weight": 1.0, "max_iops": 50.0}),
+            "metadata": SloEntry({"weight": 2.0, "min_iops": 5.0}),
+            "vm set": SloEntry({"weight": 3.0}),
+        },
         Slo(p99_latency_us=5000),
         {},
     )
     assert resolved.slo == Slo(weight=3, min_iops=5, max_iops=50, p99_latency_us=5000)
-    assert resolved.source == f"vm set, metadata, {WEB}"
+    assert resolved.slo_source == f"vm set, metadata, {WEB}"
     assert resolved.sources == {
         "weight": "vm set",
         "min_iops": "metadata",
@@ -50,14 +46,16 @@ def test_strongest_source_wins_field_by_field() -> None:
 
 def test_equal_values_are_no_conflict() -> None:
     assert (
-        resolve("web", Said({WEB: {"weight": 3.0}, "vm set": {"weight": 3.0}}, {}, {}), Slo(), {}).conflicts
+        resolve(
+            "web", {WEB: SloEntry({"weight": 3.0}), "vm set": SloEntry({"weight": 3.0})}, Slo(), {}
+        ).conflicts
         == ()
     )
 
 
 def test_weaker_bound_is_dropped() -> None:
     resolved = resolve(
-        "web", Said({WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, {}, {}), Slo(), {}
+        "web", {WEB: SloEntry({"max_iops": 100.0}), "vm set": SloEntry({"min_iops": 200.0})}, Slo(), {}
     )
     assert resolved.slo == Slo(min_iops=200)
     assert resolved.conflicts == (
@@ -67,7 +65,7 @@ def test_weaker_bound_is_dropped() -> None:
         ),
     )
     resolved = resolve(
-        "web", Said({"vm set": {"max_iops": 100.0}, "metadata": {"min_iops": 200.0}}, {}, {}), Slo(), {}
+        "web", {"vm set": SloEntry({"max_iops": 100.0}), "metadata": SloEntry({"min_iops": 200.0})}, Slo(), {}
     )
     assert resolved.slo == Slo(max_iops=100)
 
@@ -78,37 +76,39 @@ CLASSES = {"gold": GOLD, "lead": LEAD}
 
 
 def test_own_fields_override_the_class() -> None:
-    resolved = resolve("web", Said({WEB: {"weight": 2.0}}, {WEB: "gold"}, {}), Slo(), CLASSES)
+    resolved = resolve("web", {WEB: SloEntry({"weight": 2.0}, "gold")}, Slo(), CLASSES)
     assert resolved.slo == Slo(weight=2, min_iops=40)
-    assert resolved.sources == {"weight": WEB, "min_iops": "class gold (a.toml:1)"}
-    assert (resolved.class_name, resolved.class_source) == ("gold", WEB)
-    assert resolved.source == f"{WEB}, class gold (a.toml:1)"
+    assert resolved.sources == {"weight": WEB, "min_iops": "class gold (a.toml:1)", "class": WEB}
+    assert (resolved.class_name, resolved.sources["class"]) == ("gold", WEB)
+    assert resolved.slo_source == f"{WEB}, class gold (a.toml:1)"
     assert resolved.conflicts == ()
 
 
 def test_only_the_class_of_the_strongest_source_applies() -> None:
-    said = Said({WEB: {"weight": 2.0}}, {WEB: "lead", "vm set": "gold"}, {})
+    said = {WEB: SloEntry({"weight": 2.0}, "lead"), "vm set": SloEntry({}, "gold")}
     resolved = resolve("web", said, Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, min_iops=40)  # no maximum of lead
-    assert (resolved.class_name, resolved.class_source) == ("gold", "vm set")
+    assert (resolved.class_name, resolved.sources["class"]) == ("gold", "vm set")
     assert resolved.conflicts[0] == "web: class: gold by `vm set` overrides lead in conf.d/web.toml:4"
 
 
 def test_missing_class_is_ignored_with_a_note() -> None:
-    resolved = resolve("web", Said({}, {WEB: "lead", "vm set": "gold"}, {}), Slo(), {"lead": LEAD})
+    resolved = resolve(
+        "web", {WEB: SloEntry({}, "lead"), "vm set": SloEntry({}, "gold")}, Slo(), {"lead": LEAD}
+    )
     assert (resolved.slo, resolved.class_name) == (Slo(weight=1, max_iops=10), "lead")
     assert resolved.conflicts == ("web: class: gold by `vm set` is not in the configuration and is ignored",)
 
 
 def test_bound_of_the_class_yields_to_that_of_the_vm() -> None:
-    resolved = resolve("web", Said({WEB: {"max_iops": 20.0}}, {WEB: "gold"}, {}), Slo(), CLASSES)
+    resolved = resolve("web", {WEB: SloEntry({"max_iops": 20.0}, "gold")}, Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, max_iops=20)
     assert "leaves no room for min_iops 40 in class gold (a.toml:1)" in resolved.conflicts[0]
 
 
 def test_unknown_source_raises() -> None:
     with pytest.raises(ValueError, match="not a source"):
-        resolve("web", Said({"rumour": {"weight": 1.0}}, {}, {}), Slo(), {})
+        resolve("web", {"rumour": SloEntry({"weight": 1.0})}, Slo(), {})
 
 
 some = st.fixed_dictionaries(
@@ -124,10 +124,11 @@ some = st.fixed_dictionaries(
 
 @given(st.dictionaries(st.sampled_from(["vm set", "metadata", WEB]), some), st.permutations(range(3)))
 def test_order_of_the_sources_does_not_matter(said: dict[str, dict[str, float]], order: list[int]) -> None:
-    resolved = resolve("web", Said(said, {}, {}), Slo(), {})
+    entries = {source: SloEntry(fields) for source, fields in said.items()}
+    resolved = resolve("web", entries, Slo(), {})
     keys = list(said)
-    shuffled = {keys[i]: said[keys[i]] for i in order if i < len(keys)}
-    assert resolve("web", Said(shuffled, {}, {}), Slo(), {}) == resolved
+    shuffled = {keys[i]: entries[keys[i]] for i in order if i < len(keys)}
+    assert resolve("web", shuffled, Slo(), {}) == resolved
     for field, source in resolved.sources.items():
         value = getattr(resolved.slo, field)
         assert value == (said[source][field] if source != "default" else getattr(Slo(), field))

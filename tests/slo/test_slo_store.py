@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from slo_ctl.base import json_store
 from slo_ctl.base.errors import UserError
-from slo_ctl.model.slo import FIELD_NAMES, SLO_KEYS, SloUpdate
-from slo_ctl.record.slo_store import SloStore
+from slo_ctl.model.slo import FIELD_NAMES, SLO_KEYS, SloEntry, SloUpdate
+from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 vms = st.sampled_from(["web", "db", "a/b", "ü\n\x00"])
 fields = st.dictionaries(st.sampled_from(["weight", "max_iops", "p99_latency_us"]), st.floats(1, 1000))
@@ -48,7 +48,7 @@ def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -
                     k: v for k, v in model.get(vm, {}).items() if value is not None and k not in value
                 }
             model = {vm: fields for vm, fields in model.items() if fields}
-            assert SloStore(path).read().fields == model
+            assert {vm: entry.fields for vm, entry in SloStore(path).read().items()} == model
         assert not list(Path(folder).glob("*.partial"))
 
 
@@ -67,7 +67,7 @@ def test_concurrent_writers_lose_no_update(tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), name]) for name in ("a", "b", "c")]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert set(SloStore(path).read().fields) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
+    assert set(SloStore(path).read()) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_contradiction_with_stored_fields_is_refused(tmp_path: Path) -> None:
     store.change(["web"], SloUpdate({"max_iops": 100.0}))
     with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
         store.change(["web"], SloUpdate({"min_iops": 200.0}))
-    assert store.read().fields == {"web": {"max_iops": 100.0}}
+    assert store.read() == {"web": SloEntry({"max_iops": 100.0})}
 
 
 def test_change_applies_to_all_vms_or_none(tmp_path: Path) -> None:
@@ -121,16 +121,16 @@ def test_change_applies_to_all_vms_or_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
         store.change(["db", "web"], SloUpdate({"min_iops": 200.0}))
     assert store.read() == before
-    assert before.classes == {"web": "gold", "db": "gold"}
+    assert {vm: entry.class_name for vm, entry in before.items()} == {"web": "gold", "db": "gold"}
     after = store.change(["web"], SloUpdate(unset=frozenset(["class"])))
     assert after == store.read()
-    assert after.classes == {"db": "gold"}
+    assert {vm: entry.class_name for vm, entry in after.items()} == {"web": None, "db": "gold"}
 
 
 def test_file_without_classes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     path.write_text('{"format_version": 1, "vms": {"web": {"weight": 3}}}')
-    assert SloStore(path).read().classes == {}
+    assert SloStore(path).read() == {"web": SloEntry({"weight": 3.0})}
 
 
 def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monkey
         patch.setattr(os, "fsync", full)
         with pytest.raises(UserError, match="No space left on device; nothing was changed"):
             store.change(["web"], SloUpdate({"weight": 4.0}))
-    assert store.read().fields == {"web": {"weight": 3.0}}
+    assert store.read() == {"web": SloEntry({"weight": 3.0})}
     assert sorted(item.name for item in tmp_path.iterdir()) == [".promises.json.lock", "promises.json"]
 
 
@@ -200,3 +200,27 @@ def test_the_format_is_versioned(tmp_path: Path) -> None:
         "groups": {},
     }
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
+    first, second = SloStore(tmp_path / "p.json"), SloStore(tmp_path / "p.json")
+    assert first.read() == {}
+    second.change(["web"], SloUpdate({"weight": 1.0}))
+    assert first.read() == {"web": SloEntry({"weight": 1.0})}
+    first.change(["db"], SloUpdate({"weight": 2.0}))
+    assert second.read() == {"db": SloEntry({"weight": 2.0}), "web": SloEntry({"weight": 1.0})}
+    first.path.unlink()
+    assert first.read() == second.read() == {}
+
+
+def test_a_change_that_the_check_refuses_or_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    store = SloStore(tmp_path / "p.json")
+
+    def refuse(before: StoredSlos, after: StoredSlos) -> None:
+        raise UserError(f"from {len(before)} to {len(after)} VMs")
+
+    with pytest.raises(UserError, match="from 0 to 1 VMs"):
+        store.change(["web"], SloUpdate({"weight": 1.0}), refuse)
+    assert store.change(["web"], SloUpdate({"weight": 1.0}), dry_run=True).keys() == {"web"}
+    assert store.read() == {}
+    assert not store.path.exists()

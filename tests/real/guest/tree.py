@@ -18,7 +18,7 @@ def put_tree(guest: Guest) -> None:
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "tree.tar"
         with tarfile.open(archive, "w") as tar:
-            for package in ("slo_ctl", "fsim", "papers"):
+            for package in ("slo_ctl", "fsim", "lab", "papers"):
                 tar.add(TREE / package, package, filter=_without_caches)
         guest.put(archive, "/root/tree.tar")
     guest.run(f"mkdir -p {PLACE} && tar -C {PLACE} -xf /root/tree.tar")

@@ -1,152 +1,32 @@
-"""Advice from a drive's optimal write size for volumes, images and file systems: lines to paste. Pure.
-
-Writes of the optimal size, a "logical block" in the paper, cost no merge (C. Hyun et al., section III):
-data should be allocated in units of it, aligned to its multiples, and freed whole.
-"""
+"""What a write costs on a drive that merges: T(n) = T_merge + n S/B, from response times of writes to a
+target, to an emulated drive or in a trace."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.model.measurement import Order
+from traces.batch import Op
+from traces.formats.registry import FORMATS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from traces.reader import TraceReader
+
     Times = NDArray[np.floating[Any]]
 
-KIB = 1 << 10
-MIB = 1 << 20
-_FS_BLOCK_BYTES = 4 * KIB
-LEAST_CHUNK_BYTES = 64 * KIB
-QCOW2_MAX_CLUSTER_BYTES = 2 * MIB
-QCOW2_DEFAULT_CLUSTER_BYTES = 64 * KIB
-_XFS_MAX_LOG_UNIT_BYTES = 256 * KIB
-_MOST_ZEROED_CHUNK_BYTES = 512 * KIB
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A setting to paste."""
-
-    what: str
-    """Where it is set: `LVM`, `LVM-thin`, `qcow2`, `ext4`, `XFS`, `discard`."""
-    commands: tuple[str, ...]
-    """Lines to paste; words in capitals are yours."""
-    why: str
-    source: str
-    """Where the setting and its bounds are documented."""
-
-
-def advise(block_bytes: int) -> tuple[Advice, ...]:
-    """Settings for a drive with this optimal write size. ValueError unless it is a power of two of at
-    least 8 KiB."""
-    if block_bytes < 2 * _FS_BLOCK_BYTES or block_bytes & (block_bytes - 1):
-        raise ValueError(
-            f"{block_bytes} bytes are not a valid optimal write size: a power of two from 8 KiB on"
-        )
-    return (
-        _alignment(block_bytes),
-        _thin(block_bytes),
-        _qcow2(block_bytes),
-        _ext4(block_bytes),
-        _xfs(block_bytes),
-        _discard(block_bytes),
-    )
-
-
-def _alignment(block_bytes: int) -> Advice:
-    return Advice(
-        "LVM",
-        (f"pvcreate --dataalignment {block_bytes // KIB}k /dev/DEVICE",),
-        "volumes begin at a multiple of the optimal write size; so must partitions",
-        "pvcreate(8)",
-    )
-
-
-def _thin(block_bytes: int) -> Advice:
-    chunk = max(block_bytes, LEAST_CHUNK_BYTES)
-    zero = "" if chunk <= _MOST_ZEROED_CHUNK_BYTES else " --zero n"
-    why = "a chunk of the pool is one optimal write"
-    if chunk > block_bytes:
-        why = f"the smallest chunk there is; it holds {chunk // block_bytes} optimal writes"
-    if zero:
-        why += (
-            "; --zero n, as whole chunks would be zeroed at the first write. A VM can then read what another "
-            "one left: leave it out if VMs do not trust each other"
-        )
-    return Advice(
-        "LVM-thin",
-        (f"lvcreate --type thin-pool --chunksize {chunk // KIB}k{zero} --size SIZE --name POOL VG",),
-        why,
-        "lvmthin(7): chunks of 64 KiB to 1 GiB, multiples of 64 KiB",
-    )
-
-
-def _qcow2(block_bytes: int) -> Advice:
-    cluster = min(max(block_bytes, QCOW2_DEFAULT_CLUSTER_BYTES), QCOW2_MAX_CLUSTER_BYTES)
-    if block_bytes > QCOW2_MAX_CLUSTER_BYTES:
-        why = (
-            f"2 MiB is qcow2's maximum: {block_bytes // cluster} clusters make a write of "
-            f"{block_bytes // MIB} MiB, so a raw image on LVM-thin suits this drive better"
-        )
-    elif block_bytes < QCOW2_DEFAULT_CLUSTER_BYTES:
-        why = "qcow2's default holds whole optimal writes"
-    else:
-        why = "a cluster is one optimal write"
-    return Advice(
-        "qcow2",
-        (f"qemu-img create -f qcow2 -o cluster_size={cluster // KIB}k IMAGE.qcow2 SIZE",),
-        why,
-        "qemu-img(1): cluster_size is a power of two from 512 bytes to 2 MiB",
-    )
-
-
-def _ext4(block_bytes: int) -> Advice:
-    stripe = block_bytes // _FS_BLOCK_BYTES
-    return Advice(
-        "ext4",
-        (f"mkfs.ext4 -b {_FS_BLOCK_BYTES} -E stride={stripe},stripe_width={stripe} /dev/VOLUME",),
-        "large allocations begin at multiples of it and fill it; counted in file-system blocks",
-        "mke2fs(8)",
-    )
-
-
-def _xfs(block_bytes: int) -> Advice:
-    unit = block_bytes // KIB
-    log = " -l su=32k" if block_bytes > _XFS_MAX_LOG_UNIT_BYTES else ""
-    why = "allocations are aligned to the optimal write size, files in DIR grow by it"
-    if log:
-        why += "; the log's own unit is at most 256 KiB"
-    return Advice(
-        "XFS",
-        (
-            f"mkfs.xfs -d su={unit}k,sw=1{log} /dev/VOLUME",
-            f"xfs_io -c 'extsize {unit}k' DIR",
-        ),
-        why,
-        "mkfs.xfs(8), xfs_io(8)",
-    )
-
-
-def _discard(block_bytes: int) -> Advice:
-    return Advice(
-        "discard",
-        (
-            f"fstrim --minimum {block_bytes // KIB}k MOUNTPOINT",
-            f"-device scsi-hd,discard_granularity={block_bytes},...",
-        ),
-        "as much is freed at once, or the rest is copied by the next merge; the first line on the "
-        "host, the second for a VM's disk (QEMU)",
-        "fstrim(8), qemu-system-x86_64 -device scsi-hd,help",
-    )
-
-
-# What a write costs on a drive that merges: T(n) = T_merge + n S/B, from measured response times.
+# The model.
 #
 # C. Hyun et al., "A Performance Model and File System Space Allocation Scheme for SSDs", section III: most
 # response times of one request size lie in a *band*, what a write takes by itself; above it are *spikes*,
@@ -351,3 +231,131 @@ def _fit_bands(sizes: list[int], bands: list[Band], z: float) -> tuple[Estimate,
 
 def _centre_error_us(band: Band) -> float:
     return _MEDIAN_ERROR * band.sigma_us / math.sqrt(max(1, band.requests - band.spikes))
+
+
+# Response times of writes from a trace, by request size.
+
+LEAST_REQUESTS = 100
+"""Of a size: with fewer neither band nor spikes can be determined."""
+MOST_SIZES = 6
+_SHOWN_VOLUMES = 20
+MOST_REQUESTS = 1 << 20
+"""Kept of each size: the first ones."""
+
+
+def require_responses(reader: TraceReader) -> None:
+    """Raise UserError for a format without response times."""
+    if not reader.has_responses:
+        having = ", ".join(name for name, row in FORMATS.items() if row.has_responses)
+        raise UserError(
+            f"{reader.path}: {reader.format} traces have no response times",
+            f"formats that do: {having}",
+        )
+
+
+def collect(reader: TraceReader, wanted: str | None, sizes_bytes: Sequence[int]) -> dict[int, Times]:
+    """Response times in us, in trace order, of writes of these sizes (none given: the most frequent ones).
+
+    `wanted` chooses one volume. Raises UserError when too few writes have a response time.
+    """
+    kept: dict[int, list[Times]] = defaultdict(list)
+    counts: dict[int, int] = defaultdict(int)
+    noted = False
+    for batch in reader:
+        if batch.response_ns is None:
+            continue
+        noted = True
+        chosen = (batch.op == Op.WRITE) & (batch.response_ns > 0)
+        if wanted is not None:
+            index = reader.volumes.index(wanted) if wanted in reader.volumes else -1
+            chosen &= batch.volume == index
+        lengths, times = batch.length_bytes[chosen], batch.response_ns[chosen] / 1e3
+        for size in np.unique(lengths).tolist():
+            if sizes_bytes and size not in sizes_bytes:
+                continue
+            own = times[lengths == size][: MOST_REQUESTS - min(counts[size], MOST_REQUESTS)]
+            if len(own):
+                kept[size].append(own)
+                counts[size] += len(own)
+    if not noted:
+        raise UserError(
+            f"{reader.path}: this {reader.format} trace has no response times",
+            "vscsi traces do from version 2 on",
+        )
+    if wanted is not None and wanted not in reader.volumes:
+        there = ", ".join(reader.volumes[:_SHOWN_VOLUMES])
+        raise UserError(f"--volume: there is no volume '{wanted}'", f"there are {there}")
+    return _chosen(kept, counts, sizes_bytes)
+
+
+def _chosen(
+    kept: dict[int, list[Times]], counts: dict[int, int], sizes_bytes: Sequence[int]
+) -> dict[int, Times]:
+    frequent = sorted((size for size in counts if counts[size] >= LEAST_REQUESTS), key=lambda s: -counts[s])
+    few = [size for size in sizes_bytes if size not in frequent]
+    if few or not frequent:
+        what = f"writes of {few[0]} bytes" if few else "writes of any one size"
+        raise UserError(
+            f"fewer than {LEAST_REQUESTS} {what} with a response time are in the trace",
+            "`slo-ctl trace info` says what is in it",
+        )
+    sizes = sorted(frequent if sizes_bytes else frequent[:MOST_SIZES])
+    return {size: np.concatenate(kept[size]) for size in sizes}
+
+
+MIN_SIZE_REQUESTS = 16
+MAX_SIZE_REQUESTS = 1 << 18
+"""In a pass: each is timed, kept in memory and drawn."""
+
+
+class TimedWriter(Protocol):
+    """Something that writes the whole span and times each request."""
+
+    def response_times_us(self, order: Order, request_bytes: int, number: int) -> Times:
+        """Write every request of the span once, in that order; response times in that order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPass:
+    """One pass over the span."""
+
+    order: Order
+    request_bytes: int
+    response_us: Times
+
+
+def measure(writer: TimedWriter, sizes_bytes: Sequence[int], progress: ProgressSink) -> list[TimedPass]:
+    """A sequential and a random pass at each size, after a random one that is not kept."""
+    phase = progress.phase("timing writes", 3 * len(sizes_bytes), "passes")
+    passes = []
+    for index, size in enumerate(sizes_bytes):
+        orders = (Order.RANDOM, Order.SEQUENTIAL, Order.RANDOM)
+        for number, order in enumerate(orders, 1 + len(orders) * index):
+            times = writer.response_times_us(order, size, number)
+            phase.advance(1)
+            if number > 1 + len(orders) * index:
+                passes.append(TimedPass(order, size, times))
+    phase.done()
+    return passes
+
+
+def fit_passes(passes: Sequence[TimedPass]) -> WriteCost:
+    """The model through both orders together: where each random write meets a merge, sequential ones still
+    show the band. Raises UserError when nothing can be fitted."""
+    sizes = sorted({each.request_bytes for each in passes})
+    times = {
+        size: np.concatenate([each.response_us for each in passes if each.request_bytes == size])
+        for size in sizes
+    }
+    return fit_or_refuse(times)
+
+
+def fit_or_refuse(times_us: dict[int, Times]) -> WriteCost:
+    """Fit response times by request size. Raises UserError when they say nothing."""
+    try:
+        return fit_write_cost(times_us)
+    except ValueError as error:
+        sizes = ", ".join(format_bytes_exact(size) for size in times_us) or "none"
+        raise UserError(
+            f"no write cost can be fitted: {error}", f"sizes: {sizes}; choose others with --size"
+        ) from None

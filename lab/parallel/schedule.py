@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Protocol
 
-from slo_ctl.decide.profile_fit import Interval
+from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.model.measurement import PARTS, WHOLE, Access, Direction, Measurement, Part
 from slo_ctl.profile.identity import Identity
 from slo_ctl.profile.store import Conditioning

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -229,16 +228,9 @@ MAX_PAIRS = 10_000
 class WriteSizeRecord(Stored):
     """The search on one device."""
 
-    format_version: Literal[1] = 1
-    target: str
-    created: str
-    """ISO 8601, UTC."""
-    span_bytes: int = Field(gt=0)
-    """Written by each pass, at the beginning of the target."""
     low_bytes: int = Field(gt=0)
     high_bytes: int = Field(gt=0)
     """The sizes double from the one to the other."""
-    queue_depth: int = Field(ge=1)
     tolerance: float = Field(gt=0, allow_inf_nan=False)
     confidence: float = Field(gt=0.5, lt=1)
     min_repetitions: int = Field(ge=2)
@@ -278,4 +270,4 @@ class WriteSizeStore(RecordStore[WriteSizeRecord]):
     """Every search in a folder of its own below that of the profiles, each named as its device's profile."""
 
     def __init__(self, profiles: Path) -> None:
-        super().__init__(profiles / "write-sizes", WriteSizeRecord)
+        super().__init__(profiles / "write-sizes", WriteSizeRecord, "search", "--bytes")

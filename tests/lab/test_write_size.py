@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slo_ctl.base.errors import UserError
-from slo_ctl.base.progress import Silent
-from slo_ctl.model.measurement import Order
-from slo_ctl.profile.write_size import (
+from lab.write_size import (
     Closeness,
     Finding,
     Outcome,
@@ -23,7 +20,10 @@ from slo_ctl.profile.write_size import (
     judge,
     next_size,
 )
-from slo_ctl.profile.write_size_session import EmulatedDrive, PassWriter, Search, passes_at_most, search
+from lab.write_size_session import EmulatedDrive, PassWriter, Search, passes_at_most, search
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import Silent
+from slo_ctl.model.measurement import Order
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = doubled_sizes(8 * KIB, 16 * MIB)

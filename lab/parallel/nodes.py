@@ -15,10 +15,10 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from lab.parallel.schedule import Done, Event, Lost, Node, Noted, Ready, Work
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
 from slo_ctl.profile.identity import Surroundings
-from slo_ctl.profile.parallel.schedule import Done, Event, Lost, Node, Noted, Ready, Work
 from slo_ctl.profile.session import Opened, Request, open_target
 from slo_ctl.profile.store import Conditioning
 

@@ -11,14 +11,14 @@ from typing import Any
 import fake_fio
 import pytest
 
+from lab.parallel.coordinator import profile_with_nodes
+from lab.parallel.nodes import LocalNodes
+from lab.parallel.schedule import Node, Work
 from slo_ctl.base.progress import Silent
 from slo_ctl.cli.app import run
-from slo_ctl.decide.profile_fit import Interval
+from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.drives.record import places
 from slo_ctl.profile.identity import Surroundings
-from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-from slo_ctl.profile.parallel.nodes import LocalNodes
-from slo_ctl.profile.parallel.schedule import Node, Work
 from slo_ctl.profile.session import Request
 from slo_ctl.profile.store import ProfileStore
 from slo_ctl.profile.sweep import StoppingRule
@@ -101,9 +101,9 @@ def test_a_killed_process_is_reported(tmp_path: Path, targets: list[Path]) -> No
     store = ProfileStore(tmp_path / "profiles")
     with Killing(requests, around) as nodes:
         outcome = profile_with_nodes(requests[0], store, Silent(), nodes)
-    assert outcome.profile.complete
-    assert len(outcome.profile.measurement) == 2 * 6 * 4
-    assert outcome.profile.nodes[1].left_out == "its process was killed by SIGKILL"
+    assert outcome.record.complete
+    assert len(outcome.record.measurement) == 2 * 6 * 4
+    assert outcome.record.nodes[1].left_out == "its process was killed by SIGKILL"
     # What it has left behind goes with the next profile there.
     assert len(list(targets[1].iterdir())) == 1
     with LocalNodes(requests[1:2], around) as nodes:

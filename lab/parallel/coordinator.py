@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slo_ctl.base.errors import UserError
-from slo_ctl.base.progress import ProgressSink
-from slo_ctl.model.measurement import Measurement
-from slo_ctl.profile.parallel.schedule import (
+from lab.parallel.schedule import (
     Done,
     Event,
     Lost,
@@ -19,16 +16,17 @@ from slo_ctl.profile.parallel.schedule import (
     Transport,
     odd_one,
 )
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.model.measurement import Measurement
 from slo_ctl.profile.session import (
-    Outcome,
     Request,
     begin_profile,
     ended_profile,
     is_precise,
-    now_text,
     plan_for,
 )
-from slo_ctl.profile.store import NodeShare, Profile, ProfileStore, rows
+from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, now_text, rows
 from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
 
 _TIMEOUT_S = 1.0
@@ -174,7 +172,7 @@ def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
 
 def profile_with_nodes(
     request: Request, store: ProfileStore, progress: ProgressSink, transport: Transport
-) -> Outcome:
+) -> Measured[Profile]:
     """Have every node that is like node 0 measure; what was measured is kept in `store` after every
     repetition.
 
@@ -191,7 +189,7 @@ def profile_with_nodes(
     begun = begin_profile(request, store, first.identity, first.span_bytes, first.intervals, progress)
     plan = plan_for(request, begun, first.sizes_bytes, first.directions)
     if is_precise(plan, begun, progress):
-        return Outcome(begun, False)
+        return Measured(begun, False)
     written = begun.conditioning.written_bytes + first.conditioning.written_bytes
     conditioning = first.conditioning.model_copy(update={"written_bytes": written})
     profile = begun.model_copy(update={"conditioning": conditioning})
@@ -216,7 +214,7 @@ def profile_with_nodes(
     )
     if profile.measurement:
         store.save(profile)
-    return Outcome(profile, collected.ended is Ended.INTERRUPTED)
+    return Measured(profile, collected.ended is Ended.INTERRUPTED)
 
 
 def _withdraw(store: ProfileStore, profile: Profile, begun: Profile) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftl_emul import Device
-from slo_ctl.decide.write_size import WriteCost, find_band, fit_write_cost
+from lab.write_cost import WriteCost, find_band, fit_write_cost
 from tests.validation.drive import PAGE, WRITE, apply, config, feed
 
 KIB = 1024

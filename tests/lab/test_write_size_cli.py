@@ -13,7 +13,7 @@ import fake_fio
 import pytest
 from command_line import CommandLine
 
-from slo_ctl.decide.write_size import advise
+from lab.write_size_advice import advise
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL = ("--bytes", "16MiB", "--sizes", "8KiB-1MiB", "--quiet")

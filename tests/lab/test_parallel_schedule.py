@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import SPAN_BYTES, Formula, true_s
 
+from lab.parallel.coordinator import Collected, Coordinator
+from lab.parallel.schedule import Event, Lost, Node, Schedule, Work, odd_one
 from papers.serra_devices import VirtualNodes
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
 from slo_ctl.model.measurement import ACCESSES, PARTS, Benchmark, Measurement, Part
-from slo_ctl.profile.parallel.coordinator import Collected, Coordinator
-from slo_ctl.profile.parallel.schedule import Event, Lost, Node, Schedule, Work, odd_one
 from slo_ctl.profile.sweep import Ended, Plan, StoppingRule
 
 SIZES = (8 << 10, 64 << 10, 512 << 10)

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from lab.write_size import (
+    Pair,
+    Rule,
+    WriteSizeRecord,
+    WriteSizeStore,
+    doubled_sizes,
+    next_size,
+)
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
@@ -17,16 +25,9 @@ from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, Surroundings
-from slo_ctl.profile.session import Span, check_options, fill_made_file, now_text, open_span, tell_stale
+from slo_ctl.profile.session import Span, fill_made_file, open_span, tell_stale
+from slo_ctl.profile.store import Measured, now_text
 from slo_ctl.profile.target import Kind, Target, find_target
-from slo_ctl.profile.write_size import (
-    Pair,
-    Rule,
-    WriteSizeRecord,
-    WriteSizeStore,
-    doubled_sizes,
-    next_size,
-)
 from traces.batch import Op
 
 _FIRST_WARM_UP = (Order.RANDOM, Order.SEQUENTIAL, Order.RANDOM)
@@ -141,14 +142,6 @@ class Request:
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A search, and how it ended."""
-
-    record: WriteSizeRecord
-    interrupted: bool
-
-
 def check_sizes(request: Request) -> None:
     """Raise UserError unless sizes double from the lowest to the highest, and passes hold enough of the
     latter."""
@@ -167,7 +160,7 @@ def check_sizes(request: Request) -> None:
         )
 
 
-def find_on_emulated(request: Request, progress: ProgressSink) -> Result:
+def find_on_emulated(request: Request, progress: ProgressSink) -> Measured[WriteSizeRecord]:
     """Search on an emulated drive in virtual time; nothing is kept. Raises UserError."""
     check_sizes(request)
     drive = EmulatedDrive(request.target, request.span_bytes, request.seed)
@@ -179,12 +172,12 @@ def find_on_emulated(request: Request, progress: ProgressSink) -> Result:
         kernel="",
         scheduler="",
     )
-    return _run(request, _empty(request, identity), drive, progress, lambda _record: None)
+    return _run(request, _empty(request, identity), drive, progress, None)
 
 
 def find_on_target(
     request: Request, around: Surroundings, store: WriteSizeStore, progress: ProgressSink
-) -> Result:
+) -> Measured[WriteSizeRecord]:
     """Search on a target with fio; what was measured is kept in `store` after every pair.
 
     Raises UserError for what cannot be measured, before anything is touched, and when fio fails.
@@ -194,11 +187,11 @@ def find_on_target(
         begun = _begin(request, store, span.identity, progress)
         if next_size(begun.pair, begun.sizes_bytes, begun.rule) is None:
             progress.note("the stored search is complete: --fresh measures again")
-            return Result(begun, False)
+            return Measured(begun, False)
         most = passes_at_most(len(begun.sizes_bytes), request.rule) * request.span_bytes
         made = prepare_writes(span, most, progress)
         begun = begun.model_copy(update={"written_bytes": begun.written_bytes + made})
-        return _run(request, begun, span.fio, progress, store.save)
+        return _run(request, begun, span.fio, progress, store)
 
 
 @contextmanager
@@ -254,18 +247,9 @@ def _begin(
 ) -> WriteSizeRecord:
     """The stored search to continue with, or an empty one. Raises UserError for one measured otherwise."""
     empty = _empty(request, identity)
-    found = None if request.fresh else store.find(identity)
-    if found is None:
+    before = store.begin(empty, request.fresh, progress)
+    if before is None:
         return empty
-    if found.stale:
-        progress.note(f"the stored search is {found.stale}; measuring again")
-        return empty
-    before = found.profile
-    options = {
-        "--bytes": (before.span_bytes, request.span_bytes),
-        "--queue-depth": (before.queue_depth, request.queue_depth),
-    }
-    check_options(f"the stored search on {request.target}", options, "continue with")
     sizes = empty.sizes_bytes
     kept = tuple(row for row in before.pair if row.size_bytes in sizes)
     if kept:
@@ -298,26 +282,24 @@ def _run(
     begun: WriteSizeRecord,
     writer: PassWriter,
     progress: ProgressSink,
-    save: Callable[[WriteSizeRecord], object],
-) -> Result:
+    store: WriteSizeStore | None,
+) -> Measured[WriteSizeRecord]:
     record = begun
 
     def keep(found: Search) -> None:
         nonlocal record
         if not found.passes:
             return
-        record = begun.model_copy(
-            update={
-                "pair": tuple(found.pairs),
-                "updated": now_text(),
-                "written_bytes": begun.written_bytes + found.passes * request.span_bytes,
-            }
-        )
-        if record.pair:
-            save(record)
+        changes = {
+            "pair": tuple(found.pairs),
+            "written_bytes": begun.written_bytes + found.passes * request.span_bytes,
+        }
+        record = record.model_copy(update=changes)
+        if record.pair and store is not None:
+            record = store.keep(record)
 
     found = search(writer, begun.sizes_bytes, request.rule, begun.pair, progress, keep)
-    return Result(record, found.interrupted)
+    return Measured(record, found.interrupted)
 
 
 # Writing to an emulated drive in virtual time.
