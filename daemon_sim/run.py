@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from daemon_sim.control import DaemonKilled, SimulatedServer
@@ -67,6 +68,7 @@ class _Simulation:
             cpu_s=lambda: 0.0,
             sleep=self._server.wait,
         )
+        self._policy = scenario.policy
         self._daemon: Daemon | None = None
         self._schedule = Schedule(scenario.epoch_s, self._clock.monotonic_s())
         self._ahead: list[tuple[int, int, Callable[[], None]]] = []
@@ -170,7 +172,7 @@ class _Simulation:
 
     def _start_daemon(self) -> None:
         config = Config(
-            daemon=DaemonConfig(self._scenario.epoch_s, self._scenario.window_s, self._scenario.policy),
+            daemon=DaemonConfig(self._scenario.epoch_s, self._scenario.window_s, self._policy),
             libvirt=LibvirtConfig(None),
             devices=(DeviceConfig(DEVICE, None, None),),
         )
@@ -271,6 +273,8 @@ class _Simulation:
                 took_place = self._host.leave(event.vm)
             case What.MIGRATE:
                 took_place = event.namespace is not None and self._host.migrate(event.vm, event.namespace)
+            case What.SET_POLICY:
+                took_place = self._set_policy(event.policy)
             case _:
                 took_place = self._disturb(event)
         if took_place:
@@ -336,6 +340,14 @@ class _Simulation:
                 weight = self._fields.get(vm.name, {}).get("weight", 1.0)
                 if namespace.weight != weight:
                     self._drive.set_weight(namespace, weight)
+
+    def _set_policy(self, policy: str) -> bool:
+        """What a reload of the configuration does."""
+        self._policy = policy
+        if self._daemon is not None:
+            config = self._daemon.config
+            self._daemon.config = replace(config, daemon=replace(config.daemon, policy=policy))
+        return self._daemon is not None
 
     def _disturb(self, event: Event) -> bool:
         """Something that is between the daemon and its work."""

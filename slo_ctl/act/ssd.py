@@ -110,6 +110,10 @@ class ServedFtlActuator:
         """Bound the device time that moves of OPS take while requests are outstanding."""
         self._command(lambda client: client.set_move_budget(share))
 
+    def cancel_moves(self) -> None:
+        """Moves of OPS under way end with the blocks that have been moved."""
+        self._command(lambda client: client.cancel_moves())
+
     def restore_ops(self, deadline_s: float) -> None:
         """Begin to move all OPS back to the split in the journal, and wait for it until `deadline_s` only.
 
@@ -124,7 +128,7 @@ class ServedFtlActuator:
         if not wanted:
             return
         if self._statistics().get("moves", {}).get("pending"):
-            self._command(lambda client: client.cancel_moves())
+            self.cancel_moves()
         statistics = self._statistics()
         owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
         there = {name: owned[name] for name in wanted if name in owned}

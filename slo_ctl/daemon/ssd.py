@@ -14,7 +14,14 @@ from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_i
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
-from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy, most_moves_of
+from slo_ctl.decide.policies import (
+    DEFAULT_POLICY,
+    POLICIES,
+    STRICT_POLICY,
+    Policy,
+    make_policy,
+    most_moves_of,
+)
 from slo_ctl.decide.scheduler import (
     FAIR_SCHEDULER,
     Choice,
@@ -155,6 +162,8 @@ class EmulatedDevice:
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
             for knob in journal.originals()
         )
+        self._cancels_moves = False
+        """Moves under way are those of another policy."""
         self._activity = Activity(window_s, window_s)
         self._now_s = 0.0
         self.share_by = share_by
@@ -206,10 +215,12 @@ class EmulatedDevice:
         self._taking_over = True
 
     def choose(self, policy: str) -> None:
-        """Use another policy from now on, taking over what is in force."""
+        """Use another policy from now on, taking over what is in force until its own split is reached."""
         made = self._make_policy(policy)
         if made.name != self._policy.name:
-            self._policy, self._in_force, self._taking_over = made, None, True
+            self._policy, self._in_force = made, None
+            self._taking_over = not POLICIES[made.name].splits_at_start
+            self._cancels_moves = True
             self._activity.changed("the policy changed", self._now_s)
 
     def observe(self, occupants: Mapping[str, Occupant], now_s: float) -> None:
@@ -323,6 +334,10 @@ class EmulatedDevice:
         moves = self._served.moves
         if moves is not None and moves["budget"] != self.move_budget:
             self.actuator.set_move_budget(self.move_budget)
+        if self._cancels_moves and moves is not None:
+            if moves["pending"]:
+                self.actuator.cancel_moves()
+            self._cancels_moves = False
         if self.decision.moves and self.sample is not None:
             names = {f"{self.name}/{each.name}": each.name for each in self.record.namespace}
             names |= {occupant.key: namespace for namespace, occupant in self.occupants.items()}

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from daemon_sim.checks import check
+from daemon_sim.result import Result
 from daemon_sim.run import simulate
 from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 from daemon_sim.scenarios import DRIVES, NAMES, random_scenario
@@ -98,3 +100,32 @@ def test_what_a_drive_can_do_is_estimated_by_its_timing_and_garbage_collection(r
     assert last.estimated_iops is not None
     # Garbage collection so far includes preconditioning, which causes more of it.
     assert 0.7 < run.of("requests")[:, 30:].sum() / 30 / last.estimated_iops <= 1.1
+
+
+LOADS = (Load("sequential", queue_depth=16), Load("uniform", queue_depth=16))
+
+
+def changing(before: str, after: str) -> Result:
+    """A VM of weight 4 that needs no OPS, beside one of weight 1; the policy changes in the middle."""
+    vms = tuple(SimulatedVm(f"vm{n}", n, LOADS[n], (("weight", 4.0 - 3.0 * n),)) for n in range(2))
+    change = Event(120.0, What.SET_POLICY, policy=after)
+    return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, (change,), 240.0, policy=before))
+
+
+@pytest.mark.parametrize("before", ["proportional", "proportional-strict", "min_waf"])
+def test_a_change_of_the_policy_to_static_brings_the_split_by_weight_within_the_budget(before: str) -> None:
+    by_weight = changing("static", "static").of("ops_blocks")[0, 100]
+    run = changing(before, "static")
+    ops = run.of("ops_blocks")[0]
+    assert ops[110] != by_weight, "the other policy has a split of its own"
+    assert ops[-1] == by_weight
+    assert run.epochs[-1].status.devices[0].policy == "static"
+    assert check(run, names=["moves", "epochs", "restored"]) == []
+
+
+@pytest.mark.parametrize("after", ["proportional", "proportional-strict", "min_waf"])
+def test_a_change_of_the_policy_from_static_brings_the_split_of_the_other_one(after: str) -> None:
+    run = changing("static", after)
+    ops = run.of("ops_blocks")[0]
+    assert ops[-1] < 0.9 * ops[110]
+    assert check(run, names=["moves", "epochs", "restored"]) == []

@@ -32,15 +32,21 @@ class PolicyEntry:
     description: str
     scheduler: str = "fifo"
     """The tenant scheduler that it works with, where none is chosen."""
+    splits_at_start: bool = False
+    """Only its start gives it a split of OPS of its own: in place of another policy it begins with that."""
 
 
 POLICIES: dict[str, PolicyEntry] = {
     "shared": PolicyEntry(Shared, "no isolation: one pool for all VMs (the baseline)"),
     "static": PolicyEntry(
-        Static, "OPS by ratio of the weights, never adjusted (FAST'15, Algorithm 1, lines 3-4)"
+        Static,
+        "OPS by ratio of the weights, never adjusted (FAST'15, Algorithm 1, lines 3-4)",
+        splits_at_start=True,
     ),
     "algorithm1": PolicyEntry(
-        Algorithm1, "FAST'15, Algorithm 1 exactly as printed; starves the VM with the highest u"
+        Algorithm1,
+        "FAST'15, Algorithm 1 exactly as printed; starves the VM with the highest u",
+        splits_at_start=True,
     ),
     "proportional": PolicyEntry(
         Proportional, "shares by weight, work-conserving: what one VM does not use goes to the others", "wfq"
