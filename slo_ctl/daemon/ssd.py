@@ -21,6 +21,7 @@ from slo_ctl.decide.policies import (
     Policy,
     make_policy,
     most_moves_of,
+    without_lever,
 )
 from slo_ctl.decide.scheduler import (
     FAIR_SCHEDULER,
@@ -442,6 +443,8 @@ class EmulatedDevice:
         total = sum(window.amount(self.share_by) for window in self.windows.values())
         got = sum(window.amount(self.share_by) for window in windows)
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
+        levers = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
+        remarks += [each for each in dict.fromkeys(levers) if each]
         return VmView(
             windows=windows,
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from typing import Any, Self
 from ftl_emul import Device
 from slo_ctl.base.progress import Phase, ProgressSink
 from slo_ctl.base.quantity import Duration
-from slo_ctl.decide.policies import POLICIES, STRICT_POLICY, Policy, make_policy, most_moves_of
+from slo_ctl.decide.policies import POLICIES, STRICT_POLICY, Policy, make_policy, most_moves_of, without_lever
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel
 from slo_ctl.replay.drive import PlayedDrive
@@ -74,6 +74,7 @@ class PolicyRun:
         self._events = list(scenario.events)
         self._happened: list[EventResult] = []
         self._notes: list[str] = []
+        self._remarks: Mapping[str, str] = {}
         start, stop = scenario.window.bounds(scenario.duration)
         self._window = _Window(self._moment(start), self._moment(stop))
         self._epochs = 0
@@ -113,6 +114,8 @@ class PolicyRun:
             self._recorder.add(self._drive_writes(), self._virtual_s(), sample)
             state, decision = self._policy.step(state, sample)
             self._note(self._drive.apply(decision))
+            if self._window.stop is None:
+                self._remarks = decision.remarks
 
     def _advance(self, epoch: Duration) -> bool:
         """Play until the nearest boundary of each kind."""
@@ -185,6 +188,7 @@ class PolicyRun:
             self._drive.limits_iops,
             self._plan.block_pages,
             share_by=self._scenario.share_by,
+            remarks=self._all_remarks(),
             strict=self._scenario.policy == STRICT_POLICY,
             merging=self._plan.merges,
         )
@@ -210,6 +214,14 @@ class PolicyRun:
             events=self._happened,
             notes=self._notes,
         )
+
+    def _all_remarks(self) -> dict[str, str]:
+        """What the policy did for each VM, and which bounds it has no lever for."""
+        found = {}
+        for name, slo in self._slos.items():
+            parts = self._remarks.get(name, ""), without_lever(self._policy.name, slo)
+            found[name] = "; ".join(part for part in parts if part)
+        return found
 
     def _ops_blocks(self) -> dict[str, int]:
         held = self._plan.held_blocks

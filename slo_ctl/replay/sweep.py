@@ -23,11 +23,9 @@ from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
-from slo_ctl.replay.result import RunResult, VmResult
+from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
-TOLERANCE = 0.03
-"""How far a minimum or a p99 target may be missed and count as met."""
 _PAGE_BYTES = 4096
 _MOST_LOSSES = 3
 
@@ -110,14 +108,13 @@ def replay(base: ScenarioText, point: Point) -> Row:
         return Row(
             **asdict(point), pages_s=0, least_iops=0, worst_p99_ms=0, waf=0, unmet=-1, note=error.message
         )
-    targets = {vm.name: vm.slo.p99_latency_us for vm in scenario.vms}
     return Row(
         **asdict(point),
         pages_s=sum(vm.bandwidth_bytes_s or 0.0 for vm in run.vms) / _PAGE_BYTES,
         least_iops=min(vm.iops or 0.0 for vm in run.vms),
         worst_p99_ms=max(map(_p99_ms, run.vms)),
         waf=run.waf or 1.0,
-        unmet=_unmet(run, targets),
+        unmet=_unmet(run),
     )
 
 
@@ -126,10 +123,10 @@ def _p99_ms(vm: VmResult) -> float:
     return max(known, default=0.0) / 1e3
 
 
-def _unmet(run: RunResult, targets: Mapping[str, float | None]) -> int:
+def _unmet(run: RunResult) -> int:
     unmet = 0
     for vm in run.vms:
-        target_us = targets[vm.name]
+        target_us = vm.p99_target_us
         too_few = vm.min_iops is not None and (vm.iops or 0.0) < (1 - TOLERANCE) * vm.min_iops
         too_slow = target_us is not None and 1e3 * _p99_ms(vm) > (1 + TOLERANCE) * target_us
         unmet += too_few or too_slow

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from daemon_sim.checks import check
@@ -129,3 +130,17 @@ def test_a_change_of_the_policy_from_static_brings_the_split_of_the_other_one(af
     ops = run.of("ops_blocks")[0]
     assert ops[-1] < 0.9 * ops[110]
     assert check(run, names=["moves", "epochs", "restored"]) == []
+
+
+def test_of_a_p99_out_of_reach_status_says_what_limits_on_others_brought() -> None:
+    vms = (
+        SimulatedVm("a", 0, Load("uniform", queue_depth=4), (("p99_latency_us", 500.0),)),
+        SimulatedVm("b", 1, Load("uniform", queue_depth=16)),
+    )
+    run = simulate(Scenario("p99", Drive(DRIVES["256MiB"], 2), vms, length_s=150.0))
+    row = next(each for each in run.epochs[-1].status.vms if each.vm == "a")
+    assert row.verdict is Verdict.INSUFFICIENT
+    assert "above its 0.5 ms; limits on others did not help: p99 at least " in row.reason
+    limits = run.of("limit_iops")[1]
+    assert np.isfinite(limits).any()
+    assert not np.isfinite(limits[-20:]).any(), "lifted again"

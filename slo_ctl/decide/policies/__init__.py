@@ -11,7 +11,7 @@ from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import DeviceSample
+from slo_ctl.model import DeviceSample, Slo
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -21,6 +21,7 @@ __all__ = [
     "PolicyEntry",
     "make_policy",
     "most_moves_of",
+    "without_lever",
 ]
 
 
@@ -34,6 +35,8 @@ class PolicyEntry:
     """The tenant scheduler that it works with, where none is chosen."""
     splits_at_start: bool = False
     """Only its start gives it a split of OPS of its own: in place of another policy it begins with that."""
+    keeps_minimums: bool = False
+    keeps_p99: bool = False
 
 
 POLICIES: dict[str, PolicyEntry] = {
@@ -49,12 +52,17 @@ POLICIES: dict[str, PolicyEntry] = {
         splits_at_start=True,
     ),
     "proportional": PolicyEntry(
-        Proportional, "shares by weight, work-conserving: what one VM does not use goes to the others", "wfq"
+        Proportional,
+        "shares by weight, work-conserving: what one VM does not use goes to the others",
+        "wfq",
+        keeps_minimums=True,
+        keeps_p99=True,
     ),
     "proportional-strict": PolicyEntry(
         ProportionalStrict,
         "IOPS exactly in proportion to the weights, whatever that costs in throughput",
         "wfq",
+        keeps_minimums=True,
     ),
     "min_waf": PolicyEntry(
         MinWaf, "fewest GC writes in total, with a device-time scheduler keeping the proportions", "wfq"
@@ -69,6 +77,16 @@ def make_policy(name: str) -> Policy[Any]:
     if name not in POLICIES:
         raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
     return POLICIES[name].make()
+
+
+def without_lever(name: str, slo: Slo) -> str:
+    """Which bounds of an SLO the policy does nothing for; maximums are kept under all. May be empty."""
+    policy = POLICIES.get(name)
+    if policy is None:
+        return ""
+    missing = ["minimum"] if slo.min_iops is not None and not policy.keeps_minimums else []
+    missing += ["p99"] if slo.p99_latency_us is not None and not policy.keeps_p99 else []
+    return f"policy {name} has no lever for a {' or a '.join(missing)}" if missing else ""
 
 
 def most_moves_of(name: str, sample: DeviceSample) -> int | None:
