@@ -84,13 +84,14 @@ class _Simulation:
         self._missed = 0
         self._stop_s = 0.0
         self._daemon_s = 0.0
+        self._epochs_s = 0.0
 
     @property
     def _now_s(self) -> float:
         return self._drive.now_ns / NS_PER_S
 
     def run(self) -> Result:
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         self._begin()
         end_ns = _ns(self._scenario.length_s)
         while self._drive.now_ns < end_ns:
@@ -125,8 +126,9 @@ class _Simulation:
             stop_s=self._stop_s,
             missed_epochs=self._missed,
             statistics_calls=self._server.statistics_calls,
-            drive_s=time.perf_counter() - began_s - self._daemon_s,
+            drive_s=time.process_time() - began_s - self._daemon_s,
             daemon_s=self._daemon_s,
+            epochs_s=self._epochs_s,
         )
 
     # Time.
@@ -193,7 +195,7 @@ class _Simulation:
             return
         self._missed += self._schedule.take(self._clock.monotonic_s())
         daemon.missed_epochs = self._schedule.missed
-        at_s = self._now_s
+        at_s, before_s = self._now_s, self._daemon_s
         with self._timed():
             try:
                 self._epochs.append(Epoch(at_s, daemon.epoch()))
@@ -201,6 +203,7 @@ class _Simulation:
                 self._disconnect(self._killed_in_s or 0.0)
             except Exception as error:
                 self._failures.append((at_s, f"epoch: {type(error).__name__}: {error}"))
+        self._epochs_s += self._daemon_s - before_s
         if self._server.kill_at is not None:
             # The epoch had fewer commands: it is killed after it.
             self._server.kill_at = None
@@ -252,9 +255,9 @@ class _Simulation:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        began_s = time.perf_counter()
+        began_s, answers_s = time.process_time(), self._server.statistics_s
         yield
-        self._daemon_s += time.perf_counter() - began_s
+        self._daemon_s += time.process_time() - began_s - (self._server.statistics_s - answers_s)
 
     # What happens.
 

@@ -74,10 +74,11 @@ class Activity:
         keys = {vm.vm for vm in sample.vms}
         self._last_active_s = {vm: at for vm, at in self._last_active_s.items() if vm in keys}
         horizon_s = now_s - self.idle_after_s
+        active = {vm for vm, at_s in self._last_active_s.items() if at_s >= horizon_s}
         marked = replace(
             sample,
             vms=tuple(
-                replace(vm, active=self._last_active_s.get(vm.vm, float("-inf")) >= horizon_s)
+                vm if vm.active == (vm.vm in active) else replace(vm, active=not vm.active)
                 for vm in sample.vms
             ),
         )
@@ -237,6 +238,7 @@ class EmulatedDevice:
         standings = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
         keys = {name: occupant.key for name, occupant in occupants.items()}
         sample = self._served.sample(standings, keys)
+        self.actuator.take(self._served.statistics)
         self.sample = self._kept_awake(sample, now_s)
         if all(vm.window_s <= 0 for vm in self.sample.vms):
             return  # the first look at this server: nothing has been measured
@@ -350,6 +352,8 @@ class EmulatedDevice:
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)
         due = self._entitled()
+        amount = sum(window.amount(self.share_by) for window in self.windows.values())
+        slos = [occupant.slo for occupant in self.occupants.values()]
         return DeviceView(
             name=self.name,
             kind="emulated",
@@ -368,7 +372,7 @@ class EmulatedDevice:
             time_scale=self._served.time_scale or 1.0,
             moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
             moved_blocks=self._served.moves.get("moved_blocks") if self._served.moves else None,
-            vms={vm: self._vm_view(occupants, *due) for vm, occupants in by_vm.items()},
+            vms={vm: self._vm_view(occupants, *due, amount, slos) for vm, occupants in by_vm.items()},
         )
 
     def _estimated_iops(self) -> float | None:
@@ -435,12 +439,17 @@ class EmulatedDevice:
         )
 
     def _vm_view(
-        self, occupants: list[Occupant], due_share: Mapping[str, float], due_iops: Mapping[str, float]
+        self,
+        occupants: list[Occupant],
+        due_share: Mapping[str, float],
+        due_iops: Mapping[str, float],
+        total: float,
+        slos: list[Slo],
     ) -> VmView:
+        """`total` is what all VMs got, `slos` are those of all."""
         keys = [occupant.key for occupant in occupants]
         due = [key for key in keys if key in due_share]
         windows = tuple(self.windows[key] for key in keys if key in self.windows)
-        total = sum(window.amount(self.share_by) for window in self.windows.values())
         got = sum(window.amount(self.share_by) for window in windows)
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
         levers = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
@@ -453,19 +462,15 @@ class EmulatedDevice:
             share=got / total if self.timed and total else None,
             target_share=sum(due_share[key] for key in due) if due else None,
             target_iops=sum(due_iops[key] for key in due) if due else None,
-            no_mechanism=self._no_mechanism(occupants),
+            no_mechanism=self._no_mechanism(occupants, slos),
             remark="; ".join(remarks),
             settling=self._activity.settling(self._now_s),
         )
 
-    def _no_mechanism(self, occupants: list[Occupant]) -> str:
+    def _no_mechanism(self, occupants: list[Occupant], everybody: list[Slo]) -> str:
         if self.sample is None:
             return ""
-        own, everybody = (
-            [occupant.slo for occupant in occupants],
-            [occupant.slo for occupant in self.occupants.values()],
-        )
-        ops = self.record.isolated
+        own, ops = [occupant.slo for occupant in occupants], self.record.isolated
         return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
 
     def _entitled(self) -> tuple[dict[str, float], dict[str, float]]:

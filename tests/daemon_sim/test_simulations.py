@@ -75,8 +75,9 @@ def test_a_server_that_answers_again_when_the_daemon_stops_has_all_restored() ->
 
 @pytest.mark.slow
 def test_500_vms() -> None:
-    # Today's policy takes more than a second of CPU for an epoch of so many.
-    kept(Order(scenario="many", hours=8 / 3600, checks=KEPT))
+    trial = tried(Order(scenario="many", hours=8 / 3600, checks=KEPT))
+    assert trial.passed, trial.violations[:9]
+    assert trial.run.statistics_calls <= 3 * len(trial.run.epochs)
 
 
 @pytest.mark.slow
