@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import copy
 import csv
-import multiprocessing
 import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +23,7 @@ from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.workers import local_executor
 
 _PAGE_BYTES = 4096
 _MOST_LOSSES = 3
@@ -281,17 +280,11 @@ def _run_on_workers(base: ScenarioText, points: Sequence[Point], jobs: int, *, m
 def _executor(workers: int, *, mpi: bool) -> Executor:
     """Local processes, or the ranks that MPI started: mpi4py is what parallel profiles use, too."""
     if not mpi:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(max(1, workers), context, _worker_starts)
+        return local_executor(workers)
     from mpi4py.futures import MPIPoolExecutor
 
     executor: Executor = MPIPoolExecutor()
     return executor
-
-
-def _worker_starts() -> None:
-    # Ctrl-C goes to the whole group; the parent alone ends the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True, slots=True)
