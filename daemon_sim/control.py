@@ -5,6 +5,7 @@ A test compares the names in these replies with those of a drive that is really 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +49,8 @@ class SimulatedServer:
         self.commands: list[tuple[int, str, dict[str, Any]]] = []
         """Every command that changes something, and when it came (ns)."""
         self.statistics_calls = 0
+        self.statistics_s = 0.0
+        """CPU time of making them."""
         self.kill_at: int | None = None
         """The command from now on at which the daemon is killed."""
         self._cached: dict[str, dict[str, Any]] = {}
@@ -74,7 +77,10 @@ class SimulatedServer:
                 raise DaemonKilled
         if op == "stats":
             self.statistics_calls += 1
-            return self._statistics()
+            began_s = time.process_time()
+            statistics = self._statistics()
+            self.statistics_s += time.process_time() - began_s
+            return statistics
         self.commands.append((self.drive.now_ns, op, fields))
         known: dict[str, Callable[..., None]] = {
             "move": self._move,

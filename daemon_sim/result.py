@@ -92,6 +92,8 @@ class Result:
     """CPU time of the emulated SSD and of making its requests; not part of what is repeatable."""
     daemon_s: float = 0.0
     """CPU time of the daemon, likewise."""
+    epochs_s: float = 0.0
+    """The part of that in epochs; the rest is `vm set`, starts and stops."""
 
     @property
     def seconds(self) -> int:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from daemon_sim.control import DaemonKilled, SimulatedServer
@@ -67,6 +68,7 @@ class _Simulation:
             cpu_s=lambda: 0.0,
             sleep=self._server.wait,
         )
+        self._policy = scenario.policy
         self._daemon: Daemon | None = None
         self._schedule = Schedule(scenario.epoch_s, self._clock.monotonic_s())
         self._ahead: list[tuple[int, int, Callable[[], None]]] = []
@@ -82,13 +84,14 @@ class _Simulation:
         self._missed = 0
         self._stop_s = 0.0
         self._daemon_s = 0.0
+        self._epochs_s = 0.0
 
     @property
     def _now_s(self) -> float:
         return self._drive.now_ns / NS_PER_S
 
     def run(self) -> Result:
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         self._begin()
         end_ns = _ns(self._scenario.length_s)
         while self._drive.now_ns < end_ns:
@@ -123,8 +126,9 @@ class _Simulation:
             stop_s=self._stop_s,
             missed_epochs=self._missed,
             statistics_calls=self._server.statistics_calls,
-            drive_s=time.perf_counter() - began_s - self._daemon_s,
+            drive_s=time.process_time() - began_s - self._daemon_s,
             daemon_s=self._daemon_s,
+            epochs_s=self._epochs_s,
         )
 
     # Time.
@@ -170,7 +174,7 @@ class _Simulation:
 
     def _start_daemon(self) -> None:
         config = Config(
-            daemon=DaemonConfig(self._scenario.epoch_s, self._scenario.window_s, self._scenario.policy),
+            daemon=DaemonConfig(self._scenario.epoch_s, self._scenario.window_s, self._policy),
             libvirt=LibvirtConfig(None),
             devices=(DeviceConfig(DEVICE, None, None),),
         )
@@ -191,7 +195,7 @@ class _Simulation:
             return
         self._missed += self._schedule.take(self._clock.monotonic_s())
         daemon.missed_epochs = self._schedule.missed
-        at_s = self._now_s
+        at_s, before_s = self._now_s, self._daemon_s
         with self._timed():
             try:
                 self._epochs.append(Epoch(at_s, daemon.epoch()))
@@ -199,6 +203,7 @@ class _Simulation:
                 self._disconnect(self._killed_in_s or 0.0)
             except Exception as error:
                 self._failures.append((at_s, f"epoch: {type(error).__name__}: {error}"))
+        self._epochs_s += self._daemon_s - before_s
         if self._server.kill_at is not None:
             # The epoch had fewer commands: it is killed after it.
             self._server.kill_at = None
@@ -250,9 +255,9 @@ class _Simulation:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        began_s = time.perf_counter()
+        began_s, answers_s = time.process_time(), self._server.statistics_s
         yield
-        self._daemon_s += time.perf_counter() - began_s
+        self._daemon_s += time.process_time() - began_s - (self._server.statistics_s - answers_s)
 
     # What happens.
 
@@ -271,6 +276,8 @@ class _Simulation:
                 took_place = self._host.leave(event.vm)
             case What.MIGRATE:
                 took_place = event.namespace is not None and self._host.migrate(event.vm, event.namespace)
+            case What.SET_POLICY:
+                took_place = self._set_policy(event.policy)
             case _:
                 took_place = self._disturb(event)
         if took_place:
@@ -336,6 +343,14 @@ class _Simulation:
                 weight = self._fields.get(vm.name, {}).get("weight", 1.0)
                 if namespace.weight != weight:
                     self._drive.set_weight(namespace, weight)
+
+    def _set_policy(self, policy: str) -> bool:
+        """What a reload of the configuration does."""
+        self._policy = policy
+        if self._daemon is not None:
+            config = self._daemon.config
+            self._daemon.config = replace(config, daemon=replace(config.daemon, policy=policy))
+        return self._daemon is not None
 
     def _disturb(self, event: Event) -> bool:
         """Something that is between the daemon and its work."""

@@ -127,6 +127,8 @@ class What(StrEnum):
     """The drive's server closes all connections."""
     STALL = "stall"
     """The daemon gets no CPU for `lasts_s`: epochs are left out."""
+    SET_POLICY = "set policy"
+    """SIGHUP to the daemon, with another policy in its configuration."""
 
 
 DISTURBANCES = frozenset(
@@ -147,6 +149,7 @@ class Event:
     lasts_s: float = 0.0
     delay_s: float = 0.0
     command: int = 0
+    policy: str = ""
 
     def __str__(self) -> str:
         words = [self.what.value]
@@ -157,6 +160,8 @@ class Event:
             words.append(f"to {namespace_name(self.namespace)}")
         if self.lasts_s:
             words.append(f"for {self.lasts_s:g} s")
+        if self.policy:
+            words.append(self.policy)
         return " ".join(words)
 
 

@@ -317,7 +317,7 @@ def _hostile_instead(random: Random, vm: SimulatedVm) -> SimulatedVm:
 
 
 def _event(random: Random, vms: list[SimulatedVm], namespaces: int, length_s: float) -> Event:
-    what = random.choice((*(What.SET_SLO,) * 4, *What))
+    what = random.choice((*(What.SET_SLO,) * 4, *(each for each in What if each is not What.SET_POLICY)))
     at_s = round(random.uniform(0.05, 0.95) * length_s, random.choice((0, 1, 3)))
     event = Event(at_s, what)
     # Whether a hostile VM gains is seen where it is there all the time.

@@ -88,7 +88,7 @@ class Trial:
             f"{made.name}: {run.seconds} s, {len(run.vms)} VMs, {len(run.happened)} events, seed {made.seed}",
             f"drive: {made.drive.spec}",
             f"CPU: drive {run.drive_s:.1f} s, daemon {run.daemon_s:.1f} s",
-            f"an epoch: {1e3 * run.daemon_s / epochs:.1f} ms, {asked:.1f} `stats`, {commands:.1f} others",
+            f"an epoch: {1e3 * run.epochs_s / epochs:.1f} ms, {asked:.1f} `stats`, {commands:.1f} others",
             *_vm_table(run, self.without, self.order.measure),
         ]
         for name, found in by_check(self.violations).items():

@@ -18,8 +18,9 @@ from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy
 from slo_ctl.decide.policies.proportional import Proportional, ProportionalState
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
+from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import RunResult, VmResult
-from slo_ctl.replay.run import PolicyRun, Stage
+from slo_ctl.replay.run import Stage
 from slo_ctl.replay.scenario import Window, WindowKind
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 

@@ -209,10 +209,25 @@ class SettingKeeper:
                     outcomes[step.setting.knob] = Outcome(
                         step.setting, OutcomeState.UNAPPLIED, step.before, step.before, reason
                     )
+        # All are written before any is read back: some can be read only together.
+        kept, written = {}, []
         for step in changes:
-            if step.setting.knob not in outcomes:
-                outcomes[step.setting.knob] = self._change(step)
+            knob = step.setting.knob
+            if knob in outcomes:
+                continue
+            kept[knob] = self._kept.pop(knob, None)
+            try:
+                step.actuator.write(knob, step.target)
+                written.append(step)
+            except ActError as error:
+                outcomes[knob] = self._not_changed(step, error)
+        for step in written:
+            outcomes[step.setting.knob] = self._read_back(step, kept[step.setting.knob])
         return outcomes
+
+    def _not_changed(self, step: _Step, error: ActError) -> Outcome:
+        self._forget(step.setting.knob, error)
+        return Outcome(step.setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
 
     def _in_force(self, step: _Step) -> Outcome:
         setting = step.setting
@@ -220,15 +235,12 @@ class SettingKeeper:
         self._kept[setting.knob] = _Kept(setting, outcome)
         return outcome
 
-    def _change(self, step: _Step) -> Outcome:
+    def _read_back(self, step: _Step, kept: _Kept | None) -> Outcome:
         setting, knob = step.setting, step.setting.knob
-        kept = self._kept.pop(knob, None)
         try:
-            step.actuator.write(knob, step.target)
             after = step.actuator.read(knob)
         except ActError as error:
-            self._forget(knob, error)
-            return Outcome(setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
+            return self._not_changed(step, error)
         if not in_force(step.target, after):
             reason = f"{value_text(step.target)} was written, {value_text(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, after, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +21,22 @@ _LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
 _MOVE_POLL_S = 0.02
 TIMEOUT_S = 0.5
 """Time for a reply, which normally takes some milliseconds."""
+HOLDS_S = 0.5
+"""What a server said holds for so long, unless something is set: a reading is of all namespaces."""
 _LEFT_ALONE_S = 1.0
 """After no answer: its other knobs are not tried one by one."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What a server has said of everything."""
+
+    statistics: Mapping[str, Any]
+    at_s: float
+    namespaces: dict[str, dict[str, Any]]
+    """By name."""
+    written: bool = False
+    """Something was set since; in `namespaces` are the limits that were."""
 
 
 class ServedFtlActuator:
@@ -53,10 +68,17 @@ class ServedFtlActuator:
         self._ignored_until_s = 0.0
         self._restore_until_s = float("inf")
         self._client: ControlClient | None = None
+        self._reading: _Reading | None = None
+
+    def take(self, statistics: Mapping[str, Any]) -> _Reading:
+        """Use statistics that another client has just read: the server is not asked again."""
+        namespaces = {str(each["name"]): each for each in statistics["namespaces"]}
+        self._reading = _Reading(statistics, self._clock.monotonic_s(), namespaces)
+        return self._reading
 
     def close(self) -> None:
         """Hang up; the next use connects again."""
-        client, self._client = self._client, None
+        client, self._client, self._reading = self._client, None, None
         if client is not None:
             client.close()
 
@@ -83,8 +105,8 @@ class ServedFtlActuator:
     def read(self, knob: Knob) -> SettingValue:
         """The value that the server says is in force."""
         if knob.lever is not Lever.FTL_SCHEDULER:
-            return _value(knob, self._namespace(knob, self._statistics()))
-        found = self._statistics().get("scheduler")
+            return _value(knob, self._namespace(knob, self._latest()))
+        found = self._latest().statistics.get("scheduler")
         if not isinstance(found, str):
             raise ActError(f"{self._device} does not report its scheduler", "serve it with this release")
         return found
@@ -100,12 +122,13 @@ class ServedFtlActuator:
             self._command(lambda client: client.set_weight(namespace, 1.0 if number is None else number))
         elif knob.lever is Lever.FTL_LIMIT:
             # One command sets both limits of a namespace: the other one keeps its value.
-            limits = self._namespace(knob, self._statistics())
+            limits = self._namespace(knob, self._latest(written=True))
             both = {"limit_iops": limits.get("limit_iops"), "limit_bytes_s": limits.get("limit_bytes_s")}
             both[_limit_name(knob)] = number
             self._command(
                 lambda client: client.set_limit(namespace, both["limit_iops"], both["limit_bytes_s"])
             )
+            limits.update(both)
         elif number is None:
             raise ActError(f"{knob}: a number of blocks is needed")
         else:
@@ -114,6 +137,10 @@ class ServedFtlActuator:
     def set_move_budget(self, share: float) -> None:
         """Bound the device time that moves of OPS take while requests are outstanding."""
         self._command(lambda client: client.set_move_budget(share))
+
+    def cancel_moves(self) -> None:
+        """Moves of OPS under way end with the blocks that have been moved."""
+        self._command(lambda client: client.cancel_moves())
 
     def restore_ops(self, deadline_s: float) -> None:
         """Begin to move all OPS back to the split in the journal, and wait for it until `deadline_s` only.
@@ -128,9 +155,9 @@ class ServedFtlActuator:
         }
         if not wanted:
             return
-        if self._statistics().get("moves", {}).get("pending"):
-            self._command(lambda client: client.cancel_moves())
-        statistics = self._statistics()
+        if self._ask().statistics.get("moves", {}).get("pending"):
+            self.cancel_moves()
+        statistics = self._latest().statistics
         owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
         there = {name: owned[name] for name in wanted if name in owned}
         target = {name: wanted[name] for name in there}
@@ -153,7 +180,7 @@ class ServedFtlActuator:
         if not decision.moves:
             return []
         try:
-            statistics = self._statistics()
+            statistics = self._latest().statistics
             if statistics["moves"]["pending"]:
                 return []
             self._journal.add(self._split(statistics, {name: stream for stream, name in names.items()}))
@@ -180,8 +207,9 @@ class ServedFtlActuator:
         deadline = self._clock.monotonic_s() + self._move_wait_s
         expected: int | None = None
         while True:
-            statistics = self._statistics()
-            owned = int(self._namespace(knob, statistics)["space"]["ops_blocks"])
+            reading = self._ask()
+            statistics = reading.statistics
+            owned = int(self._namespace(knob, reading)["space"]["ops_blocks"])
             pending = sum(move["blocks"] for move in statistics["moves"]["pending"])
             if not pending and expected in (None, owned):
                 if owned == blocks:
@@ -214,19 +242,28 @@ class ServedFtlActuator:
     def _name(self, knob: Knob) -> str:
         return knob.place.removeprefix(f"{self._device}/")
 
-    def _namespace(self, knob: Knob, statistics: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _namespace(self, knob: Knob, reading: _Reading) -> dict[str, Any]:
         name = self._name(knob)
-        for namespace in statistics["namespaces"]:
-            if namespace["name"] == name:
-                found: Mapping[str, Any] = namespace
-                return found
-        raise ActError(f"{self._device} has no namespace {name} any more", gone=True)
+        if name not in reading.namespaces:
+            raise ActError(f"{self._device} has no namespace {name} any more", gone=True)
+        return reading.namespaces[name]
 
-    def _statistics(self) -> dict[str, Any]:
-        return self._command(lambda client: client.statistics())
+    def _latest(self, *, written: bool = False) -> _Reading:
+        """The last reading as long as it holds, or a new one; `written`: what was set since matters not."""
+        known = self._reading
+        if known is None or self._clock.monotonic_s() - known.at_s > HOLDS_S:
+            known = None
+        return self._ask() if known is None or (known.written and not written) else known
 
-    def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
+    def _ask(self) -> _Reading:
+        return self.take(self._command(lambda client: client.statistics(), changes=False))
+
+    def _command(
+        self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True, changes: bool = True
+    ) -> Reply:
         """Carry out a command, over a new connection where the old one was closed (if harmless)."""
+        if changes and self._reading is not None:
+            self._reading.written = True
         again = repeatable and self._client is not None
         began_s = self._clock.monotonic_s()
         if began_s < self._ignored_until_s:
@@ -245,7 +282,7 @@ class ServedFtlActuator:
                         "it is retried in the next interval",
                     ) from None
                 if again:
-                    return self._command(do)
+                    return self._command(do, changes=changes)
                 raise ActError(
                     f"{self._device} is not being served: {error.message}", "see `slo-ctl device serve`"
                 ) from None

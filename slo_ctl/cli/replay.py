@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -11,8 +12,8 @@ import typer
 
 from slo_ctl.base import numbers
 from slo_ctl.cli.completion import complete_policy, complete_workload
-from slo_ctl.cli.options import JSON, QUIET, REPORT, SAVE_JSON
-from slo_ctl.cli.output import Outputs, deliver, print_lines
+from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON
+from slo_ctl.cli.output import Outputs, deliver, print_lines, terminable
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result
@@ -113,6 +114,7 @@ def replay(
         bool | None,
         typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]"),
     ] = None,
+    jobs: JOBS = None,
     report: REPORT = None,
     json: JSON = False,
     save_json: SAVE_JSON = None,
@@ -151,17 +153,17 @@ def replay(
     }
     for key, value in settings.items():
         text.set(key, value)
-    _deliver_replay(_run_scenario(build_scenario(text), outputs), outputs)
+    _deliver_replay(_run_scenario(build_scenario(text), outputs, jobs), outputs)
 
 
-def _run_scenario(scenario: Scenario, outputs: Outputs) -> Result:
+def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None) -> Result:
     """Run it with progress on stderr. The result of an interrupted run is incomplete."""
     from slo_ctl.replay.run import run
     from slo_ctl.show.terminal import progress_on_stderr
 
     outputs.check()
-    with progress_on_stderr(quiet=outputs.quiet) as progress:
-        return run(scenario, progress)
+    with terminable(), progress_on_stderr(quiet=outputs.quiet) as progress:
+        return run(scenario, progress, jobs or os.cpu_count() or 1)
 
 
 def _deliver_replay(result: Result, outputs: Outputs) -> None:

@@ -14,7 +14,15 @@ from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_i
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
-from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy, most_moves_of
+from slo_ctl.decide.policies import (
+    DEFAULT_POLICY,
+    POLICIES,
+    STRICT_POLICY,
+    Policy,
+    make_policy,
+    most_moves_of,
+    without_lever,
+)
 from slo_ctl.decide.profile_fit import Analysis
 from slo_ctl.decide.scheduler import (
     FAIR_SCHEDULER,
@@ -67,10 +75,11 @@ class Activity:
         keys = {vm.vm for vm in sample.vms}
         self._last_active_s = {vm: at for vm, at in self._last_active_s.items() if vm in keys}
         horizon_s = now_s - self.idle_after_s
+        active = {vm for vm, at_s in self._last_active_s.items() if at_s >= horizon_s}
         marked = replace(
             sample,
             vms=tuple(
-                replace(vm, active=self._last_active_s.get(vm.vm, float("-inf")) >= horizon_s)
+                vm if vm.active == (vm.vm in active) else replace(vm, active=not vm.active)
                 for vm in sample.vms
             ),
         )
@@ -157,6 +166,8 @@ class EmulatedDevice:
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
             for knob in journal.originals()
         )
+        self._cancels_moves = False
+        """Moves under way are those of another policy."""
         self._activity = Activity(window_s, window_s)
         self._now_s = 0.0
         self.share_by = share_by
@@ -208,10 +219,12 @@ class EmulatedDevice:
         self._taking_over = True
 
     def choose(self, policy: str) -> None:
-        """Use another policy from now on, taking over what is in force."""
+        """Use another policy from now on, taking over what is in force until its own split is reached."""
         made = self._make_policy(policy)
         if made.name != self._policy.name:
-            self._policy, self._in_force, self._taking_over = made, None, True
+            self._policy, self._in_force = made, None
+            self._taking_over = not POLICIES[made.name].splits_at_start
+            self._cancels_moves = True
             self._activity.changed("the policy changed", self._now_s)
 
     def observe(self, occupants: Mapping[str, Occupant], now_s: float) -> None:
@@ -227,6 +240,7 @@ class EmulatedDevice:
         in_force = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
         keys = {name: occupant.key for name, occupant in occupants.items()}
         sample = self._served.sample(in_force, keys)
+        self.actuator.take(self._served.statistics)
         self.sample = self._mark_active(sample, now_s)
         if all(vm.window_s <= 0 for vm in self.sample.vms):
             return  # the first look at this server: nothing has been measured
@@ -330,6 +344,10 @@ class EmulatedDevice:
         moves = self._served.moves
         if moves is not None and moves["budget"] != self.move_budget:
             self.actuator.set_move_budget(self.move_budget)
+        if self._cancels_moves and moves is not None:
+            if moves["pending"]:
+                self.actuator.cancel_moves()
+            self._cancels_moves = False
         if self.decision.moves and self.sample is not None:
             names = {f"{self.name}/{each.name}": each.name for each in self.record.namespace}
             names |= {occupant.key: namespace for namespace, occupant in self.occupants.items()}
@@ -341,6 +359,8 @@ class EmulatedDevice:
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)
         due = self._entitled()
+        amount = sum(window.amount(self.share_by) for window in self.windows.values())
+        slos = [occupant.slo for occupant in self.occupants.values()]
         return DeviceView(
             name=self.name,
             kind="emulated",
@@ -359,7 +379,7 @@ class EmulatedDevice:
             time_scale=self._served.time_scale or 1.0,
             moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
             moved_blocks=self._served.moves.get("moved_blocks") if self._served.moves else None,
-            vms={vm: self._vm_view(occupants, *due) for vm, occupants in by_vm.items()},
+            vms={vm: self._vm_view(occupants, *due, amount, slos) for vm, occupants in by_vm.items()},
         )
 
     def _estimated_iops(self) -> float | None:
@@ -426,14 +446,21 @@ class EmulatedDevice:
         )
 
     def _vm_view(
-        self, occupants: list[Occupant], due_share: Mapping[str, float], due_iops: Mapping[str, float]
+        self,
+        occupants: list[Occupant],
+        due_share: Mapping[str, float],
+        due_iops: Mapping[str, float],
+        total: float,
+        slos: list[Slo],
     ) -> VmView:
+        """`total` is what all VMs got, `slos` are those of all."""
         keys = [occupant.key for occupant in occupants]
         due = [key for key in keys if key in due_share]
         windows = tuple(self.windows[key] for key in keys if key in self.windows)
-        total = sum(window.amount(self.share_by) for window in self.windows.values())
         got = sum(window.amount(self.share_by) for window in windows)
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
+        levers = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
+        remarks += [each for each in dict.fromkeys(levers) if each]
         return VmView(
             windows=windows,
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
@@ -442,19 +469,15 @@ class EmulatedDevice:
             share=got / total if self.timed and total else None,
             target_share=sum(due_share[key] for key in due) if due else None,
             target_iops=sum(due_iops[key] for key in due) if due else None,
-            no_mechanism=self._no_mechanism(occupants),
+            no_mechanism=self._no_mechanism(occupants, slos),
             remark="; ".join(remarks),
             settling=self._activity.settling(self._now_s),
         )
 
-    def _no_mechanism(self, occupants: list[Occupant]) -> str:
+    def _no_mechanism(self, occupants: list[Occupant], everybody: list[Slo]) -> str:
         if self.sample is None:
             return ""
-        own, everybody = (
-            [occupant.slo for occupant in occupants],
-            [occupant.slo for occupant in self.occupants.values()],
-        )
-        ops = self.record.isolated
+        own, ops = [occupant.slo for occupant in occupants], self.record.isolated
         return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
 
     def _entitled(self) -> tuple[dict[str, float], dict[str, float]]:

@@ -25,7 +25,8 @@ MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
 ROOM = 0.1
 """An objective exceeded by so much leaves something to restore; limits aim at half of it."""
 GAIN = 0.5
-"""Of what a VM can spare, restored in a step; and of the relative miss of a p99, taken from the others."""
+"""Of what a VM can spare, restored in a step; and of the relative distance of a p99 from its target, taken
+from the others or restored."""
 MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
 """Of a limit, in a step."""
 LIFT_FROM = 1.5
@@ -42,7 +43,8 @@ judged."""
 LEAST_SHARE_HELP = 0.5
 """The same for a mere share: what others give up must be of use to another VM."""
 RETRY_AFTER, LONGEST_RETRY = 60, 600
-"""Windows for which limits that did not help are not tried again: at first, and at most."""
+"""Windows for which limits that did not help are not tried again: at first, and at most. Where an effect
+takes more than two windows to be seen, as much longer."""
 
 
 def at_limit(iops: float, limit_iops: float | None, granted_iops: float | None = None) -> bool:
@@ -86,19 +88,20 @@ class Bounded:
     @property
     def miss(self) -> float:
         """How far it is from its objectives, relative to them: positive where one is missed."""
-        misses = [-1.0, self._p99_miss]
+        misses = [-1.0, self.p99_miss]
         if self.objective_iops > 0.0:
             misses.append(self.objective_iops / max(self.iops, 1e-9) - 1.0)
-        return min(max(misses), 1.0)
+        return max(misses)
 
     @property
-    def _p99_miss(self) -> float:
+    def p99_miss(self) -> float:
+        """How far its p99 is above its target, relative to it; -1 without either."""
         return self.p99_us / self.max_p99_us - 1.0 if self.max_p99_us and self.p99_us is not None else -1.0
 
     @property
     def misses_p99(self) -> bool:
         """Whether its p99 is missed."""
-        return self._p99_miss > MISSED_FROM
+        return self.p99_miss > MISSED_FROM
 
     @property
     def misses_share_alone(self) -> bool:
@@ -131,6 +134,8 @@ class Wait:
     windows: int
     """Left until they are tried again."""
     length_windows: int
+    found: str = ""
+    """What was measured with them, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,8 @@ class LimitState:
     steps: dict[str, int] = field(default_factory=dict)
     """Taken so far, by VM that they were for."""
     misses_before: dict[str, float] = field(default_factory=dict)
+    least_p99_us: dict[str, float] = field(default_factory=dict)
+    """While others are limited, by VM that misses it."""
     waits: dict[str, Wait] = field(default_factory=dict)
     """By VM that limits did not help."""
 
@@ -178,11 +185,12 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]
         reason = "limits lifted: no VM needs them" if state.limits else ""
         return LimitState(waits=state.waits), reason
     # What was begun is finished; and who is throttled by its own limit is not short for the others' sake.
+    # A p99 is missed whatever the VM's own pace.
     missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
     short = [
         v
         for v in protected
-        if v.busy and v.miss > missed_from and (v.misses_p99 or not v.is_throttled(state.limits))
+        if v.misses_p99 or (v.busy and v.miss > missed_from and not v.is_throttled(state.limits))
     ]
     state = replace(state, missed_windows=state.missed_windows + 1 if short else 0)
     # Who reaches what limits aim at is helped by them.
@@ -230,13 +238,16 @@ def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) 
     urgent = [v for v in short if not v.misses_share_alone] or short
     by_vm = {v.vm: v for v in vms}
     if not state.steps:
-        state = replace(state, before={v.vm: v.iops for v in vms}, misses_before={})
+        state = replace(state, before={v.vm: v.iops for v in vms}, misses_before={}, least_p99_us={})
+    p99s_us = {v.vm: v.p99_us for v in urgent if v.p99_us is not None and v.vm in state.steps}
     state = replace(
         state,
         steps=state.steps | {v.vm: state.steps.get(v.vm, 0) + 1 for v in urgent},
         misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
+        least_p99_us=state.least_p99_us
+        | {vm: min(p99_us, state.least_p99_us.get(vm, p99_us)) for vm, p99_us in p99s_us.items()},
     )
-    if not_helped := [v.vm for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
+    if not_helped := [v for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
         return _back_off(state, not_helped)
     names = {v.vm for v in urgent}
     of_share = all(v.misses_share_alone for v in urgent)
@@ -247,7 +258,11 @@ def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) 
     }
     payers = [v.vm for v in vms if v.limitable and v.vm not in names and has[v.vm] > least[v.vm]]
     rates = sum(has[vm] for vm in payers)
-    missing = sum(v.missing_iops for v in urgent)
+    exhausted = sum(has[vm] - least[vm] for vm in payers) <= MISSED_FROM * sum(has.values())
+    if exhausted and (missed := [v for v in urgent if v.misses_p99 and v.vm in state.least_p99_us]):
+        # A part of the way to a p99 is of no use.
+        return _back_off(state, missed)
+    missing = sum(v.missing_iops for v in urgent if v.busy)
     p99 = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
     missing = max(missing, min(GAIN * p99, MOST_DECREASE) * rates)
     level = water_level([(by_vm[vm].fair_iops, least[vm], has[vm]) for vm in payers], rates - missing)
@@ -276,7 +291,8 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     """Whether what a protected VM has gained is worth what the others have lost."""
     before = state.misses_before[short.vm]
     if short.misses_p99:
-        return before - short.miss > LEAST_HELP * (1.0 + before)
+        # The others have little left to give: half of the way must be done.
+        return before - short.p99_miss > max(LEAST_HELP * (1.0 + before), short.p99_miss)
     gained = {v.vm: v.iops - state.before.get(v.vm, v.iops) for v in vms}
     taken = -sum(gained[v.vm] for v in vms if v.is_throttled(state.limits) and gained[v.vm] < 0.0)
     if taken <= LEAST_HELP * sum(v.iops for v in vms):
@@ -287,24 +303,37 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     return gained[short.vm] > LEAST_HELP * taken
 
 
-def _back_off(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, str]:
+def _back_off(state: LimitState, not_helped: Sequence[Bounded]) -> tuple[LimitState, str]:
     waits = dict(state.waits)
-    for vm in not_helped:
-        last = waits[vm].length_windows if vm in waits else 0
-        wait = min(max(RETRY_AFTER, 2 * last), LONGEST_RETRY)
-        waits[vm] = Wait(wait, wait)
-    served = tuple(vm for vm in state.served if vm not in not_helped)
+    names = {v.vm for v in not_helped}
+    for v in not_helped:
+        last = waits[v.vm].length_windows if v.vm in waits else 0
+        longer = max(1.0, v.effect_windows / 2.0)
+        wait = round(min(max(RETRY_AFTER * longer, 2 * last), LONGEST_RETRY * longer))
+        waits[v.vm] = Wait(wait, wait, _found(state, v))
+    served = tuple(vm for vm in state.served if vm not in names)
     kept = state.limits if served else {}
     state = replace(
         state,
         limits=kept,
         served=served,
         missed_windows=0,
-        steps={vm: n for vm, n in state.steps.items() if vm not in not_helped},
+        steps={vm: n for vm, n in state.steps.items() if vm not in names},
         waits=waits,
     )
-    why = f"they do not help {and_list(not_helped)}, limited by its own queue depth or pace"
-    return state, f"limits lifted: {why}"
+    found = "; ".join(f"{v.vm}: {waits[v.vm].found}" for v in not_helped)
+    return state, f"limits on others lifted, as they do not help ({found})"
+
+
+def _found(state: LimitState, v: Bounded) -> str:
+    """What limits on others brought a VM that they did not help."""
+    least_us = state.least_p99_us.get(v.vm) if v.misses_p99 else None
+    what = f"{v.iops:,.0f} IOPS" if least_us is None else f"p99 at least {least_us / 1000:,.3g} ms"
+    others = {vm: limit for vm, limit in state.limits.items() if vm != v.vm}
+    if not others:
+        return f"{what}; there is nobody to limit"
+    figures = and_list([f"{limit:,.0f}" for limit in others.values()], in_order=True)
+    return f"{what} with {and_list(others, in_order=True)} limited to {figures} IOPS"
 
 
 def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]) -> tuple[LimitState, str]:
@@ -319,15 +348,19 @@ def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounde
         for v in sharing
         if v.vm in throttled and state.limits[v.vm] < AT_LIMIT * v.objective_iops
     ]
-    free = [v for v in protected if v.busy and v.vm not in throttled]
-    calm = all(v.miss <= -ROOM / (1.0 + ROOM) for v in free)
+    free = [v for v in protected if (v.busy or v.p99_miss > -1.0) and v.vm not in throttled]
+    calm = all((v.miss if v.busy else v.p99_miss) <= -ROOM / (1.0 + ROOM) for v in free)
     state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
     if not idle and not low and state.calm_windows < state.raise_after:
         return state, ""
     growth = min(1.0 + MOST_INCREASE, max(low) if low and not idle else math.inf)
-    spare = [v.iops - (1.0 + ROOM / 2.0) * v.objective_iops for v in free if v.objective_iops > 0.0]
+    spare = [
+        v.iops - (1.0 + ROOM / 2.0) * v.objective_iops for v in free if v.busy and v.objective_iops > 0.0
+    ]
     if spare and not idle and not low:
         growth = min(growth, 1.0 + GAIN * max(0.0, min(spare)) / sum(state.limits.values()))
+    if p99s := [v.p99_miss for v in free if v.p99_miss > -1.0]:
+        growth = min(growth, 1.0 + GAIN * max(0.0, -max(p99s) - ROOM / 2.0))
     raised = {vm: growth * limit for vm, limit in state.limits.items()}
     kept = {
         vm: limit

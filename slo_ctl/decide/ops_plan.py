@@ -163,19 +163,21 @@ def follow(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = froz
     drive_writes = sum(v.host_page_writes for v in sample.vms) / max(1, _logical_pages(sample))
     keep = math.exp(-drive_writes)
     tracks = {
-        v.vm: _follow_vm(state.tracks.get(v.vm), v, sample.timing.pages_per_block, keep) for v in sample.vms
-    }
-    tracks = {
-        vm: replace(
-            t,
-            latency_bound=keep * t.latency_bound + (1.0 - keep if vm in latency_bound else 0.0),
+        v.vm: _follow_vm(
+            state.tracks.get(v.vm),
+            v,
+            sample.timing.pages_per_block,
+            keep,
+            latency_bound=v.vm in latency_bound,
         )
-        for vm, t in tracks.items()
+        for v in sample.vms
     }
     return replace(state, tracks=tracks, drive_writes=state.drive_writes + drive_writes)
 
 
-def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep: float) -> OpsTrack:
+def _follow_vm(
+    track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep: float, *, latency_bound: bool
+) -> OpsTrack:
     if track is None or track.curve.logical_blocks != vm.logical_blocks:
         prior = GcCurve.prior(vm.logical_blocks, pages_per_block)
         written, read = (track.written, track.read) if track else (0.0, 0.0)
@@ -196,6 +198,7 @@ def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep:
         written=keep * track.written + vm.host_page_writes,
         read=keep * track.read + vm.host_page_reads,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
+        latency_bound=keep * track.latency_bound + (1.0 - keep if latency_bound else 0.0),
     )
     if vm.victim_pages == 0:
         return track

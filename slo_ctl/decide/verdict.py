@@ -13,7 +13,7 @@ from slo_ctl.model import Outcome, Slo, Verdict
 SHARE_TOLERANCE = 0.10
 """Of its target share: what a VM may miss in a window of a few seconds."""
 _AT_BOUND = 0.03
-"""Relative distance from a maximum or minimum that still counts as on it."""
+"""Relative distance from a maximum, minimum or p99 that still counts as on it."""
 
 
 _MOST_SLACK = 1 / 3
@@ -89,10 +89,10 @@ def judge(
 
     `unapplied` are its settings that could not be applied, `no_mechanism` says why nothing can keep its SLO;
     `maximum_slack_iops` is how far below its maximum what enforces that may keep it (None: nothing does);
-    `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
-    who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
-    the maximum that was asked for makes it capped. `remark` is added to ok and insufficient; `settling`
-    says why a miss may be due to a change in the window; `maximum` is what its maximum is called.
+    `tolerance` is relative to `target_share`, `at_bound` to a minimum, maximum or p99. More than the target
+    is ok: who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its
+    share: only the maximum that was asked for makes it capped. `remark` is added to ok and insufficient;
+    `settling` says why a miss may be due to a change in the window; `maximum` is what its maximum is called.
     """
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
@@ -142,9 +142,10 @@ def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: flo
         if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
             text = f"{got.share_text}, below the {_percent(target_share)} that it is entitled to"
             return text + _guess(got)
-    for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
-        if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:
-            return f"p99 of {kind} {p99_us / 1000:,.3g} ms, above its {slo.p99_latency_us / 1000:,.3g} ms"
+    worst_us, target_us = _worst_p99_us(got), slo.p99_latency_us
+    if target_us is not None and worst_us is not None and worst_us > target_us * (1 + at_bound):
+        kind = "writes" if worst_us == got.p99_write_us else "reads"
+        return f"p99 of {kind} {worst_us / 1000:,.3g} ms, above its {target_us / 1000:,.3g} ms"
     return ""
 
 

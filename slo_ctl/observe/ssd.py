@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter, lt, sub
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +73,17 @@ class VmReading:
         """Whether anything was less than in an earlier reading: these are other counters."""
         if len(self.moved_pages_of) != len(earlier.moved_pages_of):
             return True
-        return any(
-            getattr(self, f.name) < getattr(earlier, f.name)
-            for f in fields(self)
-            if f.name != "moved_pages_of"
-        )
+        return any(map(lt, _counters(self), _counters(earlier)))
 
     def since(self, earlier: VmReading) -> VmReading:
         """Difference between an earlier reading and this one."""
-        differences = {
-            f.name: getattr(self, f.name) - getattr(earlier, f.name)
-            for f in fields(self)
-            if f.name != "moved_pages_of"
-        }
-        moved = tuple(a - b for a, b in zip(self.moved_pages_of, earlier.moved_pages_of, strict=True))
+        differences = dict(zip(_COUNTERS, map(sub, _counters(self), _counters(earlier)), strict=True))
+        moved = tuple(map(sub, self.moved_pages_of, earlier.moved_pages_of))
         return VmReading(**differences, moved_pages_of=moved)
+
+
+_COUNTERS = tuple(each.name for each in fields(VmReading) if each.name != "moved_pages_of")
+_counters = attrgetter(*_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +195,8 @@ class ServedDevice:
         """Real seconds for each modelled one; None without latency."""
         self.scheduler = record.scheduler
         """How it divides itself among its namespaces, as of the last sample."""
+        self.statistics: dict[str, Any] = {}
+        """All that its server said, as of the last sample."""
         self.moves: dict[str, Any] | None = None
         """Moves of OPS under way and their budget, as of the last sample; None: not reported."""
         self._path = control_socket
@@ -233,10 +232,12 @@ class ServedDevice:
         """
         statistics = self._ask()
         try:
-            return self._sample(statistics, in_force, keys or {})
+            sample = self._sample(statistics, in_force, keys or {})
         except (KeyError, TypeError, AttributeError) as error:
             self._lose()
             raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
+        self.statistics = statistics
+        return sample
 
     def _sample(
         self, statistics: dict[str, Any], in_force: Mapping[str, VmInForce], keys: Mapping[str, str]

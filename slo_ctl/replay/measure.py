@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, claim_of, entitle
+from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, Claim, claim_of, entitle
 from slo_ctl.model import DeviceSample, ShareBy, Slo
 from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.ssd import VmReading
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ftl_emul import Device
 
 _NAMED_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
+NO_REMARKS: Mapping[str, str] = MappingProxyType({})
 _S_PER_NS = 1e-9
 DEMAND_MET_TO = 0.03
 """Part of the requests of an open loop that may wait at the end of the window where its demand is met."""
@@ -78,10 +80,11 @@ def measure(
     pages_per_block: int,
     *,
     share_by: ShareBy = ShareBy.PAGES,
+    remarks: Mapping[str, str] = NO_REMARKS,
     strict: bool = False,
     merging: bool = False,
 ) -> Measured:
-    """Rates, shares and ratios between two edges. `slos` are those in force at the end.
+    """Rates, shares and ratios between two edges. `slos` and `remarks` are those in force at the end.
 
     `strict`: shares are to be exact, so a VM with requests outstanding all the time counts as wanting more
     though its queue depth limits it. `merging`: the mapping has log blocks, so that its merges are part
@@ -93,7 +96,9 @@ def measure(
     done = {name: d.amount(share_by) if clocked else float(d.host_page_writes) for name, d in deltas.items()}
     total = sum(done.values())
     total_iops = sum(d.requests for d in deltas.values()) / length_s if clocked and length_s > 0 else None
-    due = _entitled(deltas, done, vms, slos, stop.outstanding, length_s if clocked else 0.0, strict=strict)
+    claims = _claims(deltas, done, vms, slos, stop.outstanding, length_s if clocked else 0.0, strict=strict)
+    wants_more = {claim.vm: claim.wants_more for claim in claims}
+    due = entitle(claims).shares
     results = []
     for vm in vms:
         name, delta = vm.spec.name, deltas[vm.spec.name]
@@ -125,7 +130,11 @@ def measure(
                 ops_blocks=ops_blocks[name] if ops_blocks is not None else None,
                 min_iops=slos[name].min_iops,
                 max_iops=slos[name].max_iops,
+                p99_target_us=slos[name].p99_latency_us,
                 limit_iops=limits_iops.get(name),
+                wants_more=wants_more.get(name, False),
+                busy=_busy(vm, delta, length_s if clocked else 0.0, wants_more=wants_more.get(name, False)),
+                remark=remarks.get(name, ""),
                 latency_us=latency[name],
             )
         )
@@ -151,7 +160,14 @@ def _arrived(name: str, delta: VmReading, start: Edge, stop: Edge) -> int:
     return delta.requests + stop.outstanding[name] - start.outstanding[name]
 
 
-def _entitled(
+def _busy(vm: PlayedVm, delta: VmReading, length_s: float, *, wants_more: bool) -> bool:
+    """Not limited by its own pace; an open loop is not if it is served completely."""
+    if not length_s or vm.spec.mode is Mode.OPEN:
+        return wants_more
+    return delta.backlog_ns * _S_PER_NS >= BUSY_FROM * length_s
+
+
+def _claims(
     deltas: Mapping[str, VmReading],
     done: Mapping[str, float],
     vms: Sequence[PlayedVm],
@@ -160,8 +176,8 @@ def _entitled(
     length_s: float,
     *,
     strict: bool,
-) -> dict[str, float]:
-    """Entitled shares of the VMs that run; without a clock (no length) everybody wants more."""
+) -> list[Claim]:
+    """Of the VMs that run; without a clock (no length) everybody wants more."""
     claims = []
     for vm in vms:
         name, delta = vm.spec.name, deltas[vm.spec.name]
@@ -176,7 +192,7 @@ def _entitled(
         per_request = done[name] / delta.requests if delta.requests else 1.0
         rate = done[name] / length_s if length_s else done[name]
         claims.append(claim_of(name, slos[name], rate, per_request, wants_more=wants_more))
-    return entitle(claims).shares
+    return claims
 
 
 def _merges(delta: VmReading, clocked: bool) -> Merges:

@@ -15,9 +15,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, m
 
 from slo_ctl.base.version import tool_version
 from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.verdict import Delivered, Judgement, judge
+from slo_ctl.model import Slo
 
 FORMAT_VERSION: Literal[1] = 1
 
+TOLERANCE = 0.03
+"""Relative deviation from a target, minimum, maximum or p99 that counts as met."""
 _WALL_CLOCK = frozenset({"wall_s"})
 """Fields that differ from run to run and say nothing about the device."""
 
@@ -113,14 +117,50 @@ class VmResult(_Model):
     """Asked for."""
     max_iops: Number = None
     """Asked for."""
+    p99_target_us: Number = None
+    """Asked for."""
     limit_iops: Number = None
     """Rate limit in force at the end of the window."""
+    wants_more: bool = True
+    """It would have taken more than it got."""
+    busy: bool = True
+    """It had requests outstanding nearly all the time."""
+    remark: str = ""
+    """What the policy did for it, or cannot do, at the end of the window."""
     latency_us: Latency = Latency()
 
     @property
     def limited(self) -> bool:
         """It ran at a rate limit of the policy when the window ended."""
         return self.limit_iops != self.max_iops and at_limit(self.iops or 0.0, self.limit_iops)
+
+    def judged(self, unit: str = "pages") -> Judgement:
+        """By the daemon's rule, with a tolerance of 3 %; `unit` is that of shares."""
+        worked = bool(self.iops or self.host_page_writes)
+        slo = Slo(
+            weight=self.weight,
+            min_iops=self.min_iops,
+            max_iops=self.max_iops,
+            p99_latency_us=self.p99_target_us,
+        )
+        delivered = Delivered(
+            asked=worked or bool(self.target_share),
+            wants_more=self.wants_more,
+            busy=self.busy,
+            unit=unit,
+            iops=self.iops,
+            share=self.share if worked else 0.0,
+            p99_read_us=self.latency_us.read.p99,
+            p99_write_us=self.latency_us.write.p99,
+        )
+        return judge(
+            delivered,
+            slo,
+            self.target_share,
+            tolerance=TOLERANCE,
+            at_bound=TOLERANCE,
+            remark=self.remark,
+        )
 
 
 class GcPagesMoved(_Model):

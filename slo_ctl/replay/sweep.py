@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import copy
 import csv
-import multiprocessing
 import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -23,11 +21,10 @@ from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
-from slo_ctl.replay.result import RunResult, VmResult
+from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.workers import local_executor
 
-TOLERANCE = 0.03
-"""How far a minimum or a p99 target may be missed and count as met."""
 _PAGE_BYTES = 4096
 _MOST_LOSSES = 3
 
@@ -113,14 +110,13 @@ def replay(base: ScenarioText, point: Point) -> Row:
         return Row(
             **asdict(point), pages_s=0, least_iops=0, worst_p99_ms=0, waf=0, unmet=-1, note=error.message
         )
-    targets = {vm.name: vm.slo.p99_latency_us for vm in scenario.vms}
     return Row(
         **asdict(point),
         pages_s=sum(vm.bandwidth_bytes_s or 0.0 for vm in run.vms) / _PAGE_BYTES,
         least_iops=min(vm.iops or 0.0 for vm in run.vms),
         worst_p99_ms=max(map(_p99_ms, run.vms)),
         waf=run.waf or 1.0,
-        unmet=_unmet(run, targets),
+        unmet=_unmet(run),
     )
 
 
@@ -129,10 +125,10 @@ def _p99_ms(vm: VmResult) -> float:
     return max(known, default=0.0) / 1e3
 
 
-def _unmet(run: RunResult, targets: Mapping[str, float | None]) -> int:
+def _unmet(run: RunResult) -> int:
     unmet = 0
     for vm in run.vms:
-        target_us = targets[vm.name]
+        target_us = vm.p99_target_us
         too_few = vm.min_iops is not None and (vm.iops or 0.0) < (1 - TOLERANCE) * vm.min_iops
         too_slow = target_us is not None and 1e3 * _p99_ms(vm) > (1 + TOLERANCE) * target_us
         unmet += too_few or too_slow
@@ -294,17 +290,11 @@ def _run_on_workers(
 def _executor(workers: int, *, mpi: bool) -> Executor:
     """Local processes, or the ranks that MPI started: mpi4py is what parallel profiles use, too."""
     if not mpi:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(max(1, workers), context, _worker_starts)
+        return local_executor(workers)
     from mpi4py.futures import MPIPoolExecutor
 
     executor: Executor = MPIPoolExecutor()
     return executor
-
-
-def _worker_starts() -> None:
-    # Ctrl-C goes to the whole group; the parent alone ends the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True, slots=True)

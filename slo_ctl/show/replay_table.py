@@ -10,8 +10,8 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list, printable
-from slo_ctl.decide.verdict import Delivered, judge
-from slo_ctl.model import Slo, Verdict
+from slo_ctl.model import Verdict
+from slo_ctl.replay.result import TOLERANCE
 from slo_ctl.show.status import verdict_text
 from slo_ctl.show.terminal import NAME_WIDTH
 
@@ -53,20 +53,6 @@ def _merge_cells(merges: Merges, host_page_writes: int) -> list[str]:
         numbers.decimal(merges.merged_blocks / merges.full) if merges.full else numbers.UNKNOWN,
         numbers.latency(mean_us),
     ]
-
-
-TOLERANCE = 0.03
-"""Relative deviation from a target that counts as met."""
-
-
-def verdict(vm: VmResult) -> Verdict:
-    """The verdict on one VM; TOLERANCE is relative to its target, minimum and maximum."""
-    worked = bool(vm.iops or vm.host_page_writes)
-    delivered = Delivered(
-        asked=worked or bool(vm.target_share), iops=vm.iops, share=vm.share if worked else 0.0
-    )
-    slo = Slo(weight=vm.weight, min_iops=vm.min_iops, max_iops=vm.max_iops)
-    return judge(delivered, slo, vm.target_share, tolerance=TOLERANCE, at_bound=TOLERANCE).verdict
 
 
 def worst_share_error(run: RunResult) -> float | None:
@@ -111,7 +97,7 @@ def recommendation(result: Result) -> str:
 
 
 def _below_target(run: RunResult) -> list[str]:
-    return [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
+    return [vm.name for vm in run.vms if vm.judged().verdict is Verdict.INSUFFICIENT]
 
 
 def foreign_pages(moved: GcPagesMoved) -> tuple[int, int]:
@@ -158,9 +144,18 @@ def _unit(run: RunResult) -> str:
 
 
 def notes_of(run: RunResult) -> list[str]:
-    """The run's notes, and which VMs ran at a rate limit of the policy when the window ended."""
+    """The run's notes, which minimums and p99 were missed and why, and which VMs ran at a rate limit when the
+    window ended."""
+    notes = [*run.notes]
+    for vm in run.vms:
+        judged = vm.judged(_unit(run))
+        bounded = vm.min_iops is not None or vm.p99_target_us is not None
+        if bounded and judged.verdict is Verdict.INSUFFICIENT:
+            notes.append(f"{vm.name} is {judged.verdict}: {judged.reason}")
     limited = [f"{vm.name} ({numbers.count(vm.limit_iops)} IOPS)" for vm in run.vms if vm.limited]
-    return [*run.notes, f"VMs at a rate limit: {and_list(limited)}"] if limited else run.notes
+    if limited:
+        notes.append(f"VMs at a rate limit: {and_list(limited)}")
+    return notes
 
 
 def _comparison(first: RunResult, last: RunResult) -> str:
@@ -245,7 +240,7 @@ def _vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
         table.add_row(
             Text(printable(vm.name)),
             *(Text(cell) for cell in vm_cells(vm, result.device, wide)),
-            verdict_text(verdict(vm)),
+            verdict_text(vm.judged().verdict),
         )
     return table
 

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
+from slo_ctl.replay.result import TOLERANCE
 from slo_ctl.show.plot_parts import ROLES, Plot, vm_colour
 from slo_ctl.show.plots import all_plots
 from slo_ctl.show.replay_table import (
     MERGE_HEADINGS,
     MERGE_LEGEND,
-    TOLERANCE,
     comparison_cells,
     comparison_headings,
     gain,
@@ -26,7 +26,6 @@ from slo_ctl.show.replay_table import (
     recommendation,
     run_line,
     run_sentences,
-    verdict,
     vm_cells,
     vm_headings,
 )
@@ -110,7 +109,7 @@ def _view(result: Result, run: RunResult) -> dict[str, Any]:
                 "name": printable(vm.name),
                 "workload": printable(vm.workload),
                 "cells": vm_cells(vm, result.device),
-                "verdict": verdict(vm),
+                "verdict": vm.judged().verdict,
             }
             for index, vm in enumerate(run.vms)
         ],

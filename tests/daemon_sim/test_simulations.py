@@ -7,8 +7,11 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from daemon_sim.checks import check
+from daemon_sim.result import Result
 from daemon_sim.run import simulate
 from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 from daemon_sim.scenarios import DRIVES, NAMES, random_scenario
@@ -72,8 +75,9 @@ def test_server_that_recovers_at_the_stop_is_restored() -> None:
 
 @pytest.mark.slow
 def test_500_vms_pass_all_checks() -> None:
-    # Today's policy takes more than a second of CPU for an epoch of so many.
-    kept(Order(scenario="many", hours=8 / 3600, checks=KEPT))
+    trial = tried(Order(scenario="many", hours=8 / 3600, checks=KEPT))
+    assert trial.passed, trial.violations[:9]
+    assert trial.run.statistics_calls <= 3 * len(trial.run.epochs)
 
 
 @pytest.mark.slow
@@ -98,3 +102,46 @@ def test_capacity_is_estimated_from_timing_and_gc(read: float) -> None:
     assert last.estimated_iops is not None
     # Garbage collection so far includes preconditioning, which causes more of it.
     assert 0.7 < run.of("requests")[:, 30:].sum() / 30 / last.estimated_iops <= 1.1
+
+
+LOADS = (Load("sequential", queue_depth=16), Load("uniform", queue_depth=16))
+
+
+def changing(before: str, after: str) -> Result:
+    """A VM of weight 4 that needs no OPS, beside one of weight 1; the policy changes in the middle."""
+    vms = tuple(SimulatedVm(f"vm{n}", n, LOADS[n], (("weight", 4.0 - 3.0 * n),)) for n in range(2))
+    change = Event(120.0, What.SET_POLICY, policy=after)
+    return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, (change,), 240.0, policy=before))
+
+
+@pytest.mark.parametrize("before", ["proportional", "proportional-strict", "min_waf"])
+def test_a_change_of_the_policy_to_static_brings_the_split_by_weight_within_the_budget(before: str) -> None:
+    by_weight = changing("static", "static").of("ops_blocks")[0, 100]
+    run = changing(before, "static")
+    ops = run.of("ops_blocks")[0]
+    assert ops[110] != by_weight, "the other policy has a split of its own"
+    assert ops[-1] == by_weight
+    assert run.epochs[-1].status.devices[0].policy == "static"
+    assert check(run, names=["moves", "epochs", "restored"]) == []
+
+
+@pytest.mark.parametrize("after", ["proportional", "proportional-strict", "min_waf"])
+def test_a_change_of_the_policy_from_static_brings_the_split_of_the_other_one(after: str) -> None:
+    run = changing("static", after)
+    ops = run.of("ops_blocks")[0]
+    assert ops[-1] < 0.9 * ops[110]
+    assert check(run, names=["moves", "epochs", "restored"]) == []
+
+
+def test_of_a_p99_out_of_reach_status_says_what_limits_on_others_brought() -> None:
+    vms = (
+        SimulatedVm("a", 0, Load("uniform", queue_depth=4), (("p99_latency_us", 500.0),)),
+        SimulatedVm("b", 1, Load("uniform", queue_depth=16)),
+    )
+    run = simulate(Scenario("p99", Drive(DRIVES["256MiB"], 2), vms, length_s=150.0))
+    row = next(each for each in run.epochs[-1].status.vms if each.vm == "a")
+    assert row.verdict is Verdict.INSUFFICIENT
+    assert "above its 0.5 ms; limits on others did not help: p99 at least " in row.reason
+    limits = run.of("limit_iops")[1]
+    assert np.isfinite(limits).any()
+    assert not np.isfinite(limits[-20:]).any(), "lifted again"

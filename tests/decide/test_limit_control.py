@@ -120,3 +120,35 @@ def test_every_vm_keeps_a_part_of_its_share_and_limits_change_in_steps(
             assert limit >= LEAST_SHARE * 800.0
             if vm in before:
                 assert limit >= 0.69 * min(before[vm], 1000.0)
+
+
+def p99_world(least_ms: float, target_ms: float, windows: int) -> tuple[LimitState, list[float]]:
+    """The p99 of `web`, which asks now and then, falls from 40 ms in proportion to what `db` does."""
+    state, rates = LimitState(), []
+    for _ in range(windows):
+        db = min(900.0, state.limits.get("db", 900.0))
+        rates.append(db)
+        p99_ms = least_ms + (40.0 - least_ms) * db / 900.0
+        web = Bounded("web", 10.0, 500.0, busy=False, p99_us=1e3 * p99_ms, max_p99_us=1e3 * target_ms)
+        state, _ = control(state, [Bounded("db", db, 500.0, busy=True), web])
+    return state, rates
+
+
+def test_a_p99_is_reached_for_a_vm_that_asks_now_and_then() -> None:
+    state, rates = p99_world(1.0, 10.0, 60)
+    assert state.served == ("web",)
+    assert 1.0 + 39.0 * rates[-1] / 900.0 < 10.2
+    assert min(rates[20:]) > 100, "no further than it takes"
+
+
+def test_a_p99_that_stays_out_of_reach_costs_little_and_is_told() -> None:
+    state, rates = p99_world(20.0, 10.0, 2000)
+    assert sum(rates) > 0.97 * 900 * 2000
+    assert state.waits["web"].found.startswith("p99 at least 2")
+    assert "ms with db limited to" in state.waits["web"].found
+
+
+def test_a_p99_that_nobody_can_do_more_for_is_given_up() -> None:
+    state, _ = p99_world(12.0, 10.0, 60)
+    assert not state.limits
+    assert state.not_helped == ("web",)

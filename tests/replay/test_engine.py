@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.progress import Silent
+from slo_ctl.base.progress import ProgressSink, Silent
+from slo_ctl.replay import policy_run
 from slo_ctl.replay import run as engine
-from slo_ctl.replay import run as policy_run
 from slo_ctl.replay.result import Result
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
@@ -25,7 +25,12 @@ TWO = ("name=a,workload=uniform", "name=b,workload=hotcold,weight=2")
 
 
 def replay(
-    *vms: str, device: str = "size=64MiB,dies=2", events: tuple[str, ...] = (), **settings: str
+    *vms: str,
+    device: str = "size=64MiB,dies=2",
+    events: tuple[str, ...] = (),
+    jobs: int = 1,
+    progress: ProgressSink | None = None,
+    **settings: str,
 ) -> Result:
     text = ScenarioText()
     text.add_device(f"preset=fast15,op=15%,{device}")
@@ -35,7 +40,7 @@ def replay(
         text.add_event(event)
     for key, value in {"alone": "no", "duration": "2x", **settings}.items():
         text.set(key, value)
-    return engine.run(build_scenario(text), Silent())
+    return engine.run(build_scenario(text), progress or Silent(), jobs)
 
 
 def test_events_happen_at_their_time() -> None:
@@ -198,3 +203,45 @@ def test_merges_are_counted_and_timed_for_each_vm(mapping: str) -> None:
 def test_a_page_mapping_has_no_merges() -> None:
     (run,) = replay().runs
     assert [vm.merges for vm in run.vms] == [None, None]
+
+
+class InterruptedAt(Silent):
+    """Ctrl-C once so much of the replays is done."""
+
+    def __init__(self, amount: float) -> None:
+        self.left = amount
+        self.in_replays = False
+
+    def phase(self, name: str, total: float | None, unit: str) -> InterruptedAt:
+        del total, unit
+        self.in_replays = "," in name
+        return self
+
+    def advance(self, amount: float) -> None:
+        if self.in_replays:
+            self.left -= amount
+            if self.left <= 0:
+                raise KeyboardInterrupt
+
+
+def test_several_processes_come_to_the_same() -> None:
+    settings: dict[str, Any] = {"compare": "shared,static", "alone": "yes"}
+    one, several = (replay(jobs=jobs, **settings) for jobs in (1, 3))
+    assert [run.policy for run in several.runs] == ["shared", "static", "proportional"]
+    assert several.runs[0].vms[0].alone_iops
+    assert several.result_hash() == one.result_hash()
+
+
+def test_interruption_of_several_processes_leaves_what_was_measured() -> None:
+    result = replay(jobs=2, progress=InterruptedAt(0.5), compare="shared", duration="5000x", window="all")
+    assert not result.complete
+    assert result.notes == ["interrupted: what is missing was not run"]
+    assert 0 < len(result.runs) <= 2
+    assert all(not run.complete and run.host_page_writes for run in result.runs)
+
+
+def test_a_worker_process_that_dies_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It does not take the arguments that a worker begins with, and so it ends.
+    monkeypatch.setattr(engine, "_worker_begins", os.getpid)
+    with pytest.raises(UserError, match="a worker process died"):
+        replay(jobs=2, compare="shared")

@@ -9,7 +9,6 @@ from slo_ctl.model import Verdict
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
-from slo_ctl.show.replay_table import verdict
 
 DEVICE = "preset=fast15,size=256MiB,op=15%"
 UNIFORM = "workload=uniform"
@@ -103,13 +102,13 @@ def test_open_loop_is_judged_by_its_arrivals() -> None:
     assert light.demand_iops == pytest.approx(100, rel=0.02)
     assert heavy.demand_iops is None
     assert (light.latency_us.write.p99 or 0.0) > 10_000, "it waits"
-    assert verdict(light) is Verdict.OK
+    assert light.judged().verdict is Verdict.OK
     assert not served.notes
     asked = 20_000
     flooded, _ = replay(f"name=a,{UNIFORM},mode=open,iops={asked}", f"name=b,{UNIFORM},qd=8")
     flood, other = flooded.vms
     assert flood.demand_iops == pytest.approx(asked, rel=0.02)
-    assert verdict(other) is Verdict.INSUFFICIENT
+    assert other.judged().verdict is Verdict.INSUFFICIENT
     assert flood.target_share == pytest.approx(0.5, abs=0.01)
     assert flooded.notes == [
         f"VM a: {flood.iops:,.0f} of the {flood.demand_iops:,.0f} IOPS that arrived were served"

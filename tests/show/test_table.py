@@ -23,7 +23,6 @@ from slo_ctl.show.replay_table import (
     print_result,
     recommendation,
     story,
-    verdict,
     worst_share_error,
 )
 from slo_ctl.show.terminal import console_for
@@ -54,7 +53,7 @@ def printed(*policies: str, width: int = 132, **changes: Any) -> str:
     ],
 )
 def test_verdicts_of_a_replay_are_shown(changes: dict[str, Any], expected: Verdict) -> None:
-    assert verdict(fake_vm(**changes)) is expected
+    assert fake_vm(**changes).judged().verdict is expected
 
 
 def test_vms_at_a_limit_of_the_policy_are_named() -> None:

@@ -12,7 +12,7 @@ from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import DeviceSample
+from slo_ctl.model import DeviceSample, Slo
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -23,6 +23,7 @@ __all__ = [
     "make_policy",
     "most_moves_of",
     "policy_entry",
+    "without_lever",
 ]
 
 
@@ -34,23 +35,36 @@ class PolicyEntry:
     description: str
     scheduler: str = "fifo"
     """The tenant scheduler that it works with, where none is chosen."""
+    splits_at_start: bool = False
+    """Only its start gives it a split of OPS of its own: in place of another policy it begins with that."""
+    keeps_minimums: bool = False
+    keeps_p99: bool = False
 
 
 POLICIES: dict[str, PolicyEntry] = {
     "shared": PolicyEntry(Shared, "no isolation: one pool for all VMs (the baseline)"),
     "static": PolicyEntry(
-        Static, "OPS by ratio of the weights, never adjusted (FAST'15, Algorithm 1, lines 3-4)"
+        Static,
+        "OPS by ratio of the weights, never adjusted (FAST'15, Algorithm 1, lines 3-4)",
+        splits_at_start=True,
     ),
     "algorithm1": PolicyEntry(
-        Algorithm1, "FAST'15, Algorithm 1 exactly as printed; starves the VM with the highest u"
+        Algorithm1,
+        "FAST'15, Algorithm 1 exactly as printed; starves the VM with the highest u",
+        splits_at_start=True,
     ),
     "proportional": PolicyEntry(
-        Proportional, "shares by weight, work-conserving: unused shares go to the other VMs", "wfq"
+        Proportional,
+        "shares by weight, work-conserving: unused shares go to the other VMs",
+        "wfq",
+        keeps_minimums=True,
+        keeps_p99=True,
     ),
     "proportional-strict": PolicyEntry(
         ProportionalStrict,
         "IOPS exactly in proportion to the weights, whatever that costs in throughput",
         "wfq",
+        keeps_minimums=True,
     ),
     "min_waf": PolicyEntry(
         MinWaf, "fewest GC writes in total, with a device-time scheduler keeping the proportions", "wfq"
@@ -84,6 +98,16 @@ def policy_entry(name: str) -> PolicyEntry:
 def make_policy(name: str) -> Policy[Any]:
     """The policy of that name, as `policy_entry` reads it."""
     return policy_entry(name).make()
+
+
+def without_lever(name: str, slo: Slo) -> str:
+    """Which bounds of an SLO the policy does nothing for; maximums are kept under all. May be empty."""
+    policy = POLICIES.get(name)
+    if policy is None:
+        return ""
+    missing = ["minimum"] if slo.min_iops is not None and not policy.keeps_minimums else []
+    missing += ["p99"] if slo.p99_latency_us is not None and not policy.keeps_p99 else []
+    return f"policy {name} has no lever for a {' or a '.join(missing)}" if missing else ""
 
 
 def most_moves_of(name: str, sample: DeviceSample) -> int | None:

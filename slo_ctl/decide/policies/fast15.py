@@ -44,25 +44,44 @@ class Shared:
         return None, Decision()
 
 
+Split = dict[str, int]
+"""OPS blocks by VM that are still to be arrived at; empty when they have been."""
+
+
 @dataclass(frozen=True, slots=True)
-class Static(Shared):
+class Static:
     """OPS by ratio of the weights, once (Algorithm 1, lines 3 and 4)."""
 
     name: str = "static"
     placement: Placement = Placement.ISOLATED
 
-    def start(self, sample: DeviceSample) -> tuple[None, Decision]:
+    def start(self, sample: DeviceSample) -> tuple[Split, Decision]:
         """Split the OPS by weight; ValueError when the min_ops_blocks exceed what there is."""
-        return None, Decision(
-            moves=split_by_weight(sample), reasons=("OPS split by the ratio of the weights",)
+        wanted = split_by_weight(sample)
+        return wanted, Decision(
+            moves=_moves_to(wanted, sample), reasons=("OPS split by the ratio of the weights",)
         )
 
+    def resume(self, sample: DeviceSample) -> tuple[Split, Decision]:
+        """Keep the split, lifting the limits of another policy."""
+        return {}, Decision(limits_iops=without_pacing(sample))
 
-def split_by_weight(sample: DeviceSample) -> tuple[OpsMove, ...]:
-    """Moves after which OPS(VM_i) = OPS_total x w_i / sum w, every VM keeping at least its minimum."""
+    def step(self, state: Split, sample: DeviceSample) -> tuple[Split, Decision]:
+        """Ask again for moves that have not been made, such as those that a busy device refused."""
+        if state.keys() != {v.vm for v in sample.vms}:
+            return {}, Decision()
+        moves = _moves_to(state, sample)
+        return state if moves else {}, Decision(moves=moves)
+
+
+def split_by_weight(sample: DeviceSample) -> Split:
+    """OPS(VM_i) = OPS_total x w_i / sum w, every VM keeping at least its minimum."""
     weights = sum(v.slo.weight for v in sample.vms)
     ideal = {v.vm: sample.total_ops_blocks * v.slo.weight / weights for v in sample.vms}
-    wanted = allocate(sample.total_ops_blocks, ideal, {v.vm: v.min_ops_blocks for v in sample.vms})
+    return allocate(sample.total_ops_blocks, ideal, {v.vm: v.min_ops_blocks for v in sample.vms})
+
+
+def _moves_to(wanted: Split, sample: DeviceSample) -> tuple[OpsMove, ...]:
     return moves_between({v.vm: v.ops_blocks for v in sample.vms}, wanted, sample.spare_blocks)
 
 
@@ -82,7 +101,8 @@ class Algorithm1:
     def start(self, sample: DeviceSample) -> tuple[LastU, Decision]:
         """Lines 3-4: split by weight."""
         reasons = ("OPS split by the ratio of the weights (Algorithm 1, lines 3-4)",)
-        return _current_u(sample, {}), Decision(moves=split_by_weight(sample), reasons=reasons)
+        moves = _moves_to(split_by_weight(sample), sample)
+        return _current_u(sample, {}), Decision(moves=moves, reasons=reasons)
 
     def resume(self, sample: DeviceSample) -> tuple[LastU, Decision]:
         """The split as it is; limits of another policy are lifted."""

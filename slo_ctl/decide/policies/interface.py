@@ -30,8 +30,9 @@ class Policy(Protocol[S]):
     def resume(self, sample: DeviceSample) -> tuple[S, Decision]:
         """The state to take over with where a split is in force already, disturbing nothing.
 
-        For a controller that was restarted, or chosen in place of another: no OPS moves now, and limits stay
-        until there is evidence against them, or are lifted by a policy that sets none.
+        For a controller that was restarted, or chosen in place of another unless it `splits_at_start`: no OPS
+        moves now, and limits stay until there is evidence against them, or are lifted by a policy that sets
+        none.
         """
 
     def step(self, state: S, sample: DeviceSample) -> tuple[S, Decision]:

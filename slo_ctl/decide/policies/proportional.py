@@ -202,6 +202,7 @@ class Proportional:
         limited_for = and_list(limited.beneficiaries)
         remarks = dict.fromkeys(limited.served, f"{and_list(limited.limits)} limited for it")
         remarks |= _costly(sample, meters)
+        remarks |= _not_helped(sample, limited)
         remarks |= {
             vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limited.limits.items()
         }
@@ -290,6 +291,15 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
         vm: f"each {unit} takes {cost / known[cheapest]:,.1f} times the device time of one of {cheapest}"
         for vm, cost in known.items()
         if cost >= COSTLY_FROM * known[cheapest]
+    }
+
+
+def _not_helped(sample: DeviceSample, limited: LimitState) -> dict[str, str]:
+    """What limits on others brought the VMs that miss their p99 or minimum all the same."""
+    return {
+        v.vm: f"limits on others did not help: {wait.found}"
+        for v in sample.vms
+        if (wait := limited.waits.get(v.vm)) and v.vm not in limited.served
     }
 
 

@@ -1,0 +1,260 @@
+"""One policy on one preconditioned drive, epoch by epoch: observe, decide, act, record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ftl_emul import Device
+from slo_ctl.base.progress import Phase
+from slo_ctl.base.quantity import Duration
+from slo_ctl.decide.policies import STRICT_POLICY, Policy, most_moves_of, without_lever
+from slo_ctl.drives.build import DrivePlan
+from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel
+from slo_ctl.replay.drive import PlayedDrive
+from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, latencies, measure
+from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer
+from slo_ctl.replay.result import EventResult, Latency, RunResult
+from slo_ctl.replay.scenario import Action, Event, Scenario
+
+_NS_PER_S = 1e9
+_MAX_NOTES = 12
+
+
+@dataclass(slots=True)
+class _Window:
+    """The measured part: its edges as they are met."""
+
+    start_at: Duration
+    stop_at: Duration
+    start: Edge | None = None
+    stop: Edge | None = None
+    latency: dict[str, Latency] = field(default_factory=dict)
+
+
+class PolicyRun:
+    """Everything that is in motion while one policy runs."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        plan: DrivePlan,
+        sources: Sequence[Requests],
+        device: Device,
+        tenants: Sequence[int],
+        policy: Policy[Any],
+    ) -> None:
+        """`sources` and `tenants` are those of the VMs, in order; `device` is theirs to wear out."""
+        self._scenario = scenario
+        self._plan = plan
+        self._device = device
+        self._policy = policy
+        self._clocked = scenario.timing is not TimingModel.NONE
+        self._isolated = policy.placement is Placement.ISOLATED
+        self._slos: dict[str, Slo] = {vm.name: vm.slo for vm in scenario.vms}
+        self._vms = [
+            PlayedVm(
+                spec=vm,
+                tenant=tenant,
+                requests=iter(requests),
+                weight=vm.slo.weight,
+                running=not vm.starts_stopped,
+            )
+            for vm, tenant, requests in zip(scenario.vms, tenants, sources, strict=True)
+        ]
+        by_name = {vm.spec.name: vm.tenant for vm in self._vms}
+        self._player: Player = (TimedPlayer if self._clocked else CountingPlayer)(device, self._vms)
+        self._drive = PlayedDrive(device, by_name, plan.timing, plan.held_blocks, clocked=self._clocked)
+        self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)
+        self._events = list(scenario.events)
+        self._happened: list[EventResult] = []
+        self._notes: list[str] = []
+        self._remarks: Mapping[str, str] = {}
+        start, stop = scenario.window.bounds(scenario.duration)
+        self._window = _Window(self._moment(start), self._moment(stop))
+        self._epochs = 0
+        self._origin = self._edge()
+
+    def play(self, phase: Phase) -> RunResult:
+        """Run to the end, or to Ctrl-C: then the result says that it is not complete."""
+        began = time.monotonic()
+        complete = True
+        try:
+            self._run_epochs(phase)
+        except KeyboardInterrupt:
+            complete = False
+        return self._result(time.monotonic() - began, complete)
+
+    def _run_epochs(self, phase: Phase) -> None:
+        state, decision = self._policy.start(self._sample())
+        self._note(self._drive.apply(decision))
+        if self._clocked:
+            self._drive.apply(Decision(limits_iops={vm: slo.max_iops for vm, slo in self._slos.items()}))
+        self._drive.finish_moves()
+        self._meet_boundaries()
+        reported = 0.0
+        while not self._reached(self._scenario.duration):
+            epoch = self._moment_in(self._scenario.epoch, (self._epochs + 1) * self._scenario.epoch.amount)
+            going = self._advance(epoch)
+            self._meet_boundaries()
+            phase.advance(self._amount() - reported)
+            reported = self._amount()
+            if not going:
+                self._notes.append("every VM had done all its requests before the run was over")
+                return
+            if not self._reached(epoch):
+                continue
+            self._epochs += 1
+            sample = self._sample()
+            self._recorder.add(self._drive_writes(), self._virtual_s(), sample)
+            state, decision = self._policy.step(state, sample)
+            self._note(self._drive.apply(decision))
+            if self._window.stop is None:
+                self._remarks = decision.remarks
+
+    def _advance(self, epoch: Duration) -> bool:
+        """Play until the nearest boundary of each kind."""
+        ahead = [epoch, self._scenario.duration, *(event.at for event in self._events)]
+        ahead += [edge for edge in (self._window.start_at, self._window.stop_at) if not self._reached(edge)]
+        times = [at.virtual_s for at in ahead if at.virtual_s is not None]
+        writes = [at.drive_writes for at in ahead if at.drive_writes is not None]
+        pages = self._plan.total_pages
+        return self._player.advance(
+            min(times, default=None),
+            None if not writes else max(self._player.host_page_writes + 1, round(min(writes) * pages)),
+        )
+
+    def _meet_boundaries(self) -> None:
+        window = self._window
+        if window.start is None and self._reached(window.start_at):
+            window.start = self._edge()
+            self._device.clear_latencies()
+        if window.start is not None and window.stop is None and self._reached(window.stop_at):
+            self._close_window()
+        due = [event for event in self._events if self._reached(event.at)]
+        self._events = [event for event in self._events if event not in due]
+        for event in due:
+            self._carry_out(event)
+
+    def _close_window(self) -> None:
+        self._window.stop = self._edge()
+        if self._clocked:
+            self._window.latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms}
+
+    def _carry_out(self, event: Event) -> None:
+        vm = next(vm for vm in self._vms if vm.spec.name == event.vm)
+        if event.action is Action.WEIGHT and event.weight is not None:
+            vm.weight = event.weight
+            self._slos[event.vm] = replace(self._slos[event.vm], weight=event.weight)
+        else:
+            self._player.set_running(vm, event.action is Action.START)
+        self._happened.append(
+            EventResult(
+                drive_writes=self._drive_writes(),
+                virtual_s=self._virtual_s(),
+                vm=event.vm,
+                action=event.action.value,
+                weight=event.weight,
+            )
+        )
+
+    def _sample(self) -> DeviceSample:
+        running = {vm.spec.name for vm in self._vms if vm.running and not vm.finished}
+        sample = self._drive.sample(self._slos, running)
+        budget = most_moves_of(self._policy.name, sample)
+        return replace(sample, max_move_blocks=budget, share_by=self._scenario.share_by)
+
+    def _result(self, wall_s: float, complete: bool) -> RunResult:
+        window = self._window
+        if window.start is None:
+            self._notes.append("the run ended before its window began; all of it was measured instead")
+            window.start = self._origin
+        if window.stop is None:
+            self._close_window()
+        stop = window.stop or self._edge()
+        names = [vm.spec.name for vm in self._vms]
+        measured = measure(
+            window.start,
+            stop,
+            self._vms,
+            self._slos,
+            window.latency or dict.fromkeys(names, Latency()),
+            self._ops_blocks() if self._isolated else None,
+            self._drive.limits_iops,
+            self._plan.block_pages,
+            share_by=self._scenario.share_by,
+            remarks=self._all_remarks(),
+            strict=self._scenario.policy == STRICT_POLICY,
+            merging=self._plan.merges,
+        )
+        self._notes += [
+            f"VM {vm.name}: {vm.iops:,.0f} of the {vm.demand_iops:,.0f} IOPS that arrived were served"
+            for vm in measured.vms
+            if vm.iops is not None and vm.demand_iops and vm.iops < (1 - DEMAND_MET_TO) * vm.demand_iops
+        ][: max(0, _MAX_NOTES - len(self._notes))]
+        return RunResult(
+            policy=self._policy.name,
+            isolated=self._isolated,
+            share_by=self._scenario.share_by.value,
+            complete=complete,
+            wall_s=wall_s,
+            host_page_writes=self._player.host_page_writes,
+            virtual_s=self._virtual_s(),
+            window=measured.window,
+            iops=measured.iops,
+            waf=measured.waf,
+            vms=measured.vms,
+            gc_pages_moved=measured.moved,
+            series=self._recorder.series(),
+            events=self._happened,
+            notes=self._notes,
+        )
+
+    def _all_remarks(self) -> dict[str, str]:
+        """What the policy did for each VM, and which bounds it has no lever for."""
+        found = {}
+        for name, slo in self._slos.items():
+            parts = self._remarks.get(name, ""), without_lever(self._policy.name, slo)
+            found[name] = "; ".join(part for part in parts if part)
+        return found
+
+    def _ops_blocks(self) -> dict[str, int]:
+        held = self._plan.held_blocks
+        return {vm.spec.name: self._device.space(vm.tenant).ops_blocks - held for vm in self._vms}
+
+    def _edge(self) -> Edge:
+        waiting = self._vms if self._clocked else []
+        outstanding = {vm.spec.name: self._device.outstanding(vm.tenant) for vm in waiting}
+        readings = self._drive.read()
+        return Edge(self._drive_writes(), self._virtual_s(), readings, outstanding)
+
+    def _note(self, refusals: list[str]) -> None:
+        room = _MAX_NOTES - len(self._notes)
+        self._notes += refusals[: max(0, room)]
+
+    def _drive_writes(self) -> float:
+        return self._player.host_page_writes / self._plan.total_pages
+
+    def _virtual_s(self) -> float | None:
+        return self._device.now_ns / _NS_PER_S if self._clocked else None
+
+    def _amount(self) -> float:
+        timed = self._scenario.duration.timed
+        return (self._virtual_s() or 0.0) if timed else self._drive_writes()
+
+    def _moment(self, amount: float) -> Duration:
+        return self._moment_in(self._scenario.duration, amount)
+
+    @staticmethod
+    def _moment_in(unit: Duration, amount: float) -> Duration:
+        if unit.timed:
+            return replace(unit, virtual_s=amount)
+        return replace(unit, drive_writes=amount)
+
+    def _reached(self, at: Duration) -> bool:
+        if at.virtual_s is not None:
+            return self._device.now_ns >= round(at.virtual_s * _NS_PER_S)
+        pages = (at.drive_writes or 0.0) * self._plan.total_pages
+        return self._player.host_page_writes >= round(pages)

@@ -1,0 +1,76 @@
+"""A minimum and a p99 are judged under every policy as the daemon judges them, and the reason says why."""
+
+from functools import cache
+
+import pytest
+
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide.policies import POLICIES
+from slo_ctl.model import Verdict
+from slo_ctl.replay import run as engine
+from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.show.replay_table import notes_of
+
+UNREACHABLE = ("name=a,workload=uniform,qd=1,p99=1ms", "name=b,workload=uniform,qd=8")
+LIGHT = "name=light,workload=uniform,mode=open,iops=100"
+
+
+@cache
+def replay(*vms: str, duration: str = "8x", compare: str = "") -> dict[str, RunResult]:
+    text = ScenarioText()
+    text.add_device("preset=fast15,size=256MiB,op=15%")
+    for vm in vms:
+        text.add_vm(vm)
+    for key, value in {"alone": "no", "compare": compare, "duration": duration}.items():
+        text.set(key, value)
+    return {run.policy: run for run in engine.run(build_scenario(text), Silent()).runs}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_p99_out_of_reach_is_insufficient_under_every_policy(policy: str) -> None:
+    run = replay(*UNREACHABLE, compare=",".join(POLICIES))[policy]
+    judged = run.vms[0].judged()
+    assert judged.verdict is Verdict.INSUFFICIENT
+    measured_us = run.vms[0].latency_us.write.p99
+    assert measured_us is not None
+    assert judged.reason.startswith(f"p99 of writes {measured_us / 1000:,.3g} ms, above its 1 ms; ")
+    assert any(note == f"a is insufficient: {judged.reason}" for note in notes_of(run))
+    if POLICIES[policy].keeps_p99:
+        assert "limits on others did not help: p99 at least " in judged.reason
+        assert "ms with b limited to " in judged.reason
+    else:
+        assert f"policy {policy} has no lever for a p99" in judged.reason
+
+
+def test_neighbours_are_not_limited_for_long_for_a_p99_out_of_reach() -> None:
+    # One trial of 12 windows is in the measured half.
+    run = replay(*UNREACHABLE, duration="16x")["proportional"]
+    without = replay("name=a,workload=uniform,qd=1", UNREACHABLE[1], duration="16x")["proportional"]
+    assert run.vms[1].limit_iops is None
+    assert (run.vms[1].iops or 0.0) > 0.85 * (without.vms[1].iops or 0.0)
+
+
+def test_a_p99_is_reached_by_limits_on_others() -> None:
+    others = ("name=b,workload=uniform,qd=16", "name=c,workload=uniform,qd=16")
+    missed = replay("name=a,workload=uniform,qd=16", *others)["proportional"].vms[0]
+    assert (missed.latency_us.write.p99 or 0.0) > 15_000
+    run = replay("name=a,workload=uniform,qd=16,p99=15ms", *others)["proportional"]
+    assert run.vms[0].judged().verdict is Verdict.OK
+    assert run.vms[0].judged().reason.startswith("p99 ")
+    assert all(vm.limit_iops is not None for vm in run.vms[1:])
+
+
+@pytest.mark.parametrize("policy", ["shared", "static"])
+def test_a_minimum_that_a_policy_has_no_lever_for(policy: str) -> None:
+    run = replay("name=a,workload=uniform,qd=1,min=1500", "name=b,workload=uniform,qd=8", compare=policy)
+    judged = run[policy].vms[0].judged()
+    assert judged.verdict is Verdict.INSUFFICIENT
+    assert "below its minimum of 1,500" in judged.reason
+    assert f"policy {policy} has no lever for a minimum" in judged.reason
+
+
+@pytest.mark.parametrize("policy", ["shared", "proportional"])
+def test_who_asks_for_less_than_its_minimum_misses_nothing(policy: str) -> None:
+    run = replay(f"{LIGHT},min=300", "name=b,workload=uniform,qd=8", compare="shared")[policy]
+    assert run.vms[0].judged().verdict is Verdict.OK
