@@ -255,7 +255,11 @@ def top(
     from slo_ctl.show.top import TopApp
 
     daemon = client(root, _TOP_TIMEOUT_S)
-    TopApp(lambda: daemon.get("/v1/status"), _outage(root), interval).run()
+    app = TopApp(lambda: daemon.get("/v1/status"), _outage(root), interval)
+    app.run()
+    if app.return_code:
+        # It has printed what went wrong.
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _outage(root: Path | None) -> DaemonOutage:
