@@ -231,7 +231,7 @@ class ServedFtlActuator:
                 self._client = self._connect(self._socket, self._timeout_s)
             return do(self._client)
         except ControlError as error:
-            if error.code in ("unreachable", "malformed"):
+            if error.code in ("unreachable", "late", "malformed"):
                 self.close()
                 if self._clock.monotonic_s() - began_s >= self._timeout_s:
                     self._ignored_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,6 +86,11 @@ ORDERS_SEED = Annotated[
 ALLOW_WRITE_HELP = (
     "Overwrite an existing file, device or export; must match TARGET exactly. Refused when it holds data."
 )
+
+
+def root_option(root: Path | None) -> str:
+    """` --root DIR` for the end of a command in a hint; empty without one."""
+    return f" --root {shlex.quote(str(root))}" if root is not None else ""
 
 
 def time_s_of(option: str, text: str) -> float:

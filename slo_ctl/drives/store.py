@@ -361,13 +361,22 @@ def change(
         raise _refusal(error.message) from None
 
 
+_CHANGE_TIMEOUT_S = 120.0
+"""For a change of a namespace: requests under way and every page of it come first."""
+
+
 def _ask_server(
     store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
 ) -> dict[str, Any]:
     try:
-        with ControlClient(store.places.run_of(record.name).control) as client:
+        with ControlClient(store.places.run_of(record.name).control, _CHANGE_TIMEOUT_S) as client:
             return client.command(command, **fields)
     except ControlError as error:
+        if error.code == "late":
+            raise UnreachableError(
+                f"device {record.name}: {error.message}, and may still carry it out",
+                f"`slo-ctl device show {record.name}` shows whether it has",
+            ) from None
         if error.code == "unreachable":
             raise UnreachableError(
                 f"device {record.name} is being served, but its server does not answer: {error.message}",
