@@ -87,6 +87,10 @@ class DeviceStore:
         partial = partial_of(final)
         try:
             self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
+        except OSError as error:
+            # One of the parents may be a file, with which no device is in the way.
+            raise _not_created(self.places.devices, error.strerror or "I/O error") from None
+        try:
             remove_leftovers(self.places.devices)
             partial.mkdir(mode=0o700)
             try:
@@ -103,10 +107,7 @@ class DeviceStore:
                     f"device {record.name} exists already",
                     f"choose another name, or delete {record.name} first",
                 ) from None
-            raise UserError(
-                f"cannot create {final}: {error.strerror}",
-                "see --root, or run as root for the system's devices",
-            ) from None
+            raise _not_created(final, error.strerror or "I/O error") from None
         return final
 
     def _fill(self, folder: Path, record: DeviceRecord) -> None:
@@ -186,6 +187,13 @@ class DeviceStore:
             path = folder / f"{namespace.name}.img"
             allocated[namespace.name] = path.stat().st_blocks * 512 if path.exists() else 0
         return allocated
+
+
+def _not_created(path: Path, why: str) -> UserError:
+    return UserError(
+        f"cannot create {path}: {why}",
+        "name another directory with --root, or run as root for the system's devices",
+    )
 
 
 def _open_lock(path: Path, flags: int = 0) -> int:
