@@ -157,6 +157,15 @@ def profiles_folder(root: Path | None) -> Path:
     return places(root).state / "profiles"
 
 
+def check_root(root: Path | None) -> None:
+    """Raise UserError where ROOT names no directory, for commands that only use what is there."""
+    if root is not None and not root.is_dir():
+        raise UserError(
+            f"--root: there is no directory {root}",
+            "give the directory that the devices and the daemon were given",
+        )
+
+
 def check_config(config: Path | None) -> None:
     """Raise UserError unless the value of CONFIG is a directory."""
     if config is None or config.is_dir():

@@ -52,6 +52,8 @@ WRONG = [
     ("vm set web p99=-5ms", "write p99=5ms"),
     ("vm set web max_bandwidth=fast", "write max_bandwidth=100MiB"),
     ("vm set web max_bandwidth=100MiB/h", "write max_bandwidth=100MiB"),
+    ("vm set web max_bandwidth=100", "write max_bandwidth=100MiB/s"),
+    ("vm set web bandwidth=1.5", "write bandwidth=1.5MiB/s"),
     ("vm set web read_iops_sec=5", "limit both with max"),
     ("vm set web write_bytes_sec=5", "limit both with max_bandwidth"),
     ("vm set web weight=3,,min=5", "write weight=3,min=5"),
@@ -125,6 +127,9 @@ WRONG = [
     ("device serve ssd0 --nvme-tcp here", "write one such as 127.0.0.1:4420 or [::1]:4420"),
     ("device policy nosuch", "lsblk lists them; write sda or /dev/sda"),
     ("device profile /dev/null", "name one of these"),
+    ("device profile nosuch", "name a directory on the drive"),
+    ("device profile ssd0", "the URI that `slo-ctl device show` prints"),
+    ("device profile /dev/nosuch", "lsblk"),
     ("device profile . --budget 0s", "such as 60s"),
     ("device profile . --budget fast", "such as 60s"),
     ("device profile . --interval 1-2", "write LOW-HIGH/GAP, such as 8KiB-64KiB/8KiB"),
@@ -235,3 +240,30 @@ def test_wrong_input_is_answered_in_two_lines(
     assert len(problem) <= 300
     for word in ("Traceback", "Error:", "Input should", "errno", "None"):
         assert word not in shown.err
+
+
+@pytest.mark.parametrize(
+    "command", ["config check", "config show", "plan", "apply", "apply --undo", "apply --dry-run"]
+)
+def test_a_root_that_is_not_there_is_not_made(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run([*command.split(), "--root", str(tmp_path / "nosuch")]) == 2
+    assert f"there is no directory {tmp_path}/nosuch" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_root_has_nothing_to_restore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["apply", "--undo", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing to restore\n"
+    assert app.run(["config", "check", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: no configuration, the defaults are used\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_for_a_root_is_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert app.run(["device", "create", "ssd0", "--size", "64MiB", "--root", str(tmp_path / "file")]) == 2
+    shown = capsys.readouterr().err
+    assert f"cannot create {tmp_path}/file/devices: Not a directory" in shown
+    assert "hint: name another directory with --root" in shown
