@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.text import counted
 from slo_ctl.decide.ops_plan import moves_between
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.model import Decision, Knob, Lever, SettingValue, Tenant
@@ -184,8 +185,9 @@ class ServedFtlActuator:
                 expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
             elif self._clock.monotonic_s() > min(deadline, self._restore_until_s):
                 raise ActError(
-                    f"{pending} OPS blocks of {self._device} are still being moved, within its move budget",
-                    "the device continues by itself; run `slo-ctl apply --undo` later to confirm",
+                    f"{counted(pending, 'OPS block')} of {self._device} still to move, "
+                    "which the device does by itself",
+                    under_way=True,
                 )
             else:
                 self._clock.sleep(_MOVE_POLL_S)

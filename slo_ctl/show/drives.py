@@ -281,7 +281,7 @@ def _emulated_namespaces(device: DriveStatus) -> Table:
     table = _table(headings + (activity if counters else []), left=("NAMESPACE",))
     for namespace in device.namespaces:
         table.add_row(
-            *_row(namespace)[: len(headings)],
+            *_row(namespace, counters.get(namespace.name, {}))[: len(headings)],
             *(
                 _activity(counters[namespace.name], tuple(extra.values()))
                 if namespace.name in counters
@@ -291,14 +291,16 @@ def _emulated_namespaces(device: DriveStatus) -> Table:
     return table
 
 
-def _row(namespace: NamespaceStatus) -> tuple[str, ...]:
+def _row(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, ...]:
+    # Where blocks are on their way, the setting is what it will have.
+    ops_blocks = counters.get("space", {}).get("ops_blocks", namespace.ops_blocks)
     return (
         namespace.name,
         numbers.size(namespace.size_bytes),
         numbers.size(namespace.allocated_bytes),
         numbers.weight(namespace.weight),
         numbers.count(namespace.limit_iops),
-        numbers.count(namespace.ops_blocks),
+        numbers.count(ops_blocks),
     )
 
 
