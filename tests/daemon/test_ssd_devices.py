@@ -14,7 +14,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
-from slo_ctl.daemon.ssd import EmulatedDevice
+from slo_ctl.daemon.ssd import Activity, EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.drives.record import SETTINGS_FILE, places
 
@@ -90,3 +90,13 @@ def test_one_that_comes_while_settings_cannot_be_read_is_found_afterwards(follow
     assert followed.device() is before
     settings.write_bytes(kept)
     assert names(followed.device()) == ["a", "b"]
+
+
+def test_who_is_above_its_maximum_for_good_is_no_excuse() -> None:
+    activity = Activity(idle_after_s=10.0, window_s=10.0)
+    activity.changed("the policy changed", 100.0)
+    assert activity.settling(109.0) == "the policy changed 9 s ago"
+    assert activity.settling(111.0) == ""
+    activity.above_maximum = True
+    assert activity.settling(111.0) == "the policy changed 11 s ago"
+    assert activity.settling(141.0) == ""

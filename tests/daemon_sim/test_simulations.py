@@ -98,3 +98,23 @@ def test_what_a_drive_can_do_is_estimated_by_its_timing_and_garbage_collection(r
     assert last.estimated_iops is not None
     # Garbage collection so far includes preconditioning, which causes more of it.
     assert 0.7 < run.of("requests")[:, 30:].sum() / 30 / last.estimated_iops <= 1.1
+
+
+@pytest.mark.parametrize("max_iops", [1700.0, 1500.0])
+def test_who_waits_for_anothers_new_maximum_is_settling(max_iops: float) -> None:
+    # The limit lets a second of requests more through, which the drive serves over many seconds.
+    fields = ("weight", 3.0), ("max_iops", max_iops)
+    vms = (
+        SimulatedVm("web", 0, Load(queue_depth=8)),
+        SimulatedVm("db", 1, Load(queue_depth=8), fields[:1]),
+    )
+    drive = Drive("preset=fast15,size=256MiB,op=15%", 2)
+    change = Event(30.0, What.SET_SLO, "db", fields)
+    run = simulate(Scenario("maximum", drive, vms, (change,), length_s=60.0))
+    rows = {
+        round(epoch.at_s): row for epoch in run.epochs[31:] for row in epoch.status.vms if row.vm == "web"
+    }
+    assert {row.verdict for row in rows.values()} == {Verdict.SETTLING, Verdict.OK}
+    assert rows[41].verdict is Verdict.SETTLING, "the window is without the change, and not yet settled"
+    assert "the SLO of db changed 11 s ago" in rows[41].reason
+    assert rows[59].verdict is Verdict.OK
