@@ -30,6 +30,10 @@ WRONG = [
     ("help me", "slo-ctl --help"),
     ("-v", "slo-ctl --help"),
     ("--rot", "slo-ctl --help"),
+    ("vm stop web", "virsh shutdown NAME"),
+    ("config list", "slo-ctl config show"),
+    ("device stop ssd0", "systemctl stop slo-ctl-ftl@NAME, or Ctrl-C where `slo-ctl device serve` runs"),
+    ("vm list2", "slo-ctl vm --help"),
     ("vm lst", "slo-ctl vm --help"),
     ("vm set", "such as: slo-ctl vm set db weight=3,min=500"),
     ("vm set web", "such as: slo-ctl vm set web weight=3,min=500"),
@@ -267,3 +271,19 @@ def test_a_file_for_a_root_is_no_device(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr().err
     assert f"cannot create {tmp_path}/file/devices: Not a directory" in shown
     assert "hint: name another directory with --root" in shown
+
+
+@pytest.mark.parametrize("option", ["--root", "--json"])
+def test_an_option_of_a_command_before_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([option, "status"]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert f"No such option: {option}" in problem
+    assert hint.startswith(f"hint: write it after the command, such as: slo-ctl status {option}")
+
+
+@pytest.mark.parametrize("words", ["-h vm set", "--help vm set", "help vm set", "vm help set", "vm set -h"])
+def test_help_of_a_command_can_be_asked_for_in_several_ways(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(words.split()) == 0
+    assert capsys.readouterr().out.startswith("Usage: slo-ctl vm set ")
