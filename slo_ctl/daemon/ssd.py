@@ -374,7 +374,7 @@ class EmulatedDevice:
         if self.sample is None or not self.timed or not isinstance(self.record, SsdRecord):
             return None
         geometry, counted = self.record.geometry, self._served.counted
-        return estimated_iops(
+        estimated = estimated_iops(
             self.sample.timing,
             geometry.dies,
             geometry.channels,
@@ -382,6 +382,8 @@ class EmulatedDevice:
             writes=sum(each.host_page_writes for each in counted),
             gc_writes=sum(each.gc_page_writes for each in counted),
         )
+        # GC so far may have been worse than it is now.
+        return max(estimated, total_iops(self.windows.values()) or 0.0)
 
     def without_vm(self) -> list[str]:
         """One sentence for each namespace with requests in a window in which no VM of it was known."""

@@ -198,6 +198,9 @@ def print_device(console: Console, device: DriveStatus) -> None:
     }
     _print_facts(console, facts)
     console.print(_emulated_namespaces(device))
+    if device.statistics and device.preconditioned:
+        text = "LIFETIME WAF counts preconditioning too; `slo-ctl status` has the WAF of the last seconds"
+        console.print(Text(text), soft_wrap=True)
     for counters in (device.statistics or {}).get("namespaces", ()):
         if counters.get("reason"):
             line = f"{counters['name']}: {printable(counters['reason'])}"
@@ -277,7 +280,7 @@ def _emulated_namespaces(device: DriveStatus) -> Table:
     ssd = device.kind == "ssd"
     headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
     extra = _mapping_counters((device.mapping or {}).get("kind", ""))
-    activity = ["READS", "WRITES"] + (["WAF", *extra] if ssd else [])
+    activity = ["READS", "WRITES"] + (["LIFETIME WAF", *extra] if ssd else [])
     table = _table(headings + (activity if counters else []), left=("NAMESPACE",))
     for namespace in device.namespaces:
         table.add_row(
