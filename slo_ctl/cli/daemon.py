@@ -79,12 +79,12 @@ def command(
 
 def _epoch_s(text: str) -> float:
 
-    hint = "such as 1s or 500ms, at least 50ms"
+    hint = "such as 1s or 500ms: from 100ms to 1h"
     try:
         seconds = parse_time_s(text)
     except QuantityError as error:
         raise UserError(f"--epoch: {text} {error}", hint) from None
-    if not 0.05 <= seconds <= 3600.0:
+    if not 0.1 <= seconds <= 3600.0:
         raise UserError(f"--epoch: {text} is out of range", hint)
     return seconds
 

@@ -112,6 +112,11 @@ def create(
 def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
     """`ssd0 size=8GiB` and options as `name=ssd0,size=8GiB,...`. Raises UserError for a key given twice."""
 
+    given = [word for word in words if "=" not in word]
+    if given and any(
+        word.partition("=")[0].strip().casefold() == "name" for word in ",".join(words).split(",")
+    ):
+        raise UserError("the name is given twice", f"leave name= out for {given[0]}")
     parts = [word if "=" in word else join_pairs({"name": word}) for word in words]
     parts += [join_pairs({key: value}) for key, value in options.items()]
     spec = ",".join(parts)
@@ -225,7 +230,9 @@ def serve(
     ] = "none",
     time_scale: Annotated[
         float,
-        typer.Option(min=1e-6, max=1e6, help="With --latency real: real seconds per modelled second."),
+        typer.Option(
+            min=1e-6, max=1e6, metavar="FACTOR", help="With --latency real: real seconds per modelled second."
+        ),
     ] = 1.0,
     threads: Annotated[
         int | None,

@@ -11,6 +11,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
+from slo_ctl.base.text import counted
 from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
 from slo_ctl.cli.output import print_json, print_lines, warn
@@ -53,7 +54,7 @@ def command(
 
     Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
     to it from a cgroup per VM. The VM with the least weight is a noisy neighbour. Then the daemon is
-    started. All is removed in the end, also after Ctrl-C. Needs fio, and root for the cgroups:
+    started. Everything is removed at the end, also after Ctrl-C. Needs fio, and root for the cgroups:
     without root the clients are in none.
 
     Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be
@@ -96,7 +97,9 @@ def weights_of(text: str) -> dict[str, float]:
 
     pairs = split_pairs("--weights", text)
     if not 2 <= len(pairs) <= _MOST_VMS:
-        raise UserError(f"--weights: {len(pairs)} VMs", f"name 2 to {_MOST_VMS}, such as {_DEFAULT_WEIGHTS}")
+        raise UserError(
+            f"--weights: {counted(len(pairs), 'VM')}", f"name 2 to {_MOST_VMS}, such as {_DEFAULT_WEIGHTS}"
+        )
     fields = Fields("--weights", pairs)
     return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
 

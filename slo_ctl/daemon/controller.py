@@ -292,7 +292,7 @@ class DaemonController:
                 message += " at most, by its timing and write amplification; nothing has been measured yet"
             if not force:
                 raise RefusalError(
-                    message, "ask for less, or force it: all then get less", HTTPStatus.CONFLICT
+                    message, "ask for less, or add --force: all then get less", HTTPStatus.CONFLICT
                 )
             yield vm, f"{message}: overcommitted"
 

@@ -122,7 +122,8 @@ class _SystemdStatus:
 def summary(status: HostStatus) -> str:
     """The status in a line."""
     bad = [row for row in status.vms if row.verdict in DEGRADED]
-    text = f"{len({row.vm for row in status.vms})} VMs, {len(status.devices)} devices"
+    vms, devices = len({row.vm for row in status.vms}), len(status.devices)
+    text = f"{counted(vms, 'VM')}, {counted(devices, 'device')}"
     if bad:
         text += f", {len(bad)} degraded (first: {bad[0].vm}: {bad[0].verdict})"
     return text.replace("\n", " ")

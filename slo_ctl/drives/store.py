@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -399,7 +400,7 @@ def _refusal(message: str) -> UserError:
         if "without loss" in message
         else "choose a smaller size, or take OPS blocks or space from another namespace first"
     )
-    return UserError(message, hint)
+    return UserError(re.sub(r" \(tenant would keep [^)]*\)", "", message), hint)
 
 
 # Preconditioning a device: its placement is brought to the steady state in which garbage collection matters.
