@@ -41,7 +41,9 @@ class WatchCommand(Command):
                 words += args[position:]
                 break
             option, equals, seconds = word.partition("=")
-            with_interval = option == "--watch" and equals
+            with_interval = option in ("--watch", "-w") and bool(equals)
+            if word[:2] == "-w" and word[2:].replace(".", "", 1).isdecimal():
+                with_interval, seconds = True, word[2:]
             words += ["--watch", f"--interval={seconds}"] if with_interval else [word]
         return super().parse_args(ctx, words)
 
@@ -140,13 +142,16 @@ def _degraded(status: HostStatus, shown: tuple[VmStatus, ...]) -> bool:
 
 
 def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
-    from rich.table import Table
+    from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for
+    from slo_ctl.show.terminal import console_for, print_line
 
     console = console_for(sys.stdout)
     for part in _parts(console, status, shown):
-        console.print(part, soft_wrap=not isinstance(part, Table))
+        if isinstance(part, Text):
+            print_line(console, part)
+        else:
+            console.print(part)
     for note in status.notes:
         warn(f"note: {note}")
 
@@ -158,7 +163,7 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
     from slo_ctl.show.terminal import width_for_tables
     from slo_ctl.show.vms import NO_VMS
 
-    parts: list[RenderableType] = [*header_lines(status), ""]
+    parts: list[RenderableType] = [*header_lines(status), Text("")]
     if shown:
         parts.append(status_table(status, shown, width_for_tables(console)))
     else:
@@ -171,7 +176,8 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
         )
     groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
-    return [*parts, *([""] if groups else []), *groups, *([""] if problems else []), *problems]
+    blank = Text("")
+    return [*parts, *([blank] if groups else []), *groups, *([blank] if problems else []), *problems]
 
 
 def _watch(
@@ -244,7 +250,9 @@ def top(
 ) -> None:
     """Watch all VMs full-screen, sorted and filtered by key, with the reason for each verdict.
 
-    Continues across restarts of the daemon. Changes nothing.
+    Continues across restarts of the daemon. Changes nothing. Keys: n, v, i, t, w, l, o and a sort by name,
+    verdict, IOPS, target, weight, p99, OPS and WAF; / searches; f shows degraded VMs, or those of one
+    verdict; [ and ] go back and forward in time; space pauses; ? explains the keys; q quits.
 
     Examples:
     slo-ctl top

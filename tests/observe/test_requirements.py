@@ -112,7 +112,7 @@ def test_systemd_without_a_system_bus_is_not_enough(full: Host) -> None:
     assert finding(full, "systemd") == Finding(
         False,
         "systemd runs this host, but there is no system bus to set properties of its units over",
-        "install package dbus",
+        "apt install dbus, or dnf install dbus",
     )
 
 
