@@ -45,7 +45,7 @@ def command(
     vms: Annotated[
         str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
     ] = "1",
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds, from 1 on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds: 1, 2, ...")] = 1,
     jobs: JOBS = None,
     mpi: Annotated[
         bool,

@@ -53,7 +53,7 @@ def list_(
         print_json(inventory_json(inventory))
     else:
         _print_inventory(inventory)
-    _warn_notes([*host.notes, *(() if json_ else inventory.notes)])
+    _warn_notes([*host.notes, *(() if json_ else (*inventory.notes, *host.unknown_clients()))])
 
 
 @app.command()

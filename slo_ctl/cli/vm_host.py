@@ -102,6 +102,23 @@ class VmHost:
         streams.sort(key=lambda each: place[each.vm, each.cgroup])
         return replace(found, vms=tuple(vms), streams=tuple(streams))
 
+    def unknown_clients(self) -> list[str]:
+        """A sentence for each namespace with a client that belongs to no known VM."""
+        from slo_ctl.host.processes import connections
+        from slo_ctl.observe.streams import ExportPaths
+
+        exports = ExportPaths(self.places.devices.run)
+        known = {stream.tenant for stream in self.inventory.streams}
+        try:
+            used = {exports.tenant_of(path) for path in connections(exports.is_export).values()}
+        except OSError:
+            return []
+        return [
+            f"{tenant} is used by no known VM: add [vm.{tenant.namespace}] with "
+            f'namespaces = ["{tenant}"] to {self.places.config}/slo-ctl.toml'
+            for tenant in sorted(each for each in used if each is not None and each not in known)
+        ]
+
     def _scan(self) -> Inventory:
         from slo_ctl.host.libvirt import LibvirtError, connect
         from slo_ctl.observe.streams import read_inventory

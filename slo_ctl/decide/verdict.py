@@ -159,7 +159,7 @@ def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
     if slo.p99_latency_us is not None and (worst := _worst_p99_us(got)) is not None:
         return f"p99 {worst / 1000:,.3g} ms, target {slo.p99_latency_us / 1000:,.3g} ms"
     if not got.wants_more:
-        return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
+        return "demand met" + (": the device is not busy" if got.guessed else "")
     if target_share and got.share is not None:
         return f"{got.share_text}, target {_percent(target_share)}"
     return "nothing in the SLO is missed"
@@ -170,4 +170,4 @@ def _worst_p99_us(got: Delivered) -> float | None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"

@@ -14,7 +14,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
-from slo_ctl.model import FoundBy
+from slo_ctl.model import FoundBy, VmState
 from slo_ctl.model.mapping import (
     DESTRUCTIVE,
     AttachNamespace,
@@ -80,7 +80,8 @@ def stream_table(inventory: Inventory) -> Table:
         while remaining and (remaining[0].vm, remaining[0].cgroup) == (vm.name, vm.cgroup):
             rows.append(_stream_cells(remaining.popleft()))
         for cells in rows or [_stream_cells(None, vm.cgroup)]:
-            table.add_row(*map(Text, (printable(vm.name), vm.state.value, *cells)))
+            state = numbers.UNKNOWN if vm.state is VmState.UNKNOWN else vm.state.value
+            table.add_row(*map(Text, (printable(vm.name), state, *cells)))
     return table
 
 
@@ -91,12 +92,20 @@ def _stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]
     disk, counters = stream.disk, stream.counters
     return [
         _text(disk.target if disk else None),
-        _text(disk.source if disk else None),
+        _source(stream),
         _text(str(stream.tenant) if stream.tenant else _device(stream.device)),
         numbers.size(counters.read_bytes if counters else None),
         numbers.size(counters.written_bytes if counters else None),
         _text(stream.cgroup),
     ]
+
+
+def _source(stream: Stream) -> str:
+    """Path or URI; of a namespace, which is named as the device, only how the VM reaches it."""
+    source = stream.disk.source if stream.disk else None
+    if stream.tenant is None or source is None:
+        return _text(source)
+    return "NBD" if source.startswith("nbd") else "vhost-user"
 
 
 def inventory_json(inventory: Inventory) -> dict[str, Any]:
@@ -341,7 +350,7 @@ def _entry(mapping: NamespaceMapping) -> dict[str, Any]:
 
 def mapping_table(mappings: Iterable[NamespaceMapping]) -> Table:
     """A row for each mapping."""
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in ("VM", "DISK", "DRIVE", "NSID", "SIZE", "ISOLATION", "SPARE", "STATE"):
         table.add_column(head, justify="right" if head in ("NSID", "SIZE") else "left")
     for each in mappings:

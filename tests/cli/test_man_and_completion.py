@@ -161,3 +161,24 @@ def test_values_of_properties_are_completed() -> None:
     assert completion.complete_workload("name=a,workload=un") == ["name=a,workload=uniform"]
     assert "cheetah-15k7" in completion.complete_preset("")
     assert completion.complete_latency("r") == ["real"]
+
+
+def test_help_has_ranges_in_words_and_common_options_last() -> None:
+    program = typer.main.get_command(app.build([]))
+    found = 0
+
+    def check(command: Any, path: str) -> None:
+        nonlocal found
+        text = command.get_help(command.make_context(path, [], resilient_parsing=True))
+        assert "<=x" not in text, path
+        assert "x>=" not in text, path
+        found += " to 3600]" in text
+        common = [
+            line.split()[0] for line in text.splitlines() if line.lstrip().startswith(("--json ", "--root "))
+        ]
+        assert common == sorted(common), path
+        for name, each in getattr(command, "commands", {}).items():
+            check(each, f"{path} {name}")
+
+    check(program, "slo-ctl")
+    assert found

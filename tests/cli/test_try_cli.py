@@ -101,7 +101,7 @@ def test_verdicts_are_those_of_the_drive_and_a_vm_without_one_is_not_met() -> No
 WEB = ComparedVm(
     *("web", 1.0, 0.1, 64, Figures(0.66, 1500.0, 22_000.0), Figures(0.1, 240.0, 156_000.0)),
     verdict=Verdict.OK,
-    reason="10.0 % of the device's pages",
+    reason="10.0% of the device's pages",
 )
 DB = ComparedVm("db", 9.0, 0.9, 16, Figures(0.34, 800.0, 22_000.0), Figures(0.9, 2060.0, 9_000.0), Verdict.OK)
 

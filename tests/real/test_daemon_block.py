@@ -140,7 +140,7 @@ def test_who_asks_for_little_is_told_from_who_gets_little(root: Path, accounting
                     if accounting == "0":
                         return row.verdict is Verdict.INSUFFICIENT and "is a guess" in row.reason
                     # The device is busy all the same, and b is far below its share.
-                    return row.verdict is Verdict.OK and row.reason == "asks for no more than it gets"
+                    return row.verdict is Verdict.OK and row.reason == "demand met"
 
                 daemon.eventually(f"b with task_delayacct={accounting}", output)
     finally:
