@@ -99,7 +99,7 @@ def _print_facts(console: Console, facts: Mapping[str, str]) -> None:
 
 
 def _table(headings: Sequence[str], left: Collection[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         table.add_column(heading, justify="left" if heading in left else "right")
     return table

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.decide.slo_sources import ResolvedSlo
-    from slo_ctl.model import DeviceNumber, Stream, Vm
+    from slo_ctl.model import DeviceNumber, Stream, Tenant, Vm
     from slo_ctl.model.mapping import NamespaceMapping, Step
     from slo_ctl.model.nvme import NvmeDevice
     from slo_ctl.model.slo import SloFields
@@ -70,7 +70,11 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def stream_table(inventory: Inventory) -> Table:
+Moved = Mapping["Tenant", tuple[int, int]]
+"""Bytes read and written on namespaces of emulated drives since these were served."""
+
+
+def stream_table(inventory: Inventory, moved: Moved) -> Table:
     """A row for each stream, and one for each VM without streams."""
     table = _table("VM", "STATE", *_STREAM_HEADINGS)
     # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
@@ -78,24 +82,27 @@ def stream_table(inventory: Inventory) -> Table:
     for vm in inventory.vms:
         rows = []
         while remaining and (remaining[0].vm, remaining[0].cgroup) == (vm.name, vm.cgroup):
-            rows.append(_stream_cells(remaining.popleft()))
-        for cells in rows or [_stream_cells(None, vm.cgroup)]:
+            rows.append(_stream_cells(remaining.popleft(), moved))
+        for cells in rows or [_stream_cells(None, moved, vm.cgroup)]:
             state = numbers.UNKNOWN if vm.state is VmState.UNKNOWN else vm.state.value
             table.add_row(*map(Text, (printable(vm.name), state, *cells)))
     return table
 
 
-def _stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]:
+def _stream_cells(stream: Stream | None, moved: Moved, cgroup: str | None = None) -> list[str]:
     """Disk, source, device, bytes read and written, cgroup."""
     if stream is None:
         return [*[numbers.UNKNOWN] * 5, _text(cgroup)]
     disk, counters = stream.disk, stream.counters
+    read, written = (counters.read_bytes, counters.written_bytes) if counters else (None, None)
+    if stream.tenant is not None and stream.tenant in moved:
+        read, written = moved[stream.tenant]
     return [
         _text(disk.target if disk else None),
         _source(stream),
         _text(str(stream.tenant) if stream.tenant else _device(stream.device)),
-        numbers.size(counters.read_bytes if counters else None),
-        numbers.size(counters.written_bytes if counters else None),
+        numbers.size(read),
+        numbers.size(written),
         _text(stream.cgroup),
     ]
 
@@ -162,7 +169,12 @@ _FOUND_BY = {
 
 
 def print_vm(
-    console: Console, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream]
+    console: Console,
+    name: str,
+    resolved: ResolvedSlo,
+    vm: Vm | None,
+    streams: Sequence[Stream],
+    moved: Moved,
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
@@ -175,7 +187,7 @@ def print_vm(
         console.print()
         table = _table(*_STREAM_HEADINGS)
         for stream in streams:
-            table.add_row(*map(Text, _stream_cells(stream)))
+            table.add_row(*map(Text, _stream_cells(stream, moved)))
         console.print(table)
     console.print()
 

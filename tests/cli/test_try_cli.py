@@ -43,7 +43,7 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ("web=1", "--weights: 1 VMs"),
+        ("web=1", "--weights: 1 VM"),
         ("web=1,db=0", "--weights: db=0"),
         ("web=1,db=many", "--weights: db=many"),
         ("web=1,../x=2", "--weights: ../x is not a valid name"),
