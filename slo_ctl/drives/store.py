@@ -326,9 +326,12 @@ def add_namespace(
     """
     check_name("namespace", name)
     page = needs_flash(record, "`device add`").geometry.page_bytes
-    sizes = read_settings(store.places.device(record.name)).of
+    folder = store.places.device(record.name)
+    sizes = read_settings(folder).of
     allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)
-    free = max(0, (record.capacity_bytes or allocated) - allocated) // page * page
+    # Unless it was made with more, the device has what its first namespaces had, some of which may be gone.
+    capacity = record.capacity_bytes or sum(each.size_bytes for each in read_record(folder).namespace)
+    free = max(0, capacity - allocated) // page * page
     wanted = free if size_bytes is None else size_bytes
     if wanted <= 0 or wanted % page:
         raise UserError(

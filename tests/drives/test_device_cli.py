@@ -191,3 +191,11 @@ def test_a_server_that_is_slow_is_not_called_unreachable(tmp_path: Path) -> None
             client.statistics()
     assert late.value.code == "late"
     assert "has not answered for 0.01 s" in late.value.message
+
+
+def test_what_a_removed_namespace_had_is_free(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 2
+    assert "no room for a namespace" in capsys.readouterr().err
+    assert device(root, "remove", "ssd0/vm2", "--yes") == 0
+    assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 0
+    assert "added ssd0/vm3: 32MiB" in capsys.readouterr().out
