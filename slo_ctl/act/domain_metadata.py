@@ -69,7 +69,7 @@ def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
         connection = module.open(uri)
     except module.libvirtError as error:
         raise UserError(
-            f"no connection to {uri} that may change things: {error}",
+            f"no connection to {uri}: {error}",
             "start libvirtd, run as root or in the group libvirt, or name another with --connect URI",
         ) from None
     try:

@@ -164,7 +164,7 @@ class SettingKeeper:
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # Last what takes longest.
         knobs.sort(key=lambda knob: knob.lever in MOVED_BY_DECISIONS)
-        return self._restore(knobs, "undone")
+        return self._restore(knobs, "as before slo-ctl")
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:
@@ -283,6 +283,8 @@ class SettingKeeper:
                 after = actuator.read(knob)
         except ActError as error:
             state = OutcomeState.RESTORED if error.gone else OutcomeState.UNAPPLIED
+            if error.under_way:
+                state = OutcomeState.RESTORING
             return Outcome(setting, state, before, None, str(error))
         if not in_force(setting.value, after):
             reason = f"{value_text(setting.value)} was written back, {value_text(after)} is read"

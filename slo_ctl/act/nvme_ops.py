@@ -7,6 +7,7 @@ from pathlib import Path
 from slo_ctl.act.journal import Original
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import counted
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeError, NvmeTool
 from slo_ctl.host.nvme.drive import attribute, controllers
@@ -80,8 +81,9 @@ class NvmeOpsActuator:
         while (ops := self._read()).pending_blocks:
             if self._clock.monotonic_s() > deadline_s:
                 raise ActError(
-                    f"{ops.pending_blocks} OPS blocks of {self._drive} are still being moved",
-                    "the drive continues by itself; run `slo-ctl apply --undo` later",
+                    f"{counted(ops.pending_blocks, 'OPS block')} of {self._drive} still to move, "
+                    "which the drive does by itself",
+                    under_way=True,
                 )
             self._clock.sleep(_POLL_S)
         return ops

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.text import counted
 from slo_ctl.decide.ops_plan import moves_between
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.model import Decision, Knob, Lever, SettingValue, Tenant
@@ -217,8 +218,9 @@ class ServedFtlActuator:
                 expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
             elif self._clock.monotonic_s() > min(deadline, self._restore_until_s):
                 raise ActError(
-                    f"{pending} OPS blocks of {self._device} are still being moved, within its move budget",
-                    "the device continues by itself; run `slo-ctl apply --undo` later to confirm",
+                    f"{counted(pending, 'OPS block')} of {self._device} still to move, "
+                    "which the device does by itself",
+                    under_way=True,
                 )
             else:
                 self._clock.sleep(_MOVE_POLL_S)
@@ -273,7 +275,7 @@ class ServedFtlActuator:
                 self._client = self._connect(self._socket, self._timeout_s)
             return do(self._client)
         except ControlError as error:
-            if error.code in ("unreachable", "malformed"):
+            if error.code in ("unreachable", "late", "malformed"):
                 self.close()
                 if self._clock.monotonic_s() - began_s >= self._timeout_s:
                     self._ignored_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S

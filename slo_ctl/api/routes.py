@@ -380,7 +380,7 @@ class Api:
         return _reply(plain(self._controller.history(name, query.since, query.until, query.limit)))
 
     def _reload(self, request: Request, _name: str) -> Reply:
-        log.info("configuration reloaded for %s", request.user)
+        log.info("reload of the configuration, by %s", request.user)
         return _reply({"config_problem": self._controller.reload()})
 
     def _start(self, request: Request, _name: str) -> Reply:

@@ -27,7 +27,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     near = get_close_matches(word.casefold(), names, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    return otherwise or f"known: {', '.join(names)}"
+    return otherwise or (f"known: {', '.join(names)}" if names else "there are none")
 
 
 def near_or_listed(word: str, known: Iterable[str], none: str) -> str:

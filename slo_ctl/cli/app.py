@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,14 +78,13 @@ def run(arguments: list[str]) -> int:
         from slo_ctl.cli.completion import answer
 
         answer(build([]))
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
+    arguments = _help_last(arguments)
     session = Session(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
         status = EXIT_UNREACHABLE if isinstance(error, UnreachableError) else EXIT_USAGE
-        return _report_error(error.message, error.hint, status)
+        return _report_error(error.message, _with_root(error.hint, arguments), status)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in OPTIONAL_PACKAGES:
@@ -95,8 +95,22 @@ def run(arguments: list[str]) -> int:
         _write_error(f"{PROGRAM}: interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:
-        return _report_usage_error(error) or _report_trace_error(error) or _report_unexpected(error, session)
+        return (
+            _report_usage_error(error, arguments)
+            or _report_trace_error(error)
+            or _report_unexpected(error, session)
+        )
     return status if isinstance(status, int) else EXIT_OK
+
+
+def _help_last(arguments: list[str]) -> list[str]:
+    """`help vm set`, `-h vm set` and `vm help set` as `vm set --help`."""
+    first, second = (*arguments[:2], "", "")[:2]
+    if first in ("help", "-h", "--help"):
+        return [*arguments[1:], "--help"]
+    if second == "help" and COMMANDS.get(first, "").endswith(":app"):
+        return [first, *arguments[2:], "--help"]
+    return arguments
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
@@ -160,7 +174,30 @@ def _global_options(
         typer.echo(ctx.get_help())
 
 
-def _report_usage_error(error: Exception) -> int | None:
+def _with_root(hint: str, arguments: Sequence[str]) -> str:
+    """The hint with the --root of the command line in the commands that it names."""
+    words = [*arguments, ""]
+    roots = [words[i + 1] for i, word in enumerate(arguments) if word == "--root"]
+    roots += [word.partition("=")[2] for word in arguments if word.startswith("--root=")]
+    if not roots or not roots[0] or "--root" in hint:
+        return hint
+    option = f" --root {shlex.quote(roots[0])}"
+
+    def takes_root(command: str) -> bool:
+        name = f"{command} ".split(" ")[1]
+        return name in COMMAND_GROUPS["Operation"] and "--help" not in command and " or " not in command
+
+    if "`" in hint:
+        return re.sub(
+            rf"`({PROGRAM} [^`]+)`",
+            lambda found: f"`{found[1]}{option}`" if takes_root(found[1]) else found[0],
+            hint,
+        )
+    last = re.search(rf"(?:^|: )({PROGRAM} [^;:]+)$", hint)
+    return hint + option if last and takes_root(last[1]) else hint
+
+
+def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | None:
     """Report a usage error of the parser in one line; None when `error` is not one."""
     # Some releases of typer import click, others have a copy of it. All of their errors have this method.
     describe = getattr(error, "format_message", None)
@@ -172,14 +209,75 @@ def _report_usage_error(error: Exception) -> int | None:
         message = re.sub(pattern, plain, message)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", PROGRAM)
-    if message.startswith("No such command") and (better := _ELSEWHERE.get(message.split("'")[1])):
-        return _report_error(message.partition(". Did")[0], better)
+    if message.startswith("No such command"):
+        word = message.split("'")[1]
+        better = _better_command(word, path.removeprefix(PROGRAM).strip())
+        if better:
+            return _report_error(message.partition(". Did")[0], better)
+    if path == PROGRAM and (option := _OPTIONS_OF_COMMANDS.get(_option_in(message))):
+        return _report_error(message, f"write it after the command, such as: {PROGRAM} status {option}")
     examples = examples_of(context.command) if context is not None else []
-    if message.startswith("Missing argument") and examples:
-        return _report_error(message, f"such as: {examples[0].partition('  #')[0].rstrip()}")
+    if message.startswith(("Missing argument", "Missing option")) and (
+        example := _example_of(examples, _quoted_in(message) if "option" in message else "")
+    ):
+        return _report_error(message, _with_root(f"such as: {example}", arguments))
+    if "does not take a value" in message:
+        return _report_error(message, f"write {_quoted_in(message)} alone")
     return _report_error(message, f"`{path} --help` lists commands, options and their values")
 
 
+def _example_of(examples: Sequence[str], option: str) -> str:
+    """The first example of our own, with `option` in it."""
+    lines = (
+        line.partition("  #")[0].rstrip() for line in "\n".join(examples).replace("\\\n", "").splitlines()
+    )
+    own = (" ".join(line.split()) for line in lines if line.lstrip().startswith(f"{PROGRAM} "))
+    return next((line for line in own if option in line.split() or not option), "")
+
+
+def _quoted_in(message: str) -> str:
+    """The first part of a message that is between quotes."""
+    return message.split("'")[1] if message.count("'") > 1 else ""
+
+
+def _better_command(word: str, group: str) -> str:
+    """What to type instead of a command that is not known, below `group` or, where that is empty, alone."""
+    if group:
+        return _IN_GROUP.get((group, word), "")
+    return _ELSEWHERE.get(word, "")
+
+
+def _option_in(message: str) -> str:
+    """The option that `No such option: --root Did you mean ...` is about."""
+    return message.partition("No such option: ")[2].partition(" ")[0].rstrip(".")
+
+
+_OPTIONS_OF_COMMANDS = {
+    "--root": "--root DIR",
+    "--json": "--json",
+    "--watch": "--watch",
+    "-w": "-w",
+    "--verdict": "--verdict insufficient",
+}
+"""Options of commands, not of the program, with an example for `status`."""
+_IN_GROUP = {
+    ("config", "list"): "slo-ctl config show",
+    ("config", "get"): "slo-ctl config show",
+    ("config", "set"): "edit slo-ctl.toml, then slo-ctl config check && slo-ctl config reload",
+    ("config", "validate"): "slo-ctl config check",
+    ("config", "test"): "slo-ctl config check",
+    ("device", "stop"): "systemctl stop slo-ctl-ftl@NAME, or Ctrl-C where `slo-ctl device serve` runs",
+    ("device", "start"): "slo-ctl device serve NAME, or systemctl start slo-ctl-ftl@NAME",
+    ("device", "attach"): "slo-ctl vm attach VM DEVICE/NAMESPACE",
+    ("device", "detach"): "slo-ctl vm detach VM DISK",
+    ("device", "rm"): "slo-ctl device remove NAME/NAMESPACE, or slo-ctl device delete NAME",
+    ("vm", "create"): "VMs are made with libvirt: virt-install, or virsh define",
+    ("vm", "start"): "virsh start NAME",
+    ("vm", "stop"): "virsh shutdown NAME",
+    ("vm", "status"): "slo-ctl status NAME",
+    ("vm", "get"): "slo-ctl vm show NAME",
+}
+"""For words that are no command of a group, what to type."""
 _WORDS_OF_PYDANTIC = {
     r"Input should be a valid (?:number|integer).*": "it is not a number",
     r"Input should be greater than or equal to": "it must be at least",

@@ -192,6 +192,39 @@ _VARIABLE = "_SLO_CTL_COMPLETE"
 PROGRAM = "slo-ctl"
 
 
+_BASH = r"""
+_slo_ctl_completion() {
+    # bash splits words at the characters of COMP_WORDBREAKS, so that KEY=VALUE is several: those with nothing
+    # between them are one.
+    local words=() word between given rest=$COMP_LINE i reply
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]-}
+        between=${rest%%[![:space:]]*}
+        rest=${rest#"$between"}
+        rest=${rest#"$word"}
+        if ((i > 0)) && [[ -z $between ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+    word=${words[-1]}
+    # Replies replace the last of these only, and follow one that is nothing but such characters.
+    given=${COMP_WORDS[COMP_CWORD]-}
+    [[ $given == *[^=:]* ]] || given=
+    given=${words[-1]%"$given"}
+    COMPREPLY=()
+    while IFS= read -r reply; do
+        [[ -n $reply ]] || continue
+        [[ $reply == *= ]] && compopt -o nospace 2>/dev/null
+        COMPREPLY+=("${reply#"$given"}")
+    done < <(COMP_WORDS=$(printf '%s\n' "${words[@]}") COMP_CWORD=$((${#words[@]} - 1)) \
+        _SLO_CTL_COMPLETE=complete_bash "$1")
+}
+complete -o default -F _slo_ctl_completion slo-ctl
+"""
+
+
 class Shell(StrEnum):
     """Supported shells."""
 
@@ -212,6 +245,9 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
+    if shell is Shell.BASH:
+        sys.stdout.write(_BASH.lstrip())
+        return
     script = get_completion_script(prog_name=PROGRAM, complete_var=_VARIABLE, shell=shell.value)
     sys.stdout.write(script.strip() + "\n")
 

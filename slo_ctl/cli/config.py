@@ -11,7 +11,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.cli import EXIT_USAGE
 from slo_ctl.cli.api_access import post
-from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config
+from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 FORMAT_VERSION = 1
@@ -31,9 +31,10 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     Examples:
     slo-ctl config check && slo-ctl config reload
     """
-    from slo_ctl.config.load import find_errors
+    from slo_ctl.config.load import find_errors, has_files
     from slo_ctl.daemon.files import DaemonPlaces
 
+    check_root(root)
     check_config(config)
     folder = DaemonPlaces(root, config).config
     errors = find_errors(folder)
@@ -41,7 +42,8 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
         listed = [{"message": error.message, "hint": error.hint or None} for error in errors]
         print_json({"format_version": FORMAT_VERSION, "directory": str(folder), "errors": listed})
     elif not errors:
-        print_lines(f"{folder}: configuration is valid")
+        found = "configuration is valid" if has_files(folder) else "no configuration, the defaults are used"
+        print_lines(f"{folder}: {found}")
     else:
         for error in errors:
             warn(f"slo-ctl: {error.message}")
@@ -69,6 +71,7 @@ def show(
     from slo_ctl.config.load import values_with_origin
     from slo_ctl.daemon.files import DaemonPlaces
 
+    check_root(root)
     check_config(config)
     values = values_with_origin(DaemonPlaces(root, config).config)
     if json_:

@@ -10,8 +10,9 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import QuantityError, parse_time_s
+from slo_ctl.base.text import counted
 from slo_ctl.cli import EXIT_FAILURE
-from slo_ctl.cli.options import CONFIG, ROOT, check_config
+from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option
 
 _AT_ONCE = 1
 """Exit status after a second signal."""
@@ -70,20 +71,20 @@ def command(
             raise typer.Exit(_AT_ONCE) from None
         if not_restored:
             sys.stderr.write(
-                f"slo-ctl: {not_restored} settings are not restored yet, see above; "
-                "`slo-ctl apply --undo` restores them\n"
+                f"slo-ctl: {counted(not_restored, 'setting')} not restored, see above\n"
+                f"hint: slo-ctl apply --undo{root_option(root)}\n"
             )
             raise typer.Exit(EXIT_FAILURE)
 
 
 def _epoch_s(text: str) -> float:
 
-    hint = "such as 1s or 500ms, at least 50ms"
+    hint = "such as 1s or 500ms: from 100ms to 1h"
     try:
         seconds = parse_time_s(text)
     except QuantityError as error:
         raise UserError(f"--epoch: {text} {error}", hint) from None
-    if not 0.05 <= seconds <= 3600.0:
+    if not 0.1 <= seconds <= 3600.0:
         raise UserError(f"--epoch: {text} is out of range", hint)
     return seconds
 

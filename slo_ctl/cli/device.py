@@ -23,7 +23,7 @@ from slo_ctl.cli.completion import (
     complete_namespace,
     complete_preset,
 )
-from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of
+from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
@@ -103,17 +103,21 @@ def create(
         # Before the device is created.
         find_server()
     folder = store.create(record)
-    root_option = f" --root {root}" if root else ""
     namespaces = counted(len(record.namespace), "namespace")
     print_lines(f"created device {record.name} (EMULATED) with {namespaces} in {folder}")
     if settled_first:
         print_lines(_precondition_text(_precondition(store, record, quiet=False)))
-    print_lines(f"serve it with: slo-ctl device serve {record.name}{root_option}")
+    print_lines(f"serve it with: slo-ctl device serve {record.name}{root_option(root)}")
 
 
 def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
     """`ssd0 size=8GiB` and options as `name=ssd0,size=8GiB,...`. Raises UserError for a key given twice."""
 
+    given = [word for word in words if "=" not in word]
+    if given and any(
+        word.partition("=")[0].strip().casefold() == "name" for word in ",".join(words).split(",")
+    ):
+        raise UserError("the name is given twice", f"leave name= out for {given[0]}")
     parts = [word if "=" in word else join_pairs({"name": word}) for word in words]
     parts += [join_pairs({key: value}) for key, value in options.items()]
     spec = ",".join(parts)
@@ -227,7 +231,9 @@ def serve(
     ] = "none",
     time_scale: Annotated[
         float,
-        typer.Option(min=1e-6, max=1e6, help="With --latency real: real seconds per modelled second."),
+        typer.Option(
+            min=1e-6, max=1e6, metavar="FACTOR", help="With --latency real: real seconds per modelled second."
+        ),
     ] = 1.0,
     threads: Annotated[
         int | None,
@@ -487,9 +493,14 @@ def _addresses(run: RunPlaces, namespace: str) -> list[str]:
 def remove(
     place: _PLACE,
     yes: YES = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove it although a VM or an NBD client uses it.")
+    ] = False,
     root: ROOT = None,
 ) -> None:
     """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
+
+    Refused while a VM has it as a disk or an NBD client is connected to it.
 
     Examples:
     slo-ctl device remove ssd0/web
@@ -500,6 +511,8 @@ def remove(
     store = _store(root)
     record = store.load(name)
     require_namespace(record, namespace)
+    if not force:
+        _refuse_in_use(root, name, namespace)
     _confirm(yes, f"removing {place} destroys its data", f"Remove namespace {place} and all data in it?")
     remove_namespace(store, record, namespace)
     print_lines(f"removed {place}")
@@ -535,6 +548,29 @@ def _split(place: str) -> tuple[str, str]:
     if not slash:
         raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
     return name, namespace
+
+
+def _refuse_in_use(root: Path | None, device: str, namespace: str) -> None:
+    """Raise UserError when a VM has the namespace, or a process is connected to it."""
+    from slo_ctl.cli.vm_host import VmHost
+    from slo_ctl.drives.attach import clients_of
+    from slo_ctl.model import Tenant
+
+    host, place = VmHost(root), Tenant(device, namespace)
+    user = next((stream for stream in host.inventory.streams if stream.tenant == place), None)
+    if user is not None:
+        disk = user.disk.target if user.disk is not None else ""
+        raise UserError(
+            f"namespace {place} is used by VM {user.vm}{f' ({disk})' if disk else ''}",
+            f"detach it first: slo-ctl vm detach {user.vm} {disk}{root_option(root)}"
+            if disk
+            else "stop the VM, or add --force",
+        )
+    if clients := clients_of(host.places.devices.run_of(device), namespace):
+        raise UserError(
+            f"namespace {place} is in use: {counted(clients, 'client connection')}",
+            "stop the clients, or add --force",
+        )
 
 
 def _confirm(yes: bool, consequence: str, question: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from slo_ctl.base.text import printable
 from slo_ctl.cli import EXIT_CHECK
-from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON
+from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from slo_ctl.host.requirements import Checked
 
 
+_FIX = "     fix: "
+
+
 def command(
     json_: JSON = False,
     connect: CONNECT = None,
     cgroup_root: CGROUP_ROOT = None,
+    root: ROOT = None,
 ) -> None:
     """Check which requirements of slo-ctl this host meets, and how to fix the others. Changes nothing.
 
-    Not every host needs all: each line says what its requirement is for. Exit status 0: all satisfied; 3:
+    Not every host needs all: each line says what its requirement is for. With --root, libvirt and the cgroup
+    hierarchy are those of the configuration there. Exit status 0: all satisfied; 3:
     something is missing.
 
     Examples:
@@ -36,15 +41,27 @@ def command(
     from slo_ctl.host.libvirt import DEFAULT_URI
     from slo_ctl.host.requirements import Host, check
 
-    checked = check(Host(cgroup_root=cgroup_root or DEFAULT_ROOT, libvirt_uri=connect or DEFAULT_URI))
+    tree, uri = DEFAULT_ROOT, DEFAULT_URI
+    if root is not None:
+        from slo_ctl.config import load
+        from slo_ctl.daemon.files import DaemonPlaces
+
+        check_root(root)
+        config = load(DaemonPlaces(root).config)
+        tree, uri = config.cgroup_root, config.libvirt.uri or DEFAULT_URI
+    checked = check(Host(cgroup_root=cgroup_root or tree, libvirt_uri=connect or uri))
     if json_:
         print_json(_json(checked))
     else:
-        from slo_ctl.show.terminal import console_for
+        from slo_ctl.show.terminal import console_for, print_line
 
         console = console_for(sys.stdout)
         for line in _lines(checked):
-            console.print(line, soft_wrap=True)
+            # A fix can be pasted: the terminal wraps it, and nothing is put in between.
+            if line.plain.startswith(_FIX):
+                console.print(line, soft_wrap=True)
+            else:
+                print_line(console, line, len(_FIX))
     if not all(each.finding.satisfied for each in checked):
         raise typer.Exit(EXIT_CHECK)
 
@@ -59,13 +76,18 @@ def _lines(checked: Sequence[Checked]) -> Iterator[Text]:
         if finding.satisfied:
             yield Text.assemble(("satisfied", "green"), f"  {name}  {printable(finding.reason)}")
             continue
-        needed_for = each.requirement.needed_for
+        requirement = each.requirement
+        why = f"{'optional, for' if requirement.optional else 'needed for'}: {requirement.needed_for}"
         yield Text.assemble(
-            ("missing  ", "bold red"), f"  {name}  {printable(finding.reason)}; needed for: {needed_for}"
+            ("missing  ", "yellow" if requirement.optional else "bold red"),
+            f"  {name}  {printable(finding.reason)}; {why}",
         )
-        yield Text(f"{'':<9}  {'':<{width}}  fix: {printable(finding.fix)}")
-    missing = sum(not each.finding.satisfied for each in checked)
-    yield Text(f"{len(checked) - missing} of {len(checked)} requirements satisfied")
+        yield Text(f"{_FIX}{printable(finding.fix)}")
+    missing = [each.requirement for each in checked if not each.finding.satisfied]
+    text = f"{len(checked) - len(missing)} of {len(checked)} requirements satisfied"
+    if missing and all(requirement.optional for requirement in missing):
+        text += "; what is missing is optional"
+    yield Text(text)
 
 
 def _json(checked: Sequence[Checked]) -> dict[str, Any]:
@@ -76,6 +98,7 @@ def _json(checked: Sequence[Checked]) -> dict[str, Any]:
             {
                 "name": each.requirement.name,
                 "needed_for": each.requirement.needed_for,
+                "optional": each.requirement.optional,
                 "satisfied": each.finding.satisfied,
                 "reason": each.finding.reason,
                 "fix": each.finding.fix or None,

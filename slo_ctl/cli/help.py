@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import format_number
 from slo_ctl.base.version import tool_version
 from slo_ctl.cli import EXIT_STATUSES
 
@@ -128,16 +130,34 @@ def _usage(command: Any, ctx: Any) -> Iterator[str]:
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for parameter in command.get_params(ctx):
+    # The same order everywhere: first what is the command's own.
+    for parameter in sorted(command.get_params(ctx), key=_place_of):
         record = parameter.get_help_record(ctx)
         if record is not None:
             # typer 0.15 and 0.16 escape brackets for rich even where rich is not used.
-            row = (_option_names(parameter), record[1].replace("\\[", "[").strip())
+            text = _RANGE.sub(_range_text, record[1].replace("\\[", "["))
+            row = (_option_names(parameter), text.strip())
             rows["Arguments" if _is_argument(parameter) else "Options"].append(row)
     for title, section in rows.items():
         if section:
             with formatter.section(title):
                 formatter.write_dl(section)
+
+
+def _place_of(parameter: Any) -> int:
+    return max(_LAST.get(name, 0) for name in parameter.opts)
+
+
+_LAST = {"--json": 1, "--root": 2, "--help": 3}
+_RANGE = re.compile(r"(?:(-?[\d.e+-]+)<=)?x(<=|>=)(-?[\d.e+-]+)")
+"""What click writes for the range of a number, such as `0.1<=x<=3600`."""
+
+
+def _range_text(found: re.Match[str]) -> str:
+    bound = format_number(float(found[3]))
+    if found[1]:
+        return f"{format_number(float(found[1]))} to {bound}"
+    return f"at {'most' if found[2] == '<=' else 'least'} {bound}"
 
 
 def _write_examples(command: Any, formatter: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,6 +88,11 @@ ALLOW_WRITE_HELP = (
 )
 
 
+def root_option(root: Path | None) -> str:
+    """` --root DIR` for the end of a command in a hint; empty without one."""
+    return f" --root {shlex.quote(str(root))}" if root is not None else ""
+
+
 def time_s_of(option: str, text: str) -> float:
     """A time in seconds from `60s`. Raises UserError."""
     try:
@@ -149,6 +155,15 @@ def profiles_folder(root: Path | None) -> Path:
     from slo_ctl.drives.record import places
 
     return places(root).state / "profiles"
+
+
+def check_root(root: Path | None) -> None:
+    """Raise UserError where ROOT names no directory, for commands that only use what is there."""
+    if root is not None and not root.is_dir():
+        raise UserError(
+            f"--root: there is no directory {root}",
+            "give the directory that the devices and the daemon were given",
+        )
 
 
 def check_config(config: Path | None) -> None:

@@ -91,7 +91,10 @@ def _chosen_figures(names: list[str]) -> list[Figure]:
     for name in names:
         found = {key for key in FIGURES if name in ("all", key, key.partition(":")[0])}
         if not found:
-            raise UserError(f"there is no figure {name}", did_you_mean(name, [*FIGURES, *PAPERS, "all"]))
+            known = [*FIGURES] if ":" in name else [*PAPERS, "all"]
+            raise UserError(
+                f"there is no {'figure' if ':' in name else 'paper'} {name}", did_you_mean(name, known)
+            )
         keys |= found
     return [figure for key, figure in FIGURES.items() if key in keys]
 

@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.api_access import client
-from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.options import JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json, warn
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def plan(
     from slo_ctl.model.status_json import FORMAT_VERSION, plain
     from slo_ctl.show.status import changes
 
+    check_root(root)
     found = _read_plan(root)
     if json_:
         print_json({"format_version": FORMAT_VERSION, **plain(found)})
@@ -133,7 +134,8 @@ def apply(
 ) -> None:
     """Observe, decide and apply all settings once, without a daemon. They stay until --undo.
 
-    Refused while a daemon runs, which applies them every epoch. Exit status 0: all settings were applied; 1:
+    Refused while a daemon runs, which applies them every epoch. OPS that a device moves back by itself after
+    --undo is shown as restoring. Exit status 0: all settings were applied; 1:
     some were not, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
 
     Examples:
@@ -149,7 +151,13 @@ def apply(
     from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.model import OutcomeState
 
-    with only_daemon(DaemonPlaces(root).lock):
+    check_root(root)
+    places = DaemonPlaces(root)
+    if undo and not (places.journal.exists() or places.lock.exists()):
+        # Nothing was ever changed, and nothing is made here to find that out.
+        print_results([], json_, undo=True)
+        return
+    with only_daemon(places.lock):
         daemon = _daemon(root, dry_run=False)
         if undo:
             outcomes = daemon.undo()
@@ -158,12 +166,12 @@ def apply(
                 outcomes = two_epochs(daemon)
             finally:
                 daemon.stop(undo=False)
-    print_results(outcomes, json_)
+    print_results(outcomes, json_, undo=undo)
     if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
 
 
-def print_results(outcomes: list[Outcome], json_: bool) -> None:
+def print_results(outcomes: list[Outcome], json_: bool, *, undo: bool = False) -> None:
     """The outcome of each setting, as a table or one JSON object."""
     if json_:
         from slo_ctl.model.status_json import FORMAT_VERSION, plain
@@ -175,4 +183,4 @@ def print_results(outcomes: list[Outcome], json_: bool) -> None:
 
     console = console_for(sys.stdout)
     _print_outcomes(console, changes(outcomes))
-    console.print(outcome_counts(outcomes), soft_wrap=True)
+    console.print("nothing to restore" if undo and not outcomes else outcome_counts(outcomes), soft_wrap=True)

@@ -211,6 +211,7 @@ def demo(
     text.set("compare", "shared,static,algorithm1" if all_policies else None)
     scenario = build_scenario(text)
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
+    outputs.check()
     if not quiet:
         sys.stderr.write(_introduction(scenario) + "\n")
     result = _run_scenario(scenario, outputs)

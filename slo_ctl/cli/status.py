@@ -41,7 +41,9 @@ class WatchCommand(Command):
                 words += args[position:]
                 break
             option, equals, seconds = word.partition("=")
-            with_interval = option == "--watch" and equals
+            with_interval = option in ("--watch", "-w") and bool(equals)
+            if word[:2] == "-w" and word[2:].replace(".", "", 1).isdecimal():
+                with_interval, seconds = True, word[2:]
             words += ["--watch", f"--interval={seconds}"] if with_interval else [word]
         return super().parse_args(ctx, words)
 
@@ -140,13 +142,16 @@ def _degraded(status: HostStatus, shown: tuple[VmStatus, ...]) -> bool:
 
 
 def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
-    from rich.table import Table
+    from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for
+    from slo_ctl.show.terminal import console_for, print_line
 
     console = console_for(sys.stdout)
     for part in _parts(console, status, shown):
-        console.print(part, soft_wrap=not isinstance(part, Table))
+        if isinstance(part, Text):
+            print_line(console, part)
+        else:
+            console.print(part)
     for note in status.notes:
         warn(f"note: {note}")
 
@@ -166,11 +171,11 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
     from slo_ctl.show.vms import NO_VMS
 
     width = width_for_tables(console)
-    parts: list[RenderableType] = [*header_lines(status), ""]
+    parts: list[RenderableType] = [*header_lines(status), Text("")]
     if status.devices:
-        parts += [device_table(status, width), ""]
+        parts += [device_table(status, width), Text("")]
         about = [line for device in status.devices for line in device_lines(device)]
-        parts += [*about, *([""] if about else [])]
+        parts += [*about, *([Text("")] if about else [])]
     if shown:
         parts.append(status_table(status, shown, width))
     else:
@@ -183,7 +188,8 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
         )
     groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
-    return [*parts, *([""] if groups else []), *groups, *([""] if problems else []), *problems]
+    blank = Text("")
+    return [*parts, *([blank] if groups else []), *groups, *([blank] if problems else []), *problems]
 
 
 def _watch(
@@ -256,7 +262,9 @@ def top(
 ) -> None:
     """Watch all VMs full-screen, sorted and filtered by key, with the reason for each verdict.
 
-    Continues across restarts of the daemon. Changes nothing.
+    Continues across restarts of the daemon. Changes nothing. Keys: n, v, i, t, w, l, o and a sort by name,
+    verdict, IOPS, target, weight, p99, OPS and WAF; / searches; f shows degraded VMs, or those of one
+    verdict; [ and ] go back and forward in time; space pauses; ? explains the keys; q quits.
 
     Examples:
     slo-ctl top
@@ -267,7 +275,11 @@ def top(
     from slo_ctl.show.top import TopApp
 
     daemon = client(root, _TOP_TIMEOUT_S)
-    TopApp(lambda: daemon.get("/v1/status"), _outage(root), interval).run()
+    app = TopApp(lambda: daemon.get("/v1/status"), _outage(root), interval)
+    app.run()
+    if app.return_code:
+        # It has printed what went wrong.
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _outage(root: Path | None) -> DaemonOutage:

@@ -317,9 +317,13 @@ def _trace_errors() -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        raise UserError(error.message, error.hint) from None
+        # Scenarios have the same hint.
+        hint = error.hint.replace("--format FORMAT, or format=FORMAT in --vm", "--format FORMAT")
+        raise UserError(error.message, hint) from None
     except ValueError as error:
-        raise UserError(str(error), "see `slo-ctl trace --help`") from None
+        problem, _, known = str(error).partition("; ")
+        hint = known.replace("known are ", "known: ") or "see `slo-ctl trace --help`"
+        raise UserError(problem, hint) from None
 
 
 def _with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
+from slo_ctl.base.text import counted
 from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
 from slo_ctl.cli.output import print_json, print_lines, warn
@@ -96,7 +97,9 @@ def weights_of(text: str) -> dict[str, float]:
 
     pairs = split_pairs("--weights", text)
     if not 2 <= len(pairs) <= _MOST_VMS:
-        raise UserError(f"--weights: {len(pairs)} VMs", f"name 2 to {_MOST_VMS}, such as {_DEFAULT_WEIGHTS}")
+        raise UserError(
+            f"--weights: {counted(len(pairs), 'VM')}", f"name 2 to {_MOST_VMS}, such as {_DEFAULT_WEIGHTS}"
+        )
     fields = Fields("--weights", pairs)
     return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +16,10 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
+    from slo_ctl.model import Stream, Tenant
     from slo_ctl.observe.streams import Inventory
+
+_DRIVE_TIMEOUT_S = 1.0
 
 app = typer.Typer(
     help="Show VMs, set their SLOs, and attach disks.\n\nExamples:\nslo-ctl vm list\n"
@@ -52,8 +55,8 @@ def list_(
 
         print_json(inventory_json(inventory))
     else:
-        _print_inventory(inventory)
-    _warn_notes([*host.notes, *(() if json_ else inventory.notes)])
+        _print_inventory(inventory, _moved(host, inventory.streams))
+    _warn_notes([*host.notes, *(() if json_ else (*inventory.notes, *host.unknown_clients()))])
 
 
 @app.command()
@@ -100,7 +103,7 @@ def show(
         print_json({"format_version": FORMAT_VERSION, "vms": vms} if is_many(names) else vms[0])
         return
     for name, _, slo, vm, streams in shown:
-        print_vm(console_for(sys.stdout), name, slo, vm, streams)
+        print_vm(console_for(sys.stdout), name, slo, vm, streams, _moved(host, streams))
         for line in _status_lines(_rows(status, name), host):
             print_lines(line)
         if name != shown[-1][0]:
@@ -117,7 +120,25 @@ app.command("unmap")(vm_map.unmap)
 app.command("maps")(vm_map.maps)
 
 
-def _print_inventory(inventory: Inventory) -> None:
+def _moved(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, int]]:
+    """Bytes read and written on the namespaces of these streams; drives that do not answer are left out."""
+    from slo_ctl.drives.control import ControlClient, ControlError
+    from slo_ctl.model import Tenant
+
+    found: dict[Tenant, tuple[int, int]] = {}
+    for device in sorted({stream.tenant.device for stream in streams if stream.tenant is not None}):
+        try:
+            with ControlClient(host.places.devices.run_of(device).control, _DRIVE_TIMEOUT_S) as control:
+                namespaces = control.statistics()["namespaces"]
+        except ControlError:
+            continue
+        for each in namespaces:
+            reads, writes = (each["answered"][kind]["bytes"] for kind in ("reads", "writes"))
+            found[Tenant(device, each["name"])] = reads, writes
+    return found
+
+
+def _print_inventory(inventory: Inventory, moved: Mapping[Tenant, tuple[int, int]]) -> None:
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for
@@ -127,7 +148,7 @@ def _print_inventory(inventory: Inventory) -> None:
     console.print(Text(where_line(inventory)), soft_wrap=True)
     if inventory.vms:
         console.print()
-        console.print(stream_table(inventory))
+        console.print(stream_table(inventory, moved))
     else:
         console.print(Text(NO_VMS), soft_wrap=True)
 

@@ -13,7 +13,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli import EXIT_FAILURE
 from slo_ctl.cli.completion import complete_device_or_namespace
-from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of
+from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model import Tenant
@@ -121,7 +121,10 @@ def attach(
                 )
     _print_change(name, "attached", target, tenant, impact, json_, host.notes)
     if not _is_live(impact) and not status.served:
-        warn(f"note: serve {device_name} before {name} starts: slo-ctl device serve {device_name}")
+        warn(
+            f"note: serve {device_name} before {name} starts: "
+            f"slo-ctl device serve {device_name}{root_option(root)}"
+        )
 
 
 def detach(

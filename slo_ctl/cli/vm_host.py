@@ -90,6 +90,23 @@ class VmHost:
             self.notes.append(f"{error.reason}; only VMs found by their cgroups are known")
             return scan(None)
 
+    def unknown_clients(self) -> list[str]:
+        """A sentence for each namespace with a client that belongs to no known VM."""
+        from slo_ctl.host.processes import connections
+        from slo_ctl.observe.streams import ExportPaths
+
+        exports = ExportPaths(self.places.devices.run)
+        known = {stream.tenant for stream in self.inventory.streams}
+        try:
+            used = {exports.tenant_of(path) for path in connections(exports.is_export).values()}
+        except OSError:
+            return []
+        return [
+            f"{tenant} is used by no known VM: add [vm.{tenant.namespace}] with "
+            f'namespaces = ["{tenant}"] to {self.places.config}/slo-ctl.toml'
+            for tenant in sorted(each for each in used if each is not None and each not in known)
+        ]
+
     def _tree_and_named(self) -> tuple[CgroupTree | None, dict[str, str]]:
         """The cgroup tree, and the groups in it that options and configuration define as VMs, by name."""
         from slo_ctl.config import DEFAULTS

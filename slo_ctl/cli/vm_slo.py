@@ -123,6 +123,11 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
             continue
         raise UserError(f'vm set {words[0]}: "{word}" is not key=value', f"write {word}=VALUE")
     if not pairs:
+        if "=" in words[0] and len(words) > 1:
+            turned = shlex.join([*words[1:], words[0]])
+            raise UserError(
+                f"vm set {shlex.join(words)}: the VM comes first", f"write: slo-ctl vm set {turned}"
+            )
         quoted = shlex.join(names)
         raise UserError(
             f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500"

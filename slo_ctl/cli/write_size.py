@@ -11,6 +11,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import writing
+from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.cli import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
@@ -99,6 +100,7 @@ def write_size(
     """
     check_plot(plot)
     check_one_source(target, emulated)
+    _check_emulated(emulated)
     from lab.write_size import WriteSizeStore
     from lab.write_size_session import Request, find_on_emulated, find_on_target
 
@@ -138,6 +140,17 @@ def write_size(
     _print_finding(result.record, emulated is not None, None, plot, json_)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _check_emulated(drive: str | None) -> None:
+    """Raise UserError for a value of --emulated that is neither a drive of the paper nor KEY=VALUE,..."""
+    from slo_ctl.drives.build import PAPER_DRIVES
+
+    if drive is not None and drive not in PAPER_DRIVES and "=" not in drive:
+        hint = did_you_mean(
+            drive, PAPER_DRIVES, f"known: {', '.join(sorted(PAPER_DRIVES))}; or KEY=VALUE,..."
+        )
+        raise UserError(f"--emulated: {drive} is not known", hint)
 
 
 def print_stored(target: str, root: Path | None) -> None:
@@ -243,6 +256,7 @@ def device_write_cost(
     """
     check_plot(plot)
     check_one_source(target, emulated)
+    _check_emulated(emulated)
     from lab.write_cost import fit_passes, measure
     from slo_ctl.show.terminal import progress_on_stderr
 

@@ -33,6 +33,11 @@ def load(folder: Path) -> Config:
     return config
 
 
+def has_files(folder: Path) -> bool:
+    """Whether there is any configuration in `folder`. Raises UserError."""
+    return any(path.exists() for path in _paths(folder))
+
+
 def find_errors(folder: Path) -> list[UserError]:
     """All errors of the files in `folder`; those across tables and files only when each file is TOML."""
     errors, unread, layers = list[UserError](), list[UserError](), Layers()

@@ -293,7 +293,7 @@ class DaemonController:
                 message += " (estimated from timing and write amplification; nothing has been measured yet)"
             if not force:
                 raise RefusalError(
-                    message, "lower it, or use --force: all minimums are then reduced", HTTPStatus.CONFLICT
+                    message, "lower it, or add --force: all minimums are then reduced", HTTPStatus.CONFLICT
                 )
             yield vm, f"{message}: overcommitted"
 

@@ -100,7 +100,10 @@ class EpochLog:
 
     def wrong(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
         """Problems by device, and settings that could not be applied; and which of them are over."""
-        sentences = {f"device {name}: {problem}": {"device": name} for name, problem in problems.items()}
+        sentences = {
+            f"device {name}: {problem.removeprefix(f'{name}: ')}": {"device": name}
+            for name, problem in problems.items()
+        }
         sentences |= {
             outcome_line(each): fields_of(each) for each in outcomes if each.state is OutcomeState.UNAPPLIED
         }

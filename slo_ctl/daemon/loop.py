@@ -335,6 +335,9 @@ class Daemon:
         # Programs end while settings are restored.
         self._hooks.begin_stop()
         outcomes = self._restore_all() if undo and not self._dry_run else []
+        for outcome in outcomes:
+            if outcome.state is OutcomeState.UNAPPLIED:
+                log.error("not restored: %s", outcome_line(outcome), extra=fields_of(outcome))
         self._close()
         return outcomes
 
@@ -369,8 +372,6 @@ class Daemon:
                 )
                 continue
             answered.append(outcome)
-            if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome), extra=fields_of(outcome))
         return answered
 
     def _close(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import select
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from types import FrameType
 import sdnotify
 
 from slo_ctl.api.server import ApiServer
+from slo_ctl.base.text import counted
 from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 
@@ -120,7 +122,8 @@ class _SystemdStatus:
 def summary(status: HostStatus) -> str:
     """The status in a line."""
     bad = [row for row in status.vms if row.verdict in DEGRADED]
-    text = f"{len({row.vm for row in status.vms})} VMs, {len(status.devices)} devices"
+    vms, devices = len({row.vm for row in status.vms}), len(status.devices)
+    text = f"{counted(vms, 'VM')}, {counted(devices, 'device')}"
     if bad:
         text += f", {len(bad)} degraded (first: {bad[0].vm}: {bad[0].verdict})"
     return text.replace("\n", " ")
@@ -132,9 +135,13 @@ def _stop(daemon: Daemon, *, undo: bool) -> int:
     if not undo:
         log.info("stopped; settings stay in force")
         return 0
-    restored = sum(outcome.state is OutcomeState.RESTORED for outcome in outcomes)
-    missing = len(outcomes) - restored
-    log.info("stopped; %d settings restored, %d not", restored, missing)
+    count = Counter(outcome.state for outcome in outcomes)
+    text = f"stopped; {counted(count[OutcomeState.RESTORED], 'setting')} restored"
+    if under_way := count[OutcomeState.RESTORING]:
+        text += f", {under_way} which the device restores by itself"
+    if missing := count[OutcomeState.UNAPPLIED]:
+        text += f", {missing} not restored"
+    log.info("%s", text)
     return missing
 
 

@@ -366,7 +366,7 @@ _LIMITS = {
     "write_bytes_s": "write",
 }
 """Kind of requests that a limiting knob applies to, by name."""
-_NOT_IN_FORCE = frozenset({OutcomeState.PLANNED, OutcomeState.RESTORED})
+_NOT_IN_FORCE = frozenset({OutcomeState.PLANNED, OutcomeState.RESTORED, OutcomeState.RESTORING})
 
 
 class Tally:

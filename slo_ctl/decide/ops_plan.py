@@ -137,9 +137,10 @@ class OpsState:
     tracks: dict[str, OpsTrack] = field(default_factory=dict)
     drive_writes: float = 0.0
     """Observed so far."""
-    plan_blocks: int = 0
-    """Blocks of the plan under way when it began; 0 when there is none."""
+    plan_moved: int = 0
+    """Blocks that VMs have received since the plan under way began."""
     plan_left: int = 0
+    """Blocks that it has still to move; 0 when there is none."""
 
 
 def assume_rates(sample: DeviceSample) -> OpsState:
@@ -172,7 +173,17 @@ def follow(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = froz
         )
         for v in sample.vms
     }
-    return replace(state, tracks=tracks, drive_writes=state.drive_writes + drive_writes)
+    received = sum(
+        max(0, v.ops_blocks - before.ops_blocks)
+        for v in sample.vms
+        if (before := state.tracks.get(v.vm)) is not None
+    )
+    return replace(
+        state,
+        tracks=tracks,
+        drive_writes=state.drive_writes + drive_writes,
+        plan_moved=state.plan_moved + received,
+    )
 
 
 def _follow_vm(
@@ -257,7 +268,7 @@ def next_moves(
 
     `needs`: what VMs must have, whatever it saves.
     """
-    idle = replace(state, plan_blocks=0, plan_left=0)
+    idle = replace(state, plan_moved=0, plan_left=0)
     writing = [state.tracks[v.vm] for v in sample.vms if v.host_page_writes > 0]
     known = state.drive_writes >= KNOWN_FROM_DRIVE_WRITES and all(track.fitted for track in writing)
     if not sample.vms or not known or not sum(t.written for t in state.tracks.values()):
@@ -283,9 +294,10 @@ def next_moves(
     left = sum(plan.blocks for plan in plans)
     if not left:
         return idle, (), ()
-    begun = max(state.plan_blocks, left) if state.plan_blocks else left
-    plans = [replace(plan, share_done=1.0 - left / begun) for plan in plans]
-    return replace(state, plan_blocks=begun, plan_left=left), tuple(steps), tuple(plans)
+    # The plan may grow meanwhile, so that what has been moved is counted.
+    moved = state.plan_moved if state.plan_left else 0
+    plans = [replace(plan, share_done=moved / (moved + left)) for plan in plans]
+    return replace(state, plan_moved=moved, plan_left=left), tuple(steps), tuple(plans)
 
 
 def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float, float]:

@@ -171,4 +171,4 @@ def _worst_p99_us(got: Delivered) -> float | None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"

@@ -16,9 +16,10 @@ from xml.etree import ElementTree
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.record import Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, parse_domain
+from slo_ctl.host.processes import connections
 from slo_ctl.model import Tenant
 
 _RECONNECT_DELAY_S = 60
@@ -143,6 +144,16 @@ def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant,
             if tenant is not None:
                 users.setdefault(tenant, f"{name} ({_target(disk)})")
     return users
+
+
+def clients_of(run: RunPlaces, namespace: str) -> int:
+    """Connections to the sockets of a namespace, of NBD and vhost-user; 0 where the kernel does not say."""
+    own = (run.export(namespace), run.vhost_user_socket(namespace))
+    sockets = {os.fsencode(path) for socket in own for path in (socket, os.path.realpath(socket))}
+    try:
+        return len(connections(lambda path: path in sockets))
+    except OSError:
+        return 0
 
 
 def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | None) -> tuple[str, str]:

@@ -15,7 +15,10 @@ _TIMEOUT_S = 10.0
 
 
 class ControlError(Exception):
-    """A command was not carried out; `code` is the server's, or `unreachable` or `malformed`."""
+    """A command was not carried out; `code` is the server's, `unreachable`, `malformed` or `late`.
+
+    After `late`, which is no answer in time, it may still be carried out.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -90,6 +93,9 @@ class ControlClient:
         try:
             self._socket.sendall(line)
             reply = json.loads(self._line())
+        except TimeoutError:
+            waited = f"{self._socket.gettimeout():g} s"
+            raise ControlError("late", f"the server has not answered for {waited}") from None
         except OSError as error:
             raise ControlError("unreachable", f"the server does not answer: {error}") from None
         except ValueError as error:

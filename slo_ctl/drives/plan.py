@@ -147,6 +147,8 @@ def _parts(options: Sequence[str]) -> list[Part]:
 def parse_namespace(option: str) -> Part:
     """From `name=db,size=2GiB,weight=3`. Raises UserError naming the key."""
     where = f"--namespace {option}"
+    if "=" not in option:
+        raise UserError(f"{where}: it is not key=value", f"write --namespace name={option}")
     fields = Fields(where, dict(split_pairs(where, option)))
     part = Part(_name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0)
     fields.finish()

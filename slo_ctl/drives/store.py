@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -87,6 +88,10 @@ class DeviceStore:
         partial = partial_of(final)
         try:
             self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
+        except OSError as error:
+            # One of the parents may be a file, with which no device is in the way.
+            raise _not_created(self.places.devices, error.strerror or "I/O error") from None
+        try:
             remove_leftovers(self.places.devices)
             partial.mkdir(mode=0o700)
             try:
@@ -103,10 +108,7 @@ class DeviceStore:
                     f"device {record.name} exists already",
                     f"choose another name, or delete {record.name} first",
                 ) from None
-            raise UserError(
-                f"cannot create {final}: {error.strerror}",
-                "see --root, or run as root for the system's devices",
-            ) from None
+            raise _not_created(final, error.strerror or "I/O error") from None
         return final
 
     def _fill(self, folder: Path, record: DeviceRecord) -> None:
@@ -186,6 +188,13 @@ class DeviceStore:
             path = folder / f"{namespace.name}.img"
             allocated[namespace.name] = path.stat().st_blocks * 512 if path.exists() else 0
         return allocated
+
+
+def _not_created(path: Path, why: str) -> UserError:
+    return UserError(
+        f"cannot create {path}: {why}",
+        "name another directory with --root, or run as root for the system's devices",
+    )
 
 
 def _open_lock(path: Path, flags: int = 0) -> int:
@@ -317,9 +326,12 @@ def add_namespace(
     """
     check_name("namespace", name)
     page = needs_flash(record, "`device add`").geometry.page_bytes
-    sizes = read_settings(store.places.device(record.name)).of
+    folder = store.places.device(record.name)
+    sizes = read_settings(folder).of
     allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)
-    free = max(0, (record.capacity_bytes or allocated) - allocated) // page * page
+    # Unless it was made with more, the device has what its first namespaces had, some of which may be gone.
+    capacity = record.capacity_bytes or sum(each.size_bytes for each in read_record(folder).namespace)
+    free = max(0, capacity - allocated) // page * page
     wanted = free if size_bytes is None else size_bytes
     if wanted <= 0 or wanted % page:
         raise UserError(
@@ -361,13 +373,22 @@ def change(
         raise _refusal(error.message) from None
 
 
+_CHANGE_TIMEOUT_S = 120.0
+"""For a change of a namespace: requests under way and every page of it come first."""
+
+
 def _ask_server(
     store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
 ) -> dict[str, Any]:
     try:
-        with ControlClient(store.places.run_of(record.name).control) as client:
+        with ControlClient(store.places.run_of(record.name).control, _CHANGE_TIMEOUT_S) as client:
             return client.command(command, **fields)
     except ControlError as error:
+        if error.code == "late":
+            raise UnreachableError(
+                f"device {record.name}: {error.message}, and may still carry it out",
+                f"`slo-ctl device show {record.name}` shows whether it has",
+            ) from None
         if error.code == "unreachable":
             raise UnreachableError(
                 f"device {record.name} is being served, but its server does not answer: {error.message}",
@@ -382,7 +403,7 @@ def _refusal(message: str) -> UserError:
         if "without loss" in message
         else "choose a smaller size, or take OPS blocks or space from another namespace first"
     )
-    return UserError(message, hint)
+    return UserError(re.sub(r" \(tenant would keep [^)]*\)", "", message), hint)
 
 
 # Preconditioning a device: its placement is brought to the steady state in which garbage collection matters.

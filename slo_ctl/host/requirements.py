@@ -71,6 +71,8 @@ class Requirement:
     name: str
     needed_for: str
     find: Callable[[Host], Finding]
+    optional: bool = False
+    """Hosts are useful without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _root(host: Host) -> Finding:
     user = host.effective_user()
     if user == 0:
         return Finding(True, "running as root")
-    return Finding(False, f"running as user {user}", "run it as root, such as with sudo")
+    return Finding(False, f"running as user {user}", "run it as root: sudo slo-ctl doctor")
 
 
 def _group(host: Host) -> Finding:
@@ -108,7 +110,7 @@ def _systemd(host: Host) -> Finding:
         return Finding(
             False,
             "systemd runs this host, but without a system bus its units cannot be changed",
-            "install package dbus",
+            "apt install dbus, or dnf install dbus",
         )
     return Finding(
         False,
@@ -123,7 +125,7 @@ def _io_controller(host: Host) -> Finding:
         return Finding(
             False,
             f"no cgroup tree at {host.cgroup_root}",
-            "mount cgroup v2: mount -t cgroup2 none /sys/fs/cgroup",
+            f"mount -t cgroup2 none {host.cgroup_root}",
         )
     where = f"cgroup v{tree.version} at {tree.root}"
     if not tree.io:
@@ -158,7 +160,7 @@ def _weights(host: Host) -> Finding:
     return Finding(
         False,
         "neither bfq nor io.cost is available",
-        "modprobe bfq, or boot a kernel with CONFIG_BLK_CGROUP_IOCOST and cgroup v2",
+        "modprobe bfq (or boot a kernel with CONFIG_BLK_CGROUP_IOCOST and cgroup v2)",
     )
 
 
@@ -168,7 +170,8 @@ def _delays(host: Host) -> Finding:
         return Finding(
             False,
             f"sysctl {SYSCTL} is 0",
-            f"sysctl {SYSCTL}=1, permanently by a file in /etc/sysctl.d; then restart slo-ctl's daemon",
+            f"echo {SYSCTL}=1 > /etc/sysctl.d/60-slo-ctl.conf && sysctl {SYSCTL}=1 "
+            "(then restart slo-ctl's daemon)",
         )
     if not words:
         return Finding(False, f"there is no sysctl {SYSCTL}", "boot a kernel with CONFIG_TASK_DELAY_ACCT")
@@ -197,7 +200,9 @@ def _qemu(host: Host) -> Finding:
     found = next((place for place in places if place), None)
     if found:
         return Finding(True, found)
-    return Finding(False, f"{names[0]} is not installed", "install qemu-system-x86 (Debian) or qemu-kvm")
+    return Finding(
+        False, f"{names[0]} is not installed", "apt install qemu-system-x86, or dnf install qemu-kvm"
+    )
 
 
 def _nvme_cli(host: Host) -> Finding:
@@ -232,23 +237,27 @@ def _program(name: str, package: str) -> Callable[[Host], Finding]:
         found = host.which(name)
         if found:
             return Finding(True, found)
-        return Finding(False, f"{name} is not installed", f"install the package {package}")
+        return Finding(False, f"{name} is not installed", f"apt install {package}, or dnf install {package}")
 
     return find
 
 
 REQUIREMENTS = (
     Requirement("root", "setting weights and limits, seeing all VMs", _root),
-    Requirement("group", "access to sockets of slo-ctl without being root", _group),
-    Requirement("systemd", "the daemon and emulated SSDs as services", _systemd),
+    Requirement("group", "access to sockets of slo-ctl without being root", _group, optional=True),
+    Requirement("systemd", "the daemon and emulated SSDs as services", _systemd, optional=True),
     Requirement("io-controller", "limits and counters for each VM", _io_controller),
-    Requirement("io-weights", "weights on real block devices", _weights),
-    Requirement("task-delays", "which VMs wait for a block device, instead of a guess", _delays),
-    Requirement("libvirt", "names, disks and SLOs of libvirt's VMs", _libvirt),
-    Requirement("qemu", "running VMs", _qemu),
-    Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli),
-    Requirement("nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces),
-    Requirement("fio", "measuring the performance of devices", _program("fio", "fio")),
+    Requirement("io-weights", "weights on real block devices", _weights, optional=True),
+    Requirement(
+        "task-delays", "which VMs wait for a block device, instead of a guess", _delays, optional=True
+    ),
+    Requirement("libvirt", "names, disks and SLOs of libvirt's VMs", _libvirt, optional=True),
+    Requirement("qemu", "running VMs", _qemu, optional=True),
+    Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli, optional=True),
+    Requirement(
+        "nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces, optional=True
+    ),
+    Requirement("fio", "measuring the performance of devices", _program("fio", "fio"), optional=True),
 )
 """All requirements, in the order in which to fix them."""
 

@@ -126,6 +126,8 @@ class OutcomeState(StrEnum):
     """Changed, and read back."""
     RESTORED = "restored"
     """Restored the value it had before slo-ctl."""
+    RESTORING = "restoring"
+    """On its way back to that value: the device continues by itself."""
     UNAPPLIED = "unapplied"
     """It is not in force; the reason says why."""
 
@@ -176,14 +178,16 @@ class ActError(Exception):
     """A knob cannot be read or written: why, and what to do about it.
 
     `gone` means that the object which had the knob no longer exists (a cgroup, a VM, a disk), so that nothing
-    is left to restore. A daemon that does not answer is not gone: its objects keep their values.
+    is left to restore. A daemon that does not answer is not gone: its objects keep their values. `under_way`
+    means that the device continues by itself until the knob has the value.
     """
 
-    def __init__(self, reason: str, hint: str = "", *, gone: bool = False) -> None:
+    def __init__(self, reason: str, hint: str = "", *, gone: bool = False, under_way: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
         self.gone = gone
+        self.under_way = under_way
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.hint})" if self.hint else self.reason

@@ -245,6 +245,8 @@ def parse_field(key: str, value: object) -> float:
         raise SloError(key, value, str(error), f"write {key} = {_EXAMPLES[name]}") from None
     if key == "p99" and not isinstance(value, str) and math.isfinite(number):
         raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}ms"')
+    if key in _UNIT_EXPECTED and 0 < number < _PLAIN_BYTES_FROM and _is_plain(value):
+        raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}MiB/s"')
     _check_one(key, name, number, value)
     return number
 
@@ -285,7 +287,8 @@ def check_named(key: str, name: str, known: Collection[str]) -> None:
 def field_text(name: str, value: float) -> str:
     """The value of a field of `model.Slo` as `parse_field` reads it under the configuration's spelling."""
     if name == "max_bandwidth_bytes_s":
-        return format_bytes_exact(int(value)) if value == int(value) else format_number(value)
+        text = format_bytes_exact(int(value)) if value == int(value) else format_number(value)
+        return text if text.endswith("B") else f"{text}B"
     if name == "p99_latency_us":
         return f"{format_number(value / 1000)}ms" if value % 1000 == 0 else f"{format_number(value)}us"
     return format_number(value)
@@ -307,6 +310,16 @@ def _check_one(key: str, name: str, value: float, written: object) -> None:
         raise SloError(key, written, "is not more than 0", f"leave {key} out for no limit")
 
 
+def _is_plain(value: object) -> bool:
+    """A number without a unit."""
+    return not isinstance(value, str) or not value.strip()[-1:].isalpha()
+
+
+_UNIT_EXPECTED = ("max_bandwidth", "bandwidth")
+_PLAIN_BYTES_FROM = 2**20
+"""Bytes a second: less without a unit is meant to be kilobytes or megabytes."""
+
+
 def _number(value: float) -> float:
     try:
         return float(value)
@@ -316,13 +329,11 @@ def _number(value: float) -> float:
 
 def _bandwidth(text: str) -> float:
     number = text.removesuffix("/s").rstrip()
-    try:
-        return float(parse_bytes(number))
-    except QuantityError:
-        # Plain bytes a second may be any number; errors are reported as for the others.
-        if number.lstrip("+-").replace(".", "").isdigit():
-            return parse_number(number)
-        raise
+    plain = number.removesuffix("B")
+    if plain.lstrip("+-").replace(".", "").isdigit():
+        # Bytes a second may be any number; one that is not more than 0 is reported as for the others.
+        return parse_number(plain)
+    return float(parse_bytes(number))
 
 
 def _iops(text: str) -> float:
@@ -353,7 +364,7 @@ _EXAMPLES = {
     "weight": "3",
     "min_iops": "100",
     "max_iops": "5000",
-    "max_bandwidth_bytes_s": '"100MiB"',
+    "max_bandwidth_bytes_s": '"100MiB/s"',
     "p99_latency_us": '"5ms"',
 }
 

@@ -112,9 +112,9 @@ class MoveStatus:
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
         return (
             f"moving {self.blocks_left:,} OPS blocks from {self.source or 'the spare'} to "
-            f"{self.target or 'the spare'}: {100 * self.share_done:.0f}% done, "
-            f"{self.cost_s:,.1f} s of device time{left}; "
-            f"saves {self.saving_s:,.1f} s over the next drive write"
+            f"{self.target or 'the spare'}: {100 * self.share_done:.0f}% done{left}; costs "
+            f"{self.cost_s:,.1f} s of device time and saves {self.saving_s:,.1f} s "
+            "by the time the drive is overwritten once"
         )
 
 

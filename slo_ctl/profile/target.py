@@ -75,12 +75,14 @@ def find_target(given: str, connect: bool = True) -> Target:
     try:
         status = path.stat()
     except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise UserError(f"{given}: no such file or directory", "name a file or directory") from None
-        if _DEVICES in path.resolve().parents:
-            # A file made there would be in memory, and pass for the disk that was meant.
+        # Nothing is made in its place: it may be a mistyped device, or an emulated one.
+        if _DEVICES in path.absolute().parents:
             raise UserError(f"{given}: no such device", "`lsblk` lists those there are") from None
-        return Target(given, Kind.MADE_FILE, path, None, _unit_bytes(path.parent.stat().st_dev))
+        raise UserError(
+            f"{given}: no such file or directory",
+            "name a directory on the drive, such as /srv/vms: a file is made there and removed; of an "
+            "emulated device, the URI that `slo-ctl device show` prints",
+        ) from None
     except OSError as error:
         raise UserError(f"{given}: {error.strerror}", "name a file, a directory or a device") from None
     if stat.S_ISDIR(status.st_mode):

@@ -126,7 +126,7 @@ _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], in
         (("read", lambda t: t.read_bytes), ("write", lambda t: t.written_bytes)),
     ),
     "page_writes": (
-        "Pages written to flash: by the VM's own requests, and by GC while serving them.",
+        "Pages written to flash: by the VM's own requests and by preconditioning (host), and by GC (gc).",
         (("host", lambda t: t.host_page_writes), ("gc", lambda t: t.gc_page_writes)),
     ),
 }

@@ -301,7 +301,7 @@ def served_device(record: DeviceRecord, control: Path) -> Iterator[ServedDevice]
     except ControlError as error:
         hint = (
             f"serve it: slo-ctl device serve {record.name}"
-            if error.code == "unreachable"
+            if error.code in ("unreachable", "late")
             else "recording is for root and the owner of the server, one at a time"
         )
         raise UserError(f"device {record.name} cannot be recorded: {error.message}", hint) from None

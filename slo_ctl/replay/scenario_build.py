@@ -6,6 +6,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -106,6 +107,9 @@ def _refuse(fields: Fields, message: str, parameters: tuple[Parameter, ...]) -> 
     fields.fail("workload", f"cannot be: {message}", "see the workload's parameters in the documentation")
 
 
+_SOURCES = ("trace", "workload")
+
+
 # A scenario as it was written, in options or in a TOML file; `scenario_build` makes a Scenario of it.
 
 _SETTINGS = (
@@ -150,7 +154,7 @@ class ScenarioText:
     def set(self, key: str, text: str | None) -> None:
         """One plain option such as `--seed`; None leaves what is there."""
         if text is not None:
-            self.settings[key] = (f"--{key}", text)
+            self.settings[key] = (f"--{key.replace('_', '-')}", text)
 
 
 def read_toml(path: Path) -> ScenarioText:
@@ -287,6 +291,9 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     elif workload is not None:
         source = _synthetic(fields, workload, mode)
     else:
+        misspelt = next((key for key in fields.rest() if get_close_matches(key, _SOURCES)), "")
+        if misspelt:
+            raise UserError(f"{fields.where}: unknown key {misspelt}", did_you_mean(misspelt, _SOURCES))
         raise UserError(
             f"{fields.where}: neither trace nor workload is given",
             f"add trace=FILE or workload=NAME ({', '.join(workload_names())})",

@@ -99,7 +99,7 @@ def _print_facts(console: Console, facts: Mapping[str, str]) -> None:
 
 
 def _table(headings: Sequence[str], left: Collection[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         table.add_column(heading, justify="left" if heading in left else "right")
     return table
@@ -198,6 +198,9 @@ def print_device(console: Console, device: DriveStatus) -> None:
     }
     _print_facts(console, facts)
     console.print(_emulated_namespaces(device))
+    if device.statistics and device.preconditioned:
+        text = "LIFETIME WAF counts preconditioning too; `slo-ctl status` has the WAF of the last seconds"
+        console.print(Text(text), soft_wrap=True)
     for counters in (device.statistics or {}).get("namespaces", ()):
         if counters.get("reason"):
             line = f"{counters['name']}: {printable(counters['reason'])}"
@@ -277,11 +280,11 @@ def _emulated_namespaces(device: DriveStatus) -> Table:
     ssd = device.kind == "ssd"
     headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
     extra = _mapping_counters((device.mapping or {}).get("kind", ""))
-    activity = ["READS", "WRITES"] + (["WAF", *extra] if ssd else [])
+    activity = ["READS", "WRITES"] + (["LIFETIME WAF", *extra] if ssd else [])
     table = _table(headings + (activity if counters else []), left=("NAMESPACE",))
     for namespace in device.namespaces:
         table.add_row(
-            *_row(namespace)[: len(headings)],
+            *_row(namespace, counters.get(namespace.name, {}))[: len(headings)],
             *(
                 _activity(counters[namespace.name], tuple(extra.values()))
                 if namespace.name in counters
@@ -291,14 +294,16 @@ def _emulated_namespaces(device: DriveStatus) -> Table:
     return table
 
 
-def _row(namespace: NamespaceStatus) -> tuple[str, ...]:
+def _row(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, ...]:
+    # Where blocks are on their way, the setting is what it will have.
+    ops_blocks = counters.get("space", {}).get("ops_blocks", namespace.ops_blocks)
     return (
         namespace.name,
         numbers.size(namespace.size_bytes),
         numbers.size(namespace.allocated_bytes),
         numbers.weight(namespace.weight),
         numbers.count(namespace.limit_iops),
-        numbers.count(namespace.ops_blocks),
+        numbers.count(ops_blocks),
     )
 
 

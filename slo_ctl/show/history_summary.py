@@ -52,7 +52,7 @@ class Summary:
     by_verdict: tuple[tuple[str, float], ...]
     """Share of the epochs, the most frequent first."""
     met: float | None
-    """Share of the epochs in which the SLO was met."""
+    """Share of the epochs in which the SLO was met, of those in which it was judged: not while settling."""
     missed: tuple[Stretch, ...]
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
@@ -96,7 +96,19 @@ def summaries(history: VmHistory) -> tuple[Summary, ...]:
     devices = dict.fromkeys(
         [each.device for each in history.points] + [each.device for each in history.verdicts]
     )
+    if "" in devices and _is_over(history):
+        del devices[""]
     return tuple(_summary(history, device) for device in devices)
+
+
+def _is_over(history: VmHistory) -> bool:
+    """Whether the VM was on no device for a while only, before it was on one."""
+    latest = {
+        elsewhere: max((each.at for each in history.verdicts if bool(each.device) is elsewhere), default=None)
+        for elsewhere in (False, True)
+    }
+    nowhere, somewhere = latest[False], latest[True]
+    return nowhere is not None and somewhere is not None and nowhere < somewhere
 
 
 def _summary(history: VmHistory, device: str) -> Summary:
@@ -110,7 +122,8 @@ def _summary(history: VmHistory, device: str) -> Summary:
             part = (piece.until - piece.since) / (until - since)
             weights[piece.verdict] = weights.get(piece.verdict, 0.0) + point.samples * part
             pieces.append(piece)
-    judged = sum(weights.values())
+    known = sum(weights.values())
+    judged = known - weights.get(Verdict.SETTLING, 0.0)
     last = changes[-1] if changes else None
     return Summary(
         vm=history.vm,
@@ -119,9 +132,9 @@ def _summary(history: VmHistory, device: str) -> Summary:
         verdict=last.verdict if last else "",
         reason=last.reason if last else "",
         by_verdict=tuple(
-            sorted(((word, part / judged) for word, part in weights.items()), key=lambda each: -each[1])
+            sorted(((word, part / known) for word, part in weights.items()), key=lambda each: -each[1])
         )
-        if judged
+        if known
         else (),
         met=sum(part for word, part in weights.items() if word in MET) / judged if judged else None,
         missed=tuple(_stretches(pieces)),
@@ -265,7 +278,10 @@ def met_text(summary: Summary) -> str:
     if summary.met is None:
         verdict = f"verdict {summary.verdict}: {summary.reason}" if summary.verdict else "no verdict"
         return f"not measured, {verdict}"
-    parts = ", ".join(f"{word} {numbers.percent(part)}" for word, part in summary.by_verdict)
+    parts = ", ".join(
+        f"{word} {numbers.percent(part)}{' not judged' if word == Verdict.SETTLING else ''}"
+        for word, part in summary.by_verdict
+    )
     return f"SLO met in {numbers.percent(summary.met)} of {summary.epochs:,} epochs ({parts})"
 
 

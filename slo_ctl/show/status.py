@@ -318,6 +318,7 @@ _OUTCOME_STYLES = {
     OutcomeState.PLANNED: "yellow",
     OutcomeState.APPLIED: "green",
     OutcomeState.RESTORED: "green",
+    OutcomeState.RESTORING: "yellow",
     OutcomeState.UNAPPLIED: "bold red",
 }
 

@@ -39,6 +39,27 @@ def console_for(stream: TextIO) -> Console:
     )
 
 
+def print_line(console: Console, line: Text, indent: int = 2) -> None:
+    """A line of text; on a terminal that is narrower, wrapped at words, what follows indented by `indent`.
+
+    Elsewhere lines stay whole, for other programs.
+    """
+    width = console.width - indent
+    if not console.file.isatty() or cell_len(line.plain) <= console.width or width < _LEAST_WRAPPED:
+        console.print(line, soft_wrap=True)
+        return
+    first = line.wrap(console, console.width)[0]
+    console.print(first, soft_wrap=True)
+    after = line.plain[len(first) :]
+    start = len(line) - len(after.lstrip())
+    for each in line.divide([start])[1].wrap(console, width):
+        console.print(Text(" " * indent) + each, soft_wrap=True)
+
+
+_LEAST_WRAPPED = 20
+"""Columns: on narrower terminals, the terminal wraps lines."""
+
+
 def width_for_tables(console: Console) -> int | None:
     """The width of a terminal; None elsewhere, where the console becomes as wide as tables are."""
     if console.file.isatty():

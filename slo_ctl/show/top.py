@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,6 +40,7 @@ _WORST_FIRST = (
     Verdict.NO_MECHANISM,
     Verdict.INSUFFICIENT,
     Verdict.UNKNOWN_VM,
+    Verdict.SETTLING,
     Verdict.CAPPED,
     Verdict.OK,
     Verdict.IDLE,
@@ -325,7 +327,9 @@ class TopApp(App[None]):
         lines: list[Text] = []
         if self._status is not None:
             width = self.size.width or 80
-            lines += header_lines(self._status)
+            # A status from the past is old on purpose: shown is the age of the latest.
+            past_s = self._past[-1].at - self._status.at if self._back else 0.0
+            lines += header_lines(self._status, time.time() - past_s)
             lines.append(as_text(device_table(self._status, width), width))
             lines += [line for device in self._status.devices for line in device_lines(device)]
         state = f"sorted by {self._sort}{' reversed' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
@@ -335,8 +339,8 @@ class TopApp(App[None]):
             state += f", with {printable(self._searched)!r} in their name"
         if self._paused:
             state += ", PAUSED"
-        if self._back and self._status is not None:
-            state += f", {numbers.duration(self._past[-1].at - self._status.at)} BACK (Escape: now)"
+        if self._back:
+            state += f", {numbers.duration(past_s)} BACK (Escape: now)"
         total = len(self._status.vms) if self._status else 0
         lines.append(Text(f"{len(self.shown())} of {total} VMs, {state}", style="dim"))
         self.query_one("#header", Static).update(Text("\n").join(lines))
@@ -382,7 +386,11 @@ class TopApp(App[None]):
 
     def _detail(self, status: HostStatus, vm: VmStatus) -> Text:
         curve = list(self._curves.get(_key(vm), ()))
-        lines = [*_detail_lines(vm), Text(f"IOPS {sparkline(curve)} {numbers.count(vm.iops)}")]
+        iops = numbers.count(vm.iops)
+        # The border of the detail, its padding, and what stands beside the curve.
+        room = (self.size.width or 80) - len(f"IOPS  {iops}") - 2
+        curve = curve[-max(1, room) :]
+        lines = [*_detail_lines(vm), Text(f"IOPS {sparkline(curve)} {iops}")]
         lines.append(Text(f"over the last {numbers.duration(len(curve) * status.epoch_s)}", style="dim"))
         device = next((each for each in status.devices if each.name == vm.device), None)
         reasons = device.reasons if device else ()

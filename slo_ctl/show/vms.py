@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
-from slo_ctl.model import FoundBy
+from slo_ctl.model import FoundBy, VmState
 from slo_ctl.model.mapping import (
     DESTRUCTIVE,
     AttachNamespace,
@@ -69,7 +69,11 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def stream_table(inventory: Inventory) -> Table:
+Moved = Mapping["Tenant", tuple[int, int]]
+"""Bytes read and written on namespaces of emulated drives since these were served."""
+
+
+def stream_table(inventory: Inventory, moved: Moved) -> Table:
     """A row for each stream, and one for each VM without streams."""
     table = _table("VM", "STATE", *_STREAM_HEADINGS)
     # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
@@ -77,25 +81,37 @@ def stream_table(inventory: Inventory) -> Table:
     for vm in inventory.vms:
         rows = []
         while remaining and (remaining[0].vm, remaining[0].cgroup) == (vm.name, vm.cgroup):
-            rows.append(_stream_cells(remaining.popleft()))
-        for cells in rows or [_stream_cells(None, vm.cgroup)]:
-            table.add_row(*map(Text, (printable(vm.name), vm.state.value, *cells)))
+            rows.append(_stream_cells(remaining.popleft(), moved))
+        for cells in rows or [_stream_cells(None, moved, vm.cgroup)]:
+            state = numbers.UNKNOWN if vm.state is VmState.UNKNOWN else vm.state.value
+            table.add_row(*map(Text, (printable(vm.name), state, *cells)))
     return table
 
 
-def _stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]:
+def _stream_cells(stream: Stream | None, moved: Moved, cgroup: str | None = None) -> list[str]:
     """Disk, source, device, bytes read and written, cgroup."""
     if stream is None:
         return [*[numbers.UNKNOWN] * 5, _text(cgroup)]
     disk, counters = stream.disk, stream.counters
+    read, written = (counters.read_bytes, counters.written_bytes) if counters else (None, None)
+    if stream.tenant is not None and stream.tenant in moved:
+        read, written = moved[stream.tenant]
     return [
         _text(disk.target if disk else None),
-        _text(disk.source if disk else None),
+        _source(stream),
         _text(str(stream.tenant) if stream.tenant else _device(stream.device)),
-        numbers.size(counters.read_bytes if counters else None),
-        numbers.size(counters.written_bytes if counters else None),
+        numbers.size(read),
+        numbers.size(written),
         _text(stream.cgroup),
     ]
+
+
+def _source(stream: Stream) -> str:
+    """Path or URI; of a namespace, which is named as the device, only how the VM reaches it."""
+    source = stream.disk.source if stream.disk else None
+    if stream.tenant is None or source is None:
+        return _text(source)
+    return "NBD" if source.startswith("nbd") else "vhost-user"
 
 
 def inventory_json(inventory: Inventory) -> dict[str, Any]:
@@ -152,7 +168,12 @@ _FOUND_BY = {
 
 
 def print_vm(
-    console: Console, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream]
+    console: Console,
+    name: str,
+    resolved: ResolvedSlo,
+    vm: Vm | None,
+    streams: Sequence[Stream],
+    moved: Moved,
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
@@ -165,7 +186,7 @@ def print_vm(
         console.print()
         table = _table(*_STREAM_HEADINGS)
         for stream in streams:
-            table.add_row(*map(Text, _stream_cells(stream)))
+            table.add_row(*map(Text, _stream_cells(stream, moved)))
         console.print(table)
     console.print()
 
@@ -340,7 +361,7 @@ def _entry(mapping: NamespaceMapping) -> dict[str, Any]:
 
 def mapping_table(mappings: Iterable[NamespaceMapping]) -> Table:
     """A row for each mapping."""
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in ("VM", "DISK", "DRIVE", "NSID", "SIZE", "ISOLATION", "SPARE", "STATE"):
         table.add_column(head, justify="right" if head in ("NSID", "SIZE") else "left")
     for each in mappings:

@@ -23,6 +23,7 @@ class MemoryActuator:
         """Writes until a crash; an odd one crashes after the write, an even one before it."""
         self.deaf: set[Knob] = set()
         self.broken: dict[Knob, ActError] = {}
+        self.broken_writes: dict[Knob, ActError] = {}
 
     def owns(self, knob: Knob) -> bool:
         return knob.lever in self.levers and not knob.place.startswith("/elsewhere")
@@ -43,8 +44,9 @@ class MemoryActuator:
                     self.values[knob] = value
                 raise Crash
         self.written.append(knob)
-        if knob in self.broken:
-            raise self.broken[knob]
+        for broken in (self.broken, self.broken_writes):
+            if knob in broken:
+                raise broken[knob]
         if knob not in self.deaf:
             self.values[knob] = value
 

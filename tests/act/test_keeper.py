@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_actuator import Crash, MemoryActuator
 
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.keeper import ROTATION_EPOCHS, SettingKeeper
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
@@ -254,6 +254,23 @@ def test_ops_are_restored_by_undo_only(tmp_path: Path) -> None:
     assert actuator.values[knob] == 20
     (outcome,) = keeper.undo()
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.RESTORED, 20, 10)
+
+
+def test_ops_still_moving_back_are_restoring_not_unapplied(tmp_path: Path) -> None:
+    knob = Knob(Lever.FTL_OPS, "ssd0/a", "ops_blocks")
+    actuator = MemoryActuator({knob: 20.0})
+    actuator.levers = frozenset({Lever.FTL_OPS})
+    actuator.broken_writes[knob] = ActError("3 OPS blocks of ssd0 still to move", under_way=True)
+    journal = Journal(tmp_path / "journal.json")
+    journal.add({knob: Original(10.0, "a")})
+    keeper = SettingKeeper([actuator], journal)
+    (outcome,) = keeper.undo()
+    assert (outcome.state, outcome.reason) == (OutcomeState.RESTORING, "3 OPS blocks of ssd0 still to move")
+    assert knob in journal, "a later undo confirms it"
+    actuator.values[knob] = 10.0
+    (outcome,) = keeper.undo()
+    assert outcome.state is OutcomeState.RESTORED
+    assert len(journal) == 0
 
 
 def test_knobs_are_described() -> None:

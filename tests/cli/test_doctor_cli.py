@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -45,9 +46,31 @@ def test_doctor_reports_what_is_missing(
     assert shown.out.splitlines() == [
         "satisfied  need0  there",
         r"missing    need1  not\x1b[2J there; needed for: something",
-        "                  fix: get [it]",
+        "     fix: get [it]",
         "1 of 2 requirements satisfied",
     ]
+
+
+def test_what_is_missing_may_be_optional(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = partial(_found, Finding(False, "not there", "get it"))
+    optional = Requirement("extra", "something", missing, optional=True)
+    monkeypatch.setattr(requirements, "REQUIREMENTS", (optional,))
+    assert app.run(["doctor"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "missing    extra  not there; optional, for: something"
+    assert lines[-1] == "0 of 1 requirements satisfied; what is missing is optional"
+
+
+def test_doctor_takes_libvirt_and_cgroups_of_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "test:///nosuch"\n')
+    app.run(["doctor", "--root", str(tmp_path), "--json"])
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["requirements"]}
+    assert "qemu:///system" not in found["libvirt"]["reason"]
+    assert app.run(["doctor", "--root", str(tmp_path / "nosuch")]) == 2
 
 
 def test_doctor_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +81,7 @@ def test_doctor_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert output["requirements"][1] == {
         "name": "need1",
         "needed_for": "something",
+        "optional": False,
         "satisfied": False,
         "reason": "not there",
         "fix": "get it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -98,17 +99,20 @@ def test_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers for the last of `words`."""
+    """What bash offers for the last of `words`, which it splits at the characters of COMP_WORDBREAKS."""
+    pieces = [piece for word in words for piece in re.findall(r"[=:]+|[^=:]+", word) or [word]]
     script = f"""
         source <({SLO_CTL} completion bash)
-        COMP_WORDS=({" ".join(words)} {"''" if words[-1] == "" else ""})
-        COMP_CWORD={len(words) - 1}
+        compopt() {{ printf '%s\\n' "$*"; }}
+        COMP_LINE={shlex.quote(" ".join(words))}
+        COMP_WORDS=({shlex.join(pieces)})
+        COMP_CWORD={len(pieces) - 1}
         _slo_ctl_completion {SLO_CTL}
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None or not SLO_CTL.exists(), reason="needs bash and slo-ctl")
@@ -118,10 +122,29 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
         root = ("--root", str(tmp_path))
         assert completed("slo-ctl", "status", *root, "we") == ["web"]
         assert completed("slo-ctl", "vm", "set", *root, "l") == ["lazy"]
-        assert completed("slo-ctl", "vm", "set", *root, "web", "weight=3,max_") == ["weight=3,max_bandwidth="]
+        assert completed("slo-ctl", "vm", "set", *root, "web", "weight=3,max_") == [
+            "-o nospace",
+            "3,max_bandwidth=",
+        ]
         assert completed("slo-ctl", "vm", "unset", *root, "web", "min,p") == ["min,p99"]
         assert completed("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
-    assert completed("slo-ctl", "device", "show", *root, "ss") == []  # nobody answers: nothing, silently
+        assert completed("slo-ctl", "status", f"--root={tmp_path}", "we") == ["web"]
+    nobody_answers = completed("slo-ctl", "device", "show", *root, "ss")
+    assert nobody_answers == [""], "nothing, silently"
+    (tmp_path / "slo-ctl.toml").write_text("[class.gold]\nweight = 3\n[class.bulk]\nweight = 1\n")
+    assert completed("slo-ctl", "vm", "set", *root, "web", "class=") == ["bulk", "gold"]
+    assert completed("slo-ctl", "vm", "set", *root, "web", "class=g") == ["gold"]
+    assert completed("slo-ctl", "vm", "set", *root, "web", "we") == ["-o nospace", "weight="]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None or not SLO_CTL.exists(), reason="needs bash and slo-ctl")
+def test_bash_completes_values_of_keys() -> None:
+    assert completed("slo-ctl", "device", "create", "name=x,preset=fast") == ["fast15"]
+    assert "tlc" in completed("slo-ctl", "device", "create", "name=x,preset=")
+    assert "uniform" in completed("slo-ctl", "replay", "--vm", "name=a,workload=")
+    assert completed("slo-ctl", "replay", "--vm", "name=a,workload=uniform,mode=o") == ["open"]
+    assert completed("slo-ctl", "replay", "--policy=min") == ["min_waf"]
+    assert completed("slo-ctl", "replay", "--policy", "min") == ["min_waf"]
 
 
 def test_names_that_would_break_a_command_line_are_left_out() -> None:
@@ -138,3 +161,24 @@ def test_values_of_properties_are_completed() -> None:
     assert completion.complete_workload("name=a,workload=un") == ["name=a,workload=uniform"]
     assert "cheetah-15k7" in completion.complete_preset("")
     assert completion.complete_latency("r") == ["real"]
+
+
+def test_help_has_ranges_in_words_and_common_options_last() -> None:
+    program = typer.main.get_command(app.build([]))
+    found = 0
+
+    def check(command: Any, path: str) -> None:
+        nonlocal found
+        text = command.get_help(command.make_context(path, [], resilient_parsing=True))
+        assert "<=x" not in text, path
+        assert "x>=" not in text, path
+        found += " to 3600]" in text
+        common = [
+            line.split()[0] for line in text.splitlines() if line.lstrip().startswith(("--json ", "--root "))
+        ]
+        assert common == sorted(common), path
+        for name, each in getattr(command, "commands", {}).items():
+            check(each, f"{path} {name}")
+
+    check(program, "slo-ctl")
+    assert found

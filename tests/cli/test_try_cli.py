@@ -43,7 +43,7 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ("web=1", "--weights: 1 VMs"),
+        ("web=1", "--weights: 1 VM"),
         ("web=1,db=0", "--weights: db=0"),
         ("web=1,db=many", "--weights: db=many"),
         ("web=1,../x=2", "--weights: ../x is not a valid name"),
@@ -99,7 +99,7 @@ def test_verdict_is_of_the_drive_and_missing_one_is_not_met() -> None:
 WEB = ComparedVm(
     *("web", 1.0, 0.1, 64, Figures(0.66, 1500.0, 22_000.0), Figures(0.1, 240.0, 156_000.0)),
     verdict=Verdict.OK,
-    reason="10.0 % of the device's pages",
+    reason="10.0% of the device's pages",
 )
 DB = ComparedVm("db", 9.0, 0.9, 16, Figures(0.34, 800.0, 22_000.0), Figures(0.9, 2060.0, 9_000.0), Verdict.OK)
 

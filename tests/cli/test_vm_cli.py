@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_vm_list_prints_a_table(root: Path, capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr()
     assert f"cgroup v2 at {root}, without libvirt" in shown.out
     web = next(line for line in shown.out.splitlines() if line.startswith("web"))
-    assert all(cell in web for cell in ("unknown", "8:0", "4 KiB", "1 MiB", "/machine.slice/"))
+    assert all(cell in web for cell in ("\u2013", "8:0", "4 KiB", "1 MiB", "/machine.slice/"))
     assert any(line.startswith("/fio") for line in shown.out.splitlines())
     assert shown.err == ""
 
@@ -144,3 +145,20 @@ def test_bad_vm_commands_are_refused(
     assert output.startswith("slo-ctl: ")
     assert hint.startswith("hint: ")
     assert shown.out == ""
+
+
+def test_connected_clients_of_no_vm_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+    export = tmp_path / "run" / "ssd0" / "exports" / "db.sock"
+    export.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(export))
+        server.listen()
+        client.connect(str(export))
+        accepted, _ = server.accept()
+        with accepted:
+            assert app.run(["vm", "list", "--root", str(tmp_path)]) == 0
+    assert (
+        'note: ssd0/db is used by no known VM: add [vm.db] with namespaces = ["ssd0/db"] to '
+        f"{tmp_path}/slo-ctl.toml"
+    ) in capsys.readouterr().err.splitlines()

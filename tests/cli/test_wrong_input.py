@@ -30,6 +30,10 @@ WRONG = [
     ("help me", "slo-ctl --help"),
     ("-v", "slo-ctl --help"),
     ("--rot", "slo-ctl --help"),
+    ("vm stop web", "virsh shutdown NAME"),
+    ("config list", "slo-ctl config show"),
+    ("device stop ssd0", "systemctl stop slo-ctl-ftl@NAME, or Ctrl-C where `slo-ctl device serve` runs"),
+    ("vm list2", "slo-ctl vm --help"),
     ("vm lst", "slo-ctl vm --help"),
     ("vm set", "such as: slo-ctl vm set db weight=3,min=500"),
     ("vm set web", "such as: slo-ctl vm set web weight=3,min=500"),
@@ -52,6 +56,8 @@ WRONG = [
     ("vm set web p99=-5ms", "write p99=5ms"),
     ("vm set web max_bandwidth=fast", "write max_bandwidth=100MiB"),
     ("vm set web max_bandwidth=100MiB/h", "write max_bandwidth=100MiB"),
+    ("vm set web max_bandwidth=100", "write max_bandwidth=100MiB/s"),
+    ("vm set web bandwidth=1.5", "write bandwidth=1.5MiB/s"),
     ("vm set web read_iops_sec=5", "limit both with max"),
     ("vm set web write_bytes_sec=5", "limit both with max_bandwidth"),
     ("vm set web weight=3,,min=5", "write weight=3,min=5"),
@@ -67,6 +73,7 @@ WRONG = [
     ("vm set web weight=3 --metadata", "set [libvirt] uri, or use --connect URI"),
     ("vm set web class=gold --metadata", "set [libvirt] uri, or use --connect URI"),
     ("vm set web weight=3 --dryrun", "slo-ctl vm set --help"),
+    ("vm set weight=3 web", "write: slo-ctl vm set web weight=3"),
     ("vm set web 3", "such as: slo-ctl vm set web 3 weight=3,min=500"),
     ("vm unset", "such as: slo-ctl vm unset web"),
     ("vm unset nosuch", "see `slo-ctl vm show nosuch`"),
@@ -109,6 +116,14 @@ WRONG = [
         "give every namespace a name of its own",
     ),
     ("device create ssd1 --size 64MiB --namespace colour=red", "add name=NAME, such as name=vm1"),
+    ("device create ssd1 --size 64MiB --precondition=yes", "write --precondition alone"),
+    ("device create ssd1 --size 64MiB --namespace web", "write --namespace name=web"),
+    ("device create ssd3 name=ssd4", "leave name= out for ssd3"),
+    ("device add ssd0", "such as: slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3"),
+    ("device serve", "such as: slo-ctl device serve ssd0 --latency real --group libvirt-qemu"),
+    ("device show /dev/nosuch", "NVMe drive"),
+    ("device write-cost --emulated nosuch", "known: mtron, samsung, sandisk; or KEY=VALUE,..."),
+    ("device write-size --emulated samsun", "did you mean samsung?"),
     ("device delete ssd0", "add --yes to confirm"),
     ("device delete nosuch --yes", "known: ssd0"),
     ("device show nosuch", "known: ssd0"),
@@ -125,6 +140,9 @@ WRONG = [
     ("device serve ssd0 --nvme-tcp here", "write one such as 127.0.0.1:4420 or [::1]:4420"),
     ("device policy nosuch", "lsblk lists them; write sda or /dev/sda"),
     ("device profile /dev/null", "name one of these"),
+    ("device profile nosuch", "name a directory on the drive"),
+    ("device profile ssd0", "the URI that `slo-ctl device show` prints"),
+    ("device profile /dev/nosuch", "lsblk"),
     ("device profile . --budget 0s", "such as 60s"),
     ("device profile . --budget fast", "such as 60s"),
     ("device profile . --interval 1-2", "write LOW-HIGH/GAP, such as 8KiB-64KiB/8KiB"),
@@ -133,8 +151,9 @@ WRONG = [
     ("config show --config /nope", "give one with slo-ctl.toml or conf.d/"),
     ("config chekc", "slo-ctl config --help"),
     ("daemon --config /nope", "give one with slo-ctl.toml or conf.d/"),
-    ("daemon --epoch 1", "such as 1s or 500ms, at least 50ms"),
-    ("daemon --epoch never", "such as 1s or 500ms, at least 50ms"),
+    ("daemon --epoch 1", "such as 1s or 500ms: from 100ms to 1h"),
+    ("daemon --epoch 2h", "such as 1s or 500ms: from 100ms to 1h"),
+    ("daemon --epoch never", "such as 1s or 500ms: from 100ms to 1h"),
     ("status --verdict bad", "known: ok, insufficient, settling, idle, capped,"),
     ("status --watch=often", "slo-ctl status --help"),
     ("status --interval 3", "add --watch"),
@@ -155,6 +174,8 @@ WRONG = [
     ("replay", "add --vm name=NAME,workload=uniform or a [[vm]] "),
     ("replay --vm name=a", "add trace=FILE or workload=NAME (uniform, zipf, "),
     ("replay --vm name=a,workload=unifrom", "did you mean uniform?"),
+    ("replay --vm name=a,worklod=uniform", "did you mean workload?"),
+    ("replay --vm name=a,workload=uniform --share-by iops", "known: device-time, pages, requests"),
     ("replay --vm name=a,trace=nosuch.csv", "check the path"),
     ("replay --vm name=a,trace=junk.bin", "name it: --format FORMAT, or format=FORMAT in --"),
     ("replay --vm name=a,trace=good.csv,format=spd", "did you mean spc?"),
@@ -176,11 +197,13 @@ WRONG = [
     ("replay --vm name=a,workload=uniform,weight=0", "such as weight=3"),
     ("trace info nosuch.csv", "give the path of a trace file"),
     ("trace info empty.csv", "choose another file"),
-    ("trace info junk.bin", "name it: --format FORMAT, or format=FORMAT in --"),
+    ("trace info junk.bin", "name it: --format FORMAT; known are slo-ctl, spc"),
     ("trace info bad.csv", "--on-error skip counts such records and continue"),
-    ("trace info good.csv --format nosuch", "see `slo-ctl trace --help`"),
+    ("trace info good.csv --format nosuch", "known: slo-ctl, spc, msr"),
+    ("trace convert good.csv out --to xls", "slo-ctl, spc, msr, iolog can"),
     ("trace convert good.csv", "such as: slo-ctl trace convert fin.spc.zst fin.c"),
     ("fsim ext5", "did you mean ext?"),
+    ("demo --report x.pdf", "write x.html"),
     ("demo surplus", "slo-ctl demo --help"),
     ("try --port x", "slo-ctl try --help"),
 ]
@@ -231,7 +254,67 @@ def test_wrong_input_gives_an_error_and_a_hint(
     problem, advice = shown.err.splitlines()
     assert problem.startswith("slo-ctl: ")
     assert advice.startswith("hint: ")
-    assert hint in advice
+    assert hint in advice.replace(f" --root {root}", "")
     assert len(problem) <= 300
     for word in ("Traceback", "Error:", "Input should", "errno", "None"):
         assert word not in shown.err
+
+
+@pytest.mark.parametrize(
+    "command", ["config check", "config show", "plan", "apply", "apply --undo", "apply --dry-run"]
+)
+def test_a_root_that_is_not_there_is_not_made(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run([*command.split(), "--root", str(tmp_path / "nosuch")]) == 2
+    assert f"there is no directory {tmp_path}/nosuch" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_root_has_nothing_to_restore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["apply", "--undo", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing to restore\n"
+    assert app.run(["config", "check", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: no configuration, the defaults are used\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_for_a_root_is_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert app.run(["device", "create", "ssd0", "--size", "64MiB", "--root", str(tmp_path / "file")]) == 2
+    shown = capsys.readouterr().err
+    assert f"cannot create {tmp_path}/file/devices: Not a directory" in shown
+    assert "hint: name another directory with --root" in shown
+
+
+@pytest.mark.parametrize("option", ["--root", "--json"])
+def test_an_option_of_a_command_before_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([option, "status"]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert f"No such option: {option}" in problem
+    assert hint.startswith(f"hint: write it after the command, such as: slo-ctl status {option}")
+
+
+@pytest.mark.parametrize("words", ["-h vm set", "--help vm set", "help vm set", "vm help set", "vm set -h"])
+def test_help_of_a_command_can_be_asked_for_in_several_ways(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(words.split()) == 0
+    assert capsys.readouterr().out.startswith("Usage: slo-ctl vm set ")
+
+
+def test_hints_keep_the_root(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def hint(*words: str) -> str:
+        assert app.run([*words, "--root", str(root)]) == 2
+        return capsys.readouterr().err.splitlines()[1]
+
+    assert hint("vm", "show", "nosuch").endswith(f"`slo-ctl vm list --root {root}` shows them all")
+    assert hint("vm", "set", "web").endswith(f"slo-ctl vm set web weight=3,min=500 --root {root}")
+    assert hint("reload") == "hint: slo-ctl config reload"  # not an option of what was typed
+    assert app.run(["vm", "set", f"--root={root}"]) == 2
+    assert capsys.readouterr().err.endswith(f"slo-ctl vm set db weight=3,min=500 --root {root}\n")
+
+
+def test_watch_takes_its_interval_in_one_word(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["status", "-w0", "--root", str(root)]) == 2
+    assert "0.1" in capsys.readouterr().err, "the least interval"

@@ -180,8 +180,8 @@ def test_vm_on_a_shared_drive_has_rates_of_its_namespace_and_share_of_the_drive(
     assert (row.verdict, row.iops, row.share) == (Verdict.OK, 100.0, 0.4)
     assert row.reason == "200 IOPS, minimum 190; limited to 200 IOPS"
     _, row = build(device, slo=resolved(weight=4.0))
-    assert row.reason == "40.0 % of the drive's IOPS, target 40.0 %; limited to 200 IOPS"
+    assert row.reason == "40.0% of the drive's IOPS, target 40.0%; limited to 200 IOPS"
     alone = replace(device, vms={"web": replace(on_two, drive_iops=None)})
     _, row = build(alone, slo=resolved(weight=4.0))
     assert (row.verdict, row.share) == (Verdict.INSUFFICIENT, 0.2)
-    assert "20.0 % of the drive's IOPS, below the 40.0 % that it is entitled to" in row.reason
+    assert "20.0% of the drive's IOPS, below the 40.0% that it is entitled to" in row.reason

@@ -15,7 +15,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
-from slo_ctl.daemon.ssd import EmulatedDevice
+from slo_ctl.daemon.ssd import Activity, EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.record import SETTINGS_FILE, places
@@ -170,3 +170,13 @@ def test_device_policy_takes_the_profile_of_an_emulated_disk(
     assert found["profile"]["stale"] is None
     assert app.run(words[:-1]) == 0
     assert "profile of less than a minute ago: valid" in capsys.readouterr().out
+
+
+def test_settling_ends_even_if_a_vm_stays_above_its_maximum() -> None:
+    activity = Activity(idle_after_s=10.0, window_s=10.0)
+    activity.changed("the policy changed", 100.0)
+    assert activity.settling(109.0) == "the policy changed 9 s ago"
+    assert activity.settling(111.0) == ""
+    activity.above_maximum = True
+    assert activity.settling(111.0) == "the policy changed 11 s ago"
+    assert activity.settling(141.0) == ""

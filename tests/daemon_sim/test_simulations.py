@@ -145,3 +145,23 @@ def test_of_a_p99_out_of_reach_status_says_what_limits_on_others_brought() -> No
     limits = run.of("limit_iops")[1]
     assert np.isfinite(limits).any()
     assert not np.isfinite(limits[-20:]).any(), "lifted again"
+
+
+@pytest.mark.parametrize("max_iops", [1700.0, 1500.0])
+def test_neighbour_of_a_vm_with_a_new_maximum_is_settling(max_iops: float) -> None:
+    # The limit lets a second of requests more through, which the drive serves over many seconds.
+    fields = ("weight", 3.0), ("max_iops", max_iops)
+    vms = (
+        SimulatedVm("web", 0, Load(queue_depth=8)),
+        SimulatedVm("db", 1, Load(queue_depth=8), fields[:1]),
+    )
+    drive = Drive("preset=fast15,size=256MiB,op=15%", 2)
+    change = Event(30.0, What.SET_SLO, "db", fields)
+    run = simulate(Scenario("maximum", drive, vms, (change,), length_s=60.0))
+    rows = {
+        round(epoch.at_s): row for epoch in run.epochs[31:] for row in epoch.status.vms if row.vm == "web"
+    }
+    assert {row.verdict for row in rows.values()} == {Verdict.SETTLING, Verdict.OK}
+    assert rows[41].verdict is Verdict.SETTLING, "the window is without the change, and not yet settled"
+    assert "the SLO of db changed 11 s ago" in rows[41].reason
+    assert rows[59].verdict is Verdict.OK

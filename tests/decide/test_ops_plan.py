@@ -69,7 +69,7 @@ def test_profitable_move_goes_to_the_writer_step_by_step() -> None:
     assert (move.source, move.target) == ("db", "web")
     assert 0 < move.blocks <= 2 * OPS // STEPS_PER_OPS
     assert plan.saving_s > plan.cost_s > 0
-    assert state.plan_blocks == plan.blocks > move.blocks
+    assert state.plan_left == plan.blocks > move.blocks
 
 
 def test_even_writers_with_even_ops_are_left_alone() -> None:
@@ -125,12 +125,32 @@ def test_progress_counts_from_where_the_plan_began() -> None:
     assert plan.share_done == 0.0
     half = plan.blocks // 2
     later = sample(vm("web", 20000, OPS + half), vm("db", 2000, OPS - half))
-    tracks = {
-        name: replace(track, ops_blocks=v.ops_blocks)
-        for (name, track), v in zip(state.tracks.items(), later.vms, strict=True)
-    }
-    _, _, (plan,) = next_moves(replace(state, tracks=tracks), later)
-    assert 0.4 < plan.share_done < 0.6
+    state, _, (plan,) = next_moves(follow(state, later), later)
+    assert plan.share_done == pytest.approx(half / (half + plan.blocks))
+    assert 0.3 < plan.share_done < 0.7
+
+
+def test_a_plan_that_grows_keeps_its_progress() -> None:
+    vms = vm("web", 20000), vm("db", 2000)
+    state, _, _ = next_moves(watched(1.0, *vms), sample(*vms))
+    ops, done = OPS, [0.0]
+    for _ in range(20):
+        ops += 5
+        # db writes less and less, so that web should have ever more of its OPS.
+        later = sample(vm("web", 20000, ops), vm("db", 2000 // (ops - OPS), 2 * OPS - ops))
+        state, _, plans = next_moves(follow(state, later), later)
+        done += [plan.share_done for plan in plans]
+    assert len(done) > 10
+    assert done == sorted(set(done)), "it grows with every step"
+
+
+def test_a_plan_that_was_carried_out_is_not_counted_for_the_next() -> None:
+    vms = vm("web", 20000), vm("db", 2000)
+    state, _, (plan,) = next_moves(watched(1.0, *vms), sample(*vms))
+    settled = sample(vm("web", 20000, OPS + plan.blocks), vm("db", 2000, OPS - plan.blocks))
+    state, moves, _ = next_moves(follow(state, settled), settled)
+    assert not moves
+    assert state.plan_moved == state.plan_left == 0
 
 
 @given(

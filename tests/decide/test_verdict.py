@@ -25,14 +25,14 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
     ("got", "slo", "target", "verdict", "reason"),
     [
         (Delivered(asked=False), Slo(min_iops=5), 0.1, Verdict.IDLE, "no request"),
-        (BUSY, Slo(), 0.1, Verdict.OK, "10.0 % of the device's IOPS, target 10.0 %"),
-        (BUSY, Slo(), 0.109, Verdict.OK, "10.0 %"),
+        (BUSY, Slo(), 0.1, Verdict.OK, "10.0% of the device's IOPS, target 10.0%"),
+        (BUSY, Slo(), 0.109, Verdict.OK, "10.0%"),
         (
             BUSY,
             Slo(),
             0.12,
             Verdict.INSUFFICIENT,
-            "10.0 % of the device's IOPS, below the 12.0 % that it is entitled to",
+            "10.0% of the device's IOPS, below the 12.0% that it is entitled to",
         ),
         (BUSY, Slo(), None, Verdict.OK, "SLO met"),
         (BUSY, Slo(min_iops=120), 0.1, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 120"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.cli.app import run
+from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.record import places
 from slo_ctl.drives.store import DeviceStore
 
@@ -159,3 +160,42 @@ def test_paths_too_long_for_sockets_are_refused(tmp_path: Path, capsys: pytest.C
         patch.setenv("SLO_CTL_SERVER", str(deep / "server"))
         assert device(deep, "serve", "ssd0") == 2
     assert "too long for a socket" in capsys.readouterr().err
+
+
+def test_a_namespace_in_use_is_removed_only_by_force(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.web]\nnamespaces = ["ssd0/vm1"]\n')
+    assert device(root, "remove", "ssd0/vm1", "--yes") == 2
+    assert "namespace ssd0/vm1 is used by VM web" in capsys.readouterr().err
+    export = places(root).run_of("ssd0").export("vm2")
+    export.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(export))
+        server.listen()
+        client.connect(str(export))
+        connection, _ = server.accept()
+        with connection:
+            assert device(root, "remove", "ssd0/vm2", "--yes") == 2
+            shown = capsys.readouterr().err
+    assert "namespace ssd0/vm2 is in use: 1 client connection" in shown
+    assert "--force" in shown
+    assert device(root, "remove", "ssd0/vm1", "--yes", "--force") == 0
+    assert device(root, "remove", "ssd0/vm2", "--yes") == 0
+
+
+def test_a_server_that_is_slow_is_not_called_unreachable(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        with ControlClient(path, timeout_s=0.01) as client, pytest.raises(ControlError) as late:
+            client.statistics()
+    assert late.value.code == "late"
+    assert "has not answered for 0.01 s" in late.value.message
+
+
+def test_what_a_removed_namespace_had_is_free(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 2
+    assert "no room for a namespace" in capsys.readouterr().err
+    assert device(root, "remove", "ssd0/vm2", "--yes") == 0
+    assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 0
+    assert "added ssd0/vm3: 32MiB" in capsys.readouterr().out

@@ -112,7 +112,7 @@ def test_systemd_without_a_system_bus_is_missing(full: Host) -> None:
     assert finding(full, "systemd") == Finding(
         False,
         "systemd runs this host, but without a system bus its units cannot be changed",
-        "install package dbus",
+        "apt install dbus, or dnf install dbus",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hostile import HOSTILE
 from test_report import Page
@@ -13,6 +15,7 @@ from slo_ctl.show.history_report import render_history_report, vm_plots
 from slo_ctl.show.history_summary import (
     HostReport,
     Stretch,
+    met_text,
     settings_in_force,
     summaries,
 )
@@ -49,9 +52,19 @@ def test_epochs_count_under_the_verdict_that_held() -> None:
     assert summary.epochs == 100
     assert dict(summary.by_verdict) == pytest.approx({"settling": 0.55, "insufficient": 0.25, "ok": 0.2})
     assert [word for word, _ in summary.by_verdict] == ["settling", "insufficient", "ok"]
-    assert summary.met == pytest.approx(0.2)
+    assert summary.met == pytest.approx(0.2 / 0.45), "settling is not judged"
+    assert "settling 55.0% not judged" in met_text(summary)
     assert summary.missed == (Stretch(120.0, 145.0, "insufficient", "short"),)
     assert (summary.verdict, summary.reason) == ("settling", "woke up")
+
+
+def test_vm_has_no_summary_for_the_time_before_it_was_on_a_device() -> None:
+    found = history(every_10_s(150, 160), [(150.0, "ok", "well")])
+    before = VerdictChange(110.0, "", "unknown-vm", "named by slo-ctl.toml, but not on this host")
+    (summary,) = summaries(replace(found, verdicts=(before, *found.verdicts)))
+    assert summary.device == "ssd0"
+    gone = replace(before, at=190.0)
+    assert len(summaries(replace(found, verdicts=(*found.verdicts, gone)))) == 2
 
 
 def test_epochs_have_equal_weight_in_all_buckets() -> None:

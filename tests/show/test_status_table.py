@@ -10,6 +10,7 @@ import pytest
 from fake_status import AT, device_status, host_status, vm_status
 from hostile import HOSTILE
 from rich.console import Console
+from rich.text import Text
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.numbers import UNKNOWN, duration
@@ -28,7 +29,7 @@ from slo_ctl.show.status import (
     status_table,
     target_text,
 )
-from slo_ctl.show.terminal import fitting
+from slo_ctl.show.terminal import fitting, print_line
 
 
 def drawn(status: HostStatus, width: int) -> list[str]:
@@ -187,3 +188,18 @@ def test_filters_select_vms() -> None:
     assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError, match="--verdict: fine is not known"):
         parse_verdicts("ok,fine")
+
+
+def test_lines_are_wrapped_at_words_on_a_narrow_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Text("ssd0: EMULATED SSD, 2,250 IOPS of 2,487 measured at most")
+    stream = io.StringIO()
+    print_line(Console(file=stream, width=40), line)
+    assert stream.getvalue() == f"{line.plain}\n", "whole for other programs"
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    print_line(Console(file=terminal, width=40, color_system=None), line)
+    assert terminal.getvalue().splitlines() == [
+        "ssd0: EMULATED SSD, 2,250 IOPS of 2,487 ",
+        "  measured at most",
+    ]
+    assert "".join(each.strip() + " " for each in terminal.getvalue().splitlines()).strip() == line.plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,11 +15,11 @@ from hostile import HOSTILE
 from textual.widgets import DataTable, Static
 
 from slo_ctl.base.errors import UnreachableError
-from slo_ctl.model import HostStatus, Verdict
+from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import to_json
 from slo_ctl.show.status import DaemonOutage
 from slo_ctl.show.terminal import BARS
-from slo_ctl.show.top import HelpScreen, TopApp
+from slo_ctl.show.top import HelpScreen, StatusReceived, TopApp
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -116,6 +117,52 @@ def test_sorting_and_filtering_keep_the_cursor_on_its_vm() -> None:
         assert len(names(app)) == 4
 
     run(Daemon(host_status(vms=VMS)), steps)
+
+
+def test_every_verdict_can_be_sorted_by() -> None:
+    vms = tuple(vm_status(verdict.value, verdict=verdict) for verdict in Verdict)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == len(Verdict))
+        assert {vm.verdict for vm in app.shown()[: len(DEGRADED)]} == DEGRADED
+
+    run(Daemon(host_status(vms=vms)), steps)
+
+
+def curve_width(app: TopApp) -> int:
+    lines = text(app, "#detail").splitlines()
+    return max((len(line) for line in lines if line.startswith("IOPS ")), default=0)
+
+
+def test_the_curve_fits_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon(host_status(vms=VMS[:1]))
+
+    async def go() -> None:
+        app = app_of(daemon)
+        async with app.run_test(size=(80, 24)) as pilot:
+            for epoch in range(110):
+                app.post_message(StatusReceived(host_status(vms=VMS[:1], at=AT + epoch), ""))
+            await until(pilot, lambda: curve_width(app) >= 70)
+            assert curve_width(app) <= 78
+
+    monkeypatch.setattr(TopApp, "_poll", lambda _: None)
+    asyncio.run(go())
+
+
+def test_going_back_is_not_called_stale() -> None:
+    now = time.time()
+    daemon = Daemon(host_status(vms=VMS, at=now - 60.0))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == 4)
+        assert "STALE" in text(app, "#header")
+        daemon.status = host_status(vms=VMS, at=time.time())
+        await until(pilot, lambda: "STALE" not in text(app, "#header"))
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "BACK" in text(app, "#header"))
+        assert "STALE" not in text(app, "#header")
+
+    run(daemon, steps)
 
 
 def test_curve_grows_with_the_epochs() -> None:

@@ -124,8 +124,9 @@ def controller_of(device: str, sys: Path) -> str:
     found = controllers_of(sys, name)
     if found:
         return found[0]
+    there = (sys / "class" / "block" / name).exists()
     raise UserError(
-        f"{device}: no such NVMe drive",
+        f"{device} is not an NVMe drive" if there else f"{device}: no such NVMe drive",
         f"there is {', '.join(f'/dev/{each}' for each in known)}" if known else "this host has no NVMe drive",
     )
 
