@@ -31,7 +31,7 @@ from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slo_ctl.model import DeviceNumber, Stream, Vm
+    from slo_ctl.model import DeviceNumber, Stream, Tenant, Vm
     from slo_ctl.model.mapping import NamespaceMapping, Step
     from slo_ctl.model.nvme import NvmeDevice
     from slo_ctl.model.slo import ResolvedSlo, SloBySource
