@@ -20,7 +20,7 @@ from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
 from slo_ctl.decide.levers import Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces

@@ -22,7 +22,7 @@ from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.levers import Wanted, did_io, settings_for
 from slo_ctl.decide.limit_split import Splits
 from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, believe, needs_on, vms_on
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting, Slo, Stream, Vm

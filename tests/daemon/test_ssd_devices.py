@@ -16,7 +16,8 @@ from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.drives.record import SETTINGS_FILE, places
+from slo_ctl.drives.places import places
+from slo_ctl.drives.record import SETTINGS_FILE
 
 
 class Followed:

@@ -14,7 +14,7 @@ import pytest
 from slo_ctl.base.progress import Silent
 from slo_ctl.cli.app import run
 from slo_ctl.decide.profile_fit import Interval
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.profile.identity import Surroundings
 from slo_ctl.profile.parallel.coordinator import profile_with_nodes
 from slo_ctl.profile.parallel.nodes import LocalNodes
