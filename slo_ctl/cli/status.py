@@ -156,19 +156,16 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
 
     from slo_ctl.show.status import group_lines, header_lines, problem_lines, status_table
     from slo_ctl.show.terminal import width_for_tables
-    from slo_ctl.show.vms import NO_VMS
 
     parts: list[RenderableType] = [*header_lines(status), ""]
     if shown:
         parts.append(status_table(status, shown, width_for_tables(console)))
+    elif status.vms:
+        parts.append(Text("no VM matches"))
     else:
-        parts.append(
-            Text(
-                "no VM matches"
-                if status.vms
-                else f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`"
-            )
-        )
+        from slo_ctl.show.vms import NO_VMS
+
+        parts.append(Text(f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`"))
     groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
     return [*parts, *([""] if groups else []), *groups, *([""] if problems else []), *problems]
