@@ -28,8 +28,8 @@ from typing import Any
 import checkout  # noqa: F401 - finds the packages of this checkout
 
 from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.places import RunPlaces, places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import RunPlaces, places
 from slo_ctl.drives.store import DeviceStore
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ from serving import Server
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.control import ControlError
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model import HostStatus
 

@@ -50,7 +50,7 @@ from slo_ctl.act.queue import BlockQueueActuator
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.decide.scheduler import Needs
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm

@@ -22,8 +22,8 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from serve import fio, iops_and_cpu, running
 
 from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import places
 from slo_ctl.drives.store import DeviceStore
 
 QUEUE_DEPTHS = (1, 32)

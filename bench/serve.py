@@ -25,8 +25,8 @@ from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
+from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import places
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore
 

@@ -30,7 +30,7 @@ from replayed_tenants import replayed
 
 from slo_ctl.decide.scheduler import Needs, choose_tenant_scheduler
 from slo_ctl.drives.control import ControlClient
-from slo_ctl.drives.record import RunPlaces, places
+from slo_ctl.drives.places import RunPlaces, places
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore
 

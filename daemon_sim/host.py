@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from daemon_sim.drive import SimulatedDrive
 from daemon_sim.scenario import DEVICE, Scenario, SimulatedVm, namespace_name
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay

@@ -181,7 +181,7 @@ def _namespaces(root: Path | None) -> list[str]:
 
 
 def _store(root: Path | None) -> DeviceStore:
-    from slo_ctl.drives.record import places
+    from slo_ctl.drives.places import places
     from slo_ctl.drives.store import DeviceStore
 
     return DeviceStore(places(root))

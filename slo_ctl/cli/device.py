@@ -27,7 +27,8 @@ from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of, root_o
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from slo_ctl.drives.record import DeviceRecord, RunPlaces
+    from slo_ctl.drives.places import RunPlaces
+    from slo_ctl.drives.record import DeviceRecord
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.status import DriveStatus
     from slo_ctl.drives.store import DeviceStore, Preconditioned
@@ -582,7 +583,7 @@ def _confirm(yes: bool, consequence: str, question: str) -> None:
 
 
 def _store(root: Path | None) -> DeviceStore:
-    from slo_ctl.drives.record import places
+    from slo_ctl.drives.places import places
     from slo_ctl.drives.store import DeviceStore
 
     return DeviceStore(places(root))

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -31,6 +31,13 @@ _EXAMPLES = "\n\nExamples:\n"
 class _Described:
     """Writes the description of a command as paragraphs."""
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """`--help`."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            _leave_missing_value(option)
+        return option
+
     def format_help_text(self, _ctx: Any, formatter: Any) -> None:
         """The description."""
         for paragraph in _paragraphs_of(self):
@@ -47,6 +54,7 @@ class Command(_Described, TyperCommand):
         _restore_argument_help(self)
         for parameter in self.params:
             vars(parameter)["make_metavar"] = partial(_make_metavar, parameter)
+            _leave_missing_value(parameter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Arguments in the usage line of a command."""
@@ -118,6 +126,23 @@ def _make_metavar(parameter: Any, ctx: Any = None) -> str:
     """Replaces `make_metavar`, which is called with and without a context."""
     del ctx
     return _value_name(parameter)
+
+
+def _leave_missing_value(parameter: Any) -> None:
+    """Keep a parameter from converting a value that is missing.
+
+    The newest typer imports pydantic for that, which takes longer than many a command.
+    """
+    if not parameter.required and "process_value" not in vars(parameter):
+        vars(parameter)["process_value"] = partial(_process_value, parameter, parameter.process_value)
+
+
+def _process_value(parameter: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """Replaces `process_value`, which is `convert`."""
+    if value is not None:
+        return convert(ctx, value)
+    missing = () if parameter.nargs == -1 or getattr(parameter, "multiple", False) else None
+    return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
 
 
 def _usage(command: Any, ctx: Any) -> Iterator[str]:

@@ -260,7 +260,7 @@ def _emulated(root: Path | None, status: HostStatus | None) -> frozenset[str]:
     """Names of emulated devices: as the daemon says, else those that are stored."""
     if status is not None:
         return frozenset(device.name for device in status.devices if device.kind == "emulated")
-    from slo_ctl.drives.record import places
+    from slo_ctl.drives.places import places
     from slo_ctl.drives.store import DeviceStore
 
     return frozenset(DeviceStore(places(root)).names())

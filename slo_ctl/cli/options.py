@@ -144,7 +144,7 @@ def check_one_source(target: str | None, emulated: str | None) -> None:
 
 def surroundings(root: Path | None) -> Surroundings:
     """How a measured target is identified; emulated devices are those below `root`."""
-    from slo_ctl.drives.record import places
+    from slo_ctl.drives.places import places
     from slo_ctl.profile.identity import Surroundings
 
     return Surroundings(places(root))
@@ -152,7 +152,7 @@ def surroundings(root: Path | None) -> Surroundings:
 
 def profiles_folder(root: Path | None) -> Path:
     """Where profiles and other measurements of devices are stored."""
-    from slo_ctl.drives.record import places
+    from slo_ctl.drives.places import places
 
     return places(root).state / "profiles"
 

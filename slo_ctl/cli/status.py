@@ -168,7 +168,6 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
         status_table,
     )
     from slo_ctl.show.terminal import width_for_tables
-    from slo_ctl.show.vms import NO_VMS
 
     width = width_for_tables(console)
     parts: list[RenderableType] = [*header_lines(status), Text("")]
@@ -178,14 +177,12 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
         parts += [*about, *([Text("")] if about else [])]
     if shown:
         parts.append(status_table(status, shown, width))
+    elif status.vms:
+        parts.append(Text("no VM matches"))
     else:
-        parts.append(
-            Text(
-                "no VM matches"
-                if status.vms
-                else f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`"
-            )
-        )
+        from slo_ctl.show.vms import NO_VMS
+
+        parts.append(Text(f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`"))
     groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
     blank = Text("")

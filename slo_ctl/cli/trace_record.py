@@ -75,7 +75,7 @@ def record(
 
 
 def _source(device: str | None, block: Sequence[str], root: Path | None) -> AbstractContextManager[Source]:
-    from slo_ctl.drives.record import places
+    from slo_ctl.drives.places import places
     from slo_ctl.drives.store import DeviceStore
     from slo_ctl.replay.recording import block_devices, served_device
 

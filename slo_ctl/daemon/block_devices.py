@@ -21,7 +21,7 @@ from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, WantedS
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces

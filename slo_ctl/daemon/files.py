@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted
-from slo_ctl.drives.record import Places, places
+from slo_ctl.drives.places import Places, places
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -31,7 +31,7 @@ from slo_ctl.decide.scheduler import (
     tenant_scheduler_knob,
     vms_on,
 )
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting

@@ -33,7 +33,8 @@ from slo_ctl.decide.scheduler import (
     why_not_kept,
 )
 from slo_ctl.drives.control import Connect, ControlClient
-from slo_ctl.drives.record import DeviceRecord, RunPlaces, SsdRecord
+from slo_ctl.drives.places import RunPlaces
+from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.model import (
     Decision,
     DeviceSample,

@@ -11,7 +11,8 @@ from slo_ctl.config import Config
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.drives.control import Connect, ControlClient
-from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, Places, read_settings
+from slo_ctl.drives.places import Places
+from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, read_settings
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model import ShareBy
 from slo_ctl.profile.identity import Surroundings

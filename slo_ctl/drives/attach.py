@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.drives.record import Places, RunPlaces
+from slo_ctl.drives.places import Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, parse_domain
 from slo_ctl.host.processes import connections

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ftl_emul
 from slo_ctl.base.errors import UserError
-from slo_ctl.drives.record import RunPlaces
+from slo_ctl.drives.places import RunPlaces
 from slo_ctl.host.sockets import check_socket_path, group_id, listen, make_socket_folder
 
 SERVER_VARIABLE = "SLO_CTL_SERVER"

@@ -24,10 +24,10 @@ from slo_ctl.base.json_store import try_lock
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.control import VERSION, ControlClient, ControlError
+from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import (
     RECORD_FILE,
     DeviceRecord,
-    Places,
     check_name,
     is_name,
     needs_flash,

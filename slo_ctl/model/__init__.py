@@ -17,6 +17,7 @@ from slo_ctl.model.decision import (
     Setting,
     SettingValue,
 )
+from slo_ctl.model.device_waf import DeviceWaf, WafSource
 from slo_ctl.model.host import (
     DeviceNumber,
     Disk,
@@ -29,7 +30,6 @@ from slo_ctl.model.host import (
     Vm,
     VmState,
 )
-from slo_ctl.model.nvme import DeviceWaf, WafSource
 from slo_ctl.model.sample import DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
 from slo_ctl.model.status import (
     DEGRADED,

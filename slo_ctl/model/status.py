@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slo_ctl.model.decision import Outcome
-from slo_ctl.model.nvme import DeviceWaf
+from slo_ctl.model.device_waf import DeviceWaf
 from slo_ctl.model.sample import Slo
 from slo_ctl.model.slo import ResolvedSlo, SloFields
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
-
-from slo_ctl.base.json_store import problem_of
+from slo_ctl.model import plain_values
 from slo_ctl.model.status import HostStatus
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 FORMAT_VERSION = 1
 
@@ -40,11 +40,26 @@ def from_json(value: Mapping[str, Any]) -> HostStatus:
 
 def plain(value: Any) -> Any:
     """A dataclass of the model, or what one is made of, in plain JSON types."""
+    from pydantic_core import to_jsonable_python
+
     return to_jsonable_python(value, inf_nan_mode="null")
 
 
 def from_plain(kind: type[_T], value: Any) -> _T:
     """The dataclass `kind` that `plain` gave `value` for."""
+    try:
+        read: _T = plain_values.read(kind, value)
+    except plain_values.OtherTypeError:
+        return _converted(kind, value)
+    return read
+
+
+def _converted(kind: type[_T], value: Any) -> _T:
+    """As `from_plain`, for what needs a conversion or has to be refused."""
+    from pydantic import ValidationError
+
+    from slo_ctl.base.json_store import problem_of
+
     # Not from text: names of cgroups may have bytes that are no UTF-8, which pydantic's own parser refuses.
     hashable: Any = kind
     try:
@@ -56,4 +71,6 @@ def from_plain(kind: type[_T], value: Any) -> _T:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.decide.scheduler import DeviceFacts
-from slo_ctl.drives.record import DeviceRecord, Places, SsdRecord
+from slo_ctl.drives.places import Places
+from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.host.block_device import whole_device
 from slo_ctl.model import DeviceNumber
 from slo_ctl.profile.target import Kind, Target, parse_uri

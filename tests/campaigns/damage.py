@@ -21,7 +21,7 @@ import slo_ctl.daemon.loop
 import slo_ctl.daemon.service
 import slo_ctl.record.history_reader  # noqa: F401
 from slo_ctl.cli import main
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 
 from .faults import READY_S, Tally, check, succeed

@@ -16,7 +16,7 @@ from nbd_client import NbdClient
 from serving import Server
 from waiting import until
 
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 
 from .changes import States, kept, served

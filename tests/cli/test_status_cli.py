@@ -36,6 +36,23 @@ def test_status_of_satisfied_vms_exits_with_0(tmp_path: Path, capsys: pytest.Cap
     assert shown.err == "note: libvirt does not answer\n"
 
 
+def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from slo_ctl.cli.app import run\n"
+        "os.geteuid = lambda: 1000\n"
+        "status = run(['status'])\n"
+        "heavy = {'numpy', 'pydantic', 'importlib.metadata', 'ftl_emul'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else status)\n"
+    )
+    (tmp_path / "slo-ctl").symlink_to(tmp_path / "run")
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_degraded_vm_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         assert status(tmp_path) == 3

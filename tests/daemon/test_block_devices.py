@@ -12,7 +12,7 @@ from slo_ctl.daemon import block_devices as module
 from slo_ctl.daemon.block import ManagedBlock
 from slo_ctl.daemon.block_devices import BlockDevices, BlockPlace
 from slo_ctl.daemon.device_view import Problems
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.observe.streams import Inventory
 
 _DRIVES = {"fast-n1": "nqn.a", "fast-n2": "nqn.a", "db": "nqn.a", "other-n1": "nqn.b", "disk": None}

@@ -10,7 +10,7 @@ from stored_profile import DISK, FLASH, Lines, store_profile
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.scheduler import SETTLE_S
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, Setting, Slo, Vm, VmState
 

@@ -25,7 +25,7 @@ from slo_ctl.daemon.log import RecentReasons
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.daemon.service import summary
 from slo_ctl.daemon.slos import Resolver
-from slo_ctl.drives.record import places as device_places
+from slo_ctl.drives.places import places as device_places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import DiskLatencies

@@ -18,7 +18,8 @@ from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.ssd import Activity, EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
-from slo_ctl.drives.record import SETTINGS_FILE, places
+from slo_ctl.drives.places import places
+from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
 from slo_ctl.profile.identity import Surroundings, emulated_identity

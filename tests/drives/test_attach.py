@@ -32,8 +32,8 @@ from slo_ctl.drives.attach import (
     tenant_of,
     users_of,
 )
+from slo_ctl.drives.places import Places, places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import Places, places
 from slo_ctl.drives.status import DriveStatus, device_status
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.libvirt import disks_of, parse_domain

@@ -10,7 +10,7 @@ import pytest
 
 from slo_ctl.cli.app import run
 from slo_ctl.drives.control import ControlClient, ControlError
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 
 SPEC = "name=ssd0,size=64MiB,op=30%,dies=2"

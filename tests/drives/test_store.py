@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import DeviceRecord, is_name, places, read_record, read_settings, to_toml
+from slo_ctl.drives.record import DeviceRecord, is_name, read_record, read_settings, to_toml
 from slo_ctl.drives.store import DeviceStore, ServedError
 
 MIB = 1 << 20

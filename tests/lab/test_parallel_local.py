@@ -17,7 +17,7 @@ from lab.parallel.schedule import Node, Work
 from slo_ctl.base.progress import Silent
 from slo_ctl.cli.app import run
 from slo_ctl.decide.request_sizes import Interval
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.profile.identity import Surroundings
 from slo_ctl.profile.session import Request
 from slo_ctl.profile.store import ProfileStore

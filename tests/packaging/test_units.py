@@ -16,7 +16,7 @@ import pytest
 from installed_tree import TREE, Installed
 
 from slo_ctl.config import DEFAULTS
-from slo_ctl.drives.record import RunPlaces
+from slo_ctl.drives.places import RunPlaces
 
 GROUP = "installed tree"
 INSTANCE = "ssd0"

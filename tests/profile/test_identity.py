@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.model import DeviceNumber
 from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, Surroundings, block_identity, identify
 from slo_ctl.profile.store import Profile, ProfileStore, age_text

@@ -15,8 +15,8 @@ from own_process import READY_S as READY_S
 from own_process import OwnProcess
 
 from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.places import RunPlaces, places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import RunPlaces, places
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
-from slo_ctl.drives.record import Places
+from slo_ctl.drives.places import Places
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Access
 from slo_ctl.profile.identity import BLOCK_DEVICE, Surroundings, block_identity

@@ -12,7 +12,7 @@ from stored_profile import DISK, FLASH, store_profile
 from waiting import TIMEOUT_S, until
 
 from slo_ctl.cli.app import run
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.model import HostStatus
 
 CONFIG = """

@@ -39,7 +39,7 @@ WITNESS = """#!{python}
 import sys
 sys.path.insert(0, "{tree}")
 from slo_ctl.drives.control import ControlClient
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from pathlib import Path
 if sys.argv[2] == "start":
     with ControlClient(places(Path("{root}")).run_of("ssd0").control) as control:

@@ -15,7 +15,7 @@ from nbd_client import NbdClient
 from serving import READY_S, make_device
 
 from slo_ctl.drives.control import ControlClient
-from slo_ctl.drives.record import RunPlaces, places
+from slo_ctl.drives.places import RunPlaces, places
 
 # A process number is known to the process itself only, which then becomes the server.
 ACTIVATE = """

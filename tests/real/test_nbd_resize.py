@@ -13,7 +13,7 @@ from vhost_user_client import VhostUserClient
 from waiting import until
 
 from slo_ctl.cli import app
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from serving import make_device, require, run, served
 from waiting import until
 
 from slo_ctl.base.errors import ObserveGone
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host import libvirt_events
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree

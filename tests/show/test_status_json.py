@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_status import host_status, host_statuses, vm_status
 from hypothesis import given, settings
+from pydantic import TypeAdapter
 
 from slo_ctl.model import HostStatus, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
@@ -63,6 +64,22 @@ def test_refusals_name_the_field(path: tuple[Any, ...], value: Any, message: str
     with pytest.raises(StatusFormatError) as refusal:
         from_json(output)
     assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [("iops", "12.5", 12.5), ("iops", 2**60, float(2**60)), ("ops_blocks", 3.0, 3), ("vm", "web", "web")],
+)
+def test_values_of_other_types_are_converted(field: str, value: Any, read: Any) -> None:
+    output = to_json(host_status())
+    output["vms"][0][field] = value
+    converted = getattr(from_json(output).vms[0], field)
+    assert (converted, type(converted)) == (read, type(read))
+
+
+def test_as_pydantic_reads_it() -> None:
+    output = json.loads(json.dumps(to_json(host_status())))
+    assert from_json(output) == TypeAdapter(HostStatus).validate_python(output)
 
 
 def test_missing_field_is_refused() -> None:

@@ -18,16 +18,15 @@ from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.ops import DriveOpsLog
 from slo_ctl.model import DeviceNumber, Vm
+from slo_ctl.model.device_waf import MediaCounters, WafSource
 from slo_ctl.model.nvme import (
     DriveOps,
     EnduranceGroup,
-    MediaCounters,
     NvmeController,
     NvmeDevice,
     NvmeNamespace,
     NvmSet,
     PlacementHandle,
-    WafSource,
 )
 
 # NVMe controllers and their block devices as /sys has them. Names are looked up, NSIDs read.

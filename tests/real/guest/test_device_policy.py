@@ -17,7 +17,7 @@ _COST = "/sys/fs/cgroup/io.cost"
 _PYTHON = "PYTHONPATH=/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor:/root python3"
 _STORE = """
 import sys, pathlib
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.model import DeviceNumber
 from stored_profile import FLASH, store_profile
 major, minor = sys.argv[1].split(":")

@@ -28,7 +28,7 @@ _IN_FORCE_S = 900.0
 _STORE = f"""
 from pathlib import Path
 import sys
-from slo_ctl.drives.record import places
+from slo_ctl.drives.places import places
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE
 from stored_profile import store_profile
