@@ -140,14 +140,18 @@ def _killed(
         daemon.stop()
     changer.join(READY_S)
     tally["SLOs acknowledged"] += changer.acknowledged
-    found = SloStore(places.slos).read().fields
+    found = _stored(places)
     check(found in changer.allowed, f"{changer.allowed} was acknowledged or asked for; kept is {found}")
     return found
 
 
+def _stored(places: DaemonPlaces) -> Slos:
+    return {vm: entry.fields for vm, entry in SloStore(places.slos).read().items()}
+
+
 def _check_files(places: DaemonPlaces, before: States, slos: Slos) -> None:
     """History, journal and SLOs are whole, and the journal has what was there before."""
-    check(SloStore(places.slos).read().fields == slos, "SLOs were changed by nobody")
+    check(_stored(places) == slos, "SLOs were changed by nobody")
     if places.history.exists():
         with closing(sqlite3.connect(places.history)) as database:
             found = database.execute("PRAGMA integrity_check").fetchall()

@@ -41,7 +41,7 @@ from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeError, parse_object
 from slo_ctl.model.slo import SloError, check_fields, parse_change
 from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
-from slo_ctl.profile.store import Profile, RecordStore
+from slo_ctl.profile.store import ProfileStore
 from slo_ctl.record.slo_store import SloStore
 from slo_ctl.replay.scenario_build import build_scenario, read_toml
 from traces import TraceError, open_trace
@@ -342,7 +342,7 @@ TARGETS |= {
         (b'{"format_version": 1, "mappings": []}',),
     ),
     "profile": Target(
-        _stored("profile.json", lambda path: RecordStore(path.parent, Profile).read(path)), (UserError,)
+        _stored("profile.json", lambda path: ProfileStore(path.parent).read(path)), (UserError,)
     ),
     "checkpoint": Target(_read_snapshot, (DriveError,), (_snapshot(),), 16384),
     "domain": Target(_read_domain, (libvirt.DomainXmlError,), (_DOMAIN,)),
