@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from papers.figure import Figure, NotPossibleError, Panel, Results, Trial, gathered
+from papers.figure import NOT_IN_QUICK, Figure, NotPossibleError, Panel, Results, Trial, gathered
 from papers.registry import FIGURES
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
@@ -236,7 +236,9 @@ def judge(figure: Figure, results: Results) -> list[RuleOutcome]:
     for rule in figure.rules:
         judged = rule.judge(results)
         agreement, reason = Agreement.AGREES, ""
-        if not judged.agrees:
+        if judged is NOT_IN_QUICK:
+            agreement = Agreement.NOT_RUN
+        elif not judged.agrees:
             agreement = Agreement.EXPLAINED if rule.differs else Agreement.DIFFERS
             reason = rule.differs
         elif rule.differs:
