@@ -1,18 +1,26 @@
-"""Clients that keep eight requests of a namespace outstanding, through any front end."""
+"""Clients that keep eight requests of a namespace outstanding, through any front end.
+
+In a process of their own: who measures does not wait for this one's lock of the interpreter.
+"""
 
 from __future__ import annotations
 
+import json
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import nbd_client
 import vhost_user_client
 from nbd_client import REQUEST_MAGIC, NbdClient
 from nvme_client import BLOCK_BYTES, NvmeQueue
-from serving import READY_S, Server
+from own_process import READY_S
 from vhost_user_client import SECTOR_BYTES, VhostUserClient
 
 MIB = 1 << 20
@@ -41,16 +49,28 @@ def nbd_request(kind: int, offset: int, length: int) -> bytes:
     return struct.pack(">IHHQQI", REQUEST_MAGIC, 0, kind, offset, offset, length)
 
 
-def over_nbd(server: Server, namespace: str, kind: str, total: int, each: int) -> None:
+@dataclass(frozen=True)
+class Way:
+    """Where a namespace is reached."""
+
+    namespace: str
+    nbd: str
+    size: int
+    vhost_user: str = ""
+    nvme_tcp: str = ""
+    nqn: str = ""
+    nsid: int = 0
+
+
+def over_nbd(way: Way, kind: str, total: int, each: int) -> None:
     """So many bytes of a namespace, in requests of `each`, over NBD."""
-    with NbdClient(server.run.export(namespace), namespace) as client:
+    with NbdClient(Path(way.nbd), way.namespace) as client:
         payload = b"y" * each if kind == "write" else b""
-        size = client.size
 
         def send() -> None:
             for number in range(total // each):
                 ahead.acquire()
-                offset = number * each % size
+                offset = number * each % way.size
                 client.socket.sendall(nbd_request(NBD_KINDS[kind], offset, each) + payload)
 
         ahead = threading.Semaphore(QUEUE_DEPTH)
@@ -65,17 +85,13 @@ def over_nbd(server: Server, namespace: str, kind: str, total: int, each: int) -
         sender.join(READY_S)
 
 
-def over_nvme_tcp(server: Server, namespace: str, kind: str, total: int, each: int) -> None:
+def over_nvme_tcp(way: Way, kind: str, total: int, each: int) -> None:
     """The same over NVMe/TCP, with a queue for each request that is outstanding."""
-    with server.control() as control:
-        nvme = control.hello()["nvme_tcp"]
-        found = {each["name"]: each for each in control.statistics()["namespaces"]}[namespace]
-    nsid, size = int(found["nsid"]), int(found["size_bytes"])
-    host, _, port = nvme["address"].rpartition(":")
-    address = (host, int(port))
+    host, _, port = way.nvme_tcp.rpartition(":")
+    address, nsid = (host, int(port)), way.nsid
 
     def run(queue: NvmeQueue, number: int) -> None:
-        block, blocks = number * each % size // BLOCK_BYTES, each // BLOCK_BYTES
+        block, blocks = number * each % way.size // BLOCK_BYTES, each // BLOCK_BYTES
         if kind == "read":
             assert len(queue.read(nsid, block, each)) == each
         elif kind == "write":
@@ -92,9 +108,9 @@ def over_nvme_tcp(server: Server, namespace: str, kind: str, total: int, each: i
             run(queue, number)
 
     with ExitStack() as stack:
-        admin = stack.enter_context(NvmeQueue(address, nvme["nqn"]))
+        admin = stack.enter_context(NvmeQueue(address, way.nqn))
         queues = [
-            stack.enter_context(NvmeQueue(address, nvme["nqn"], number, admin.controller))
+            stack.enter_context(NvmeQueue(address, way.nqn, number, admin.controller))
             for number in range(1, QUEUE_DEPTH + 1)
         ]
         with ThreadPoolExecutor(QUEUE_DEPTH) as pool:
@@ -102,15 +118,14 @@ def over_nvme_tcp(server: Server, namespace: str, kind: str, total: int, each: i
                 done.result()
 
 
-def over_vhost_user(server: Server, namespace: str, kind: str, total: int, each: int) -> None:
+def over_vhost_user(way: Way, kind: str, total: int, each: int) -> None:
     """The same over vhost-user. All segments of a request are one buffer, which has more than one reader."""
-    with VhostUserClient(server.run.vhost_user_socket(namespace), size=_CHAIN * QUEUE_DEPTH) as client:
-        size = client.capacity_bytes
+    with VhostUserClient(Path(way.vhost_user), size=_CHAIN * QUEUE_DEPTH) as client:
         free = [number * _CHAIN for number in range(QUEUE_DEPTH)]
         begun = done = 0
         while done < total // each:
             while free and begun < total // each:
-                _submit(client, free.pop(), kind, begun * each % size, each)
+                _submit(client, free.pop(), kind, begun * each % way.size, each)
                 begun += 1
             head = client.completed()
             at = client.slot(client.queues[0], head)
@@ -127,7 +142,7 @@ def _submit(client: VhostUserClient, head: int, kind: str, offset: int, length: 
         client.submit_segments(head, VHOST_KINDS[kind], 0, len(ranges), ranges)
 
 
-FLOODS: dict[str, Callable[[Server, str, str, int, int], None]] = {
+FLOODS: dict[str, Callable[[Way, str, int, int], None]] = {
     "NBD": over_nbd,
     "NVMe/TCP": over_nvme_tcp,
     "vhost-user": over_vhost_user,
@@ -139,3 +154,14 @@ MOST_BYTES = {
     "vhost-user": {"read": 126 << 16, "write": 126 << 16, "discard": GIB, "zeroes": GIB},
 }
 """That one request may have, or as much of it as matters here."""
+
+
+def flood(front_end: str, way: Way, kind: str, total: int, each: int) -> None:
+    """Send so many bytes, from another process."""
+    what = json.dumps([front_end, asdict(way), kind, total, each])
+    subprocess.run([sys.executable, __file__, what], check=True, timeout=10 * READY_S)
+
+
+if __name__ == "__main__":
+    _front_end, _way, *_rest = json.loads(sys.argv[1])
+    FLOODS[_front_end](Way(**_way), *_rest)

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from floods import Way, over_nbd
 from floods import nbd_request as request
-from floods import over_nbd
 from nbd_client import READ, TRIM, WRITE, NbdClient
 from serving import READY_S, Server, make_device, require, served
 from waiting import until
@@ -82,6 +82,7 @@ def resident_bytes(process: int) -> int:
 def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> None:
     start = resident_bytes(server.pid())
     worst = 0
+    way = Way("a", str(server.run.export("a")), SIZE)
     for kind in ("write", "read"):
         done = threading.Event()
         peaks = [0]
@@ -92,7 +93,7 @@ def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> N
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
-        over_nbd(server, "a", kind, 4 * GIB if kind == "read" else GIB, 32 * MIB)
+        over_nbd(way, kind, 4 * GIB if kind == "read" else GIB, 32 * MIB)
         done.set()
         watcher.join(READY_S)
         worst = max(worst, *peaks)

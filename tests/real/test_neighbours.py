@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from floods import FLOODS, GIB, MIB, MOST_BYTES, over_nbd
+from floods import FLOODS, GIB, MIB, MOST_BYTES, Way, flood
 from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, served
 from waiting import until
@@ -70,12 +70,16 @@ class Neighbour(threading.Thread):
 
 def neighbour_while(server: Server, front_end: str, kind: str, each: int) -> tuple[float, float]:
     """The longest that a neighbour waited while so much was asked for, and its requests each second."""
-    total = TOTAL_BYTES[kind]
+    with server.control() as control:
+        nvme = control.hello()["nvme_tcp"]
+        nsid = {each["name"]: each["nsid"] for each in control.statistics()["namespaces"]}["a"]
+    sockets = str(server.run.export("a")), SIZE, str(server.run.vhost_user_socket("a"))
+    way = Way("a", *sockets, nvme["address"], nvme["nqn"], nsid)
     if kind in ("discard", "zeroes"):
-        over_nbd(server, "a", "write", 128 * MIB, MIB)
+        flood("NBD", way, "write", 128 * MIB, MIB)
     with Neighbour(server) as neighbour:
         before, begun = len(neighbour.took_s), time.monotonic()
-        FLOODS[front_end](server, "a", kind, total, each)
+        flood(front_end, way, kind, TOTAL_BYTES[kind], each)
         during, lasted_s = len(neighbour.took_s) - before, time.monotonic() - begun
         until(lambda: len(neighbour.took_s) > before + during + 1, "the neighbour continues")
     return max(neighbour.took_s[before:] + neighbour.control_s), during / lasted_s
