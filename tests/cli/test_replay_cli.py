@@ -28,7 +28,8 @@ class Engine:
         self.scenarios: list[Scenario] = []
         self.complete = True
 
-    def run(self, scenario: Scenario, progress: ProgressSink) -> Result:
+    def run(self, scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
+        assert jobs >= 1
         self.scenarios.append(scenario)
         phase = progress.phase("preconditioning", 10, "page writes")
         phase.advance(10)
