@@ -193,8 +193,11 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
             lambda found: f"`{found[1]}{option}`" if takes_root(found[1]) else found[0],
             hint,
         )
-    last = re.search(rf"(?:^|: )({PROGRAM} [^;:]+)$", hint)
-    return hint + option if last and takes_root(last[1]) else hint
+    return re.sub(
+        rf"(^|: )({PROGRAM} [^;:]+)(?=;|$)",
+        lambda found: found[0] + option if takes_root(found[2]) else found[0],
+        hint,
+    )
 
 
 def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | None:

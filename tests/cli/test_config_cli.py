@@ -109,7 +109,7 @@ def test_reload_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFixture
         assert app.run(["config", "reload", *root]) == 2
         refused = capsys.readouterr().err.splitlines()
         assert refused[0].endswith("slo-ctl.toml:3: bad")
-        assert refused[1] == "hint: see all errors: slo-ctl config check"
+        assert refused[1] == f"hint: see all errors: slo-ctl config check --root {tmp_path}"
     assert app.run(["config", "reload", *root]) == 4
     assert "start it with" in capsys.readouterr().err
 

@@ -134,7 +134,9 @@ def test_unfinished_mapping_is_undone_by_the_suggested_command(shell: Shell, tmp
     path.write_text(json.dumps(output))
     status, _, err = shell(*NEW, "--yes")
     assert status == 2
-    assert err.rstrip().endswith("or undo it: slo-ctl vm unmap web 1")
+    root = f"--root {tmp_path / 'root'}"
+    assert f"complete it: slo-ctl vm map web --resume {root};" in err
+    assert err.rstrip().endswith(f"or undo it: slo-ctl vm unmap web 1 {root}")
     assert shell("unmap", "web", "1", "--delete", "--yes")[0] == 0
     assert shell.drive.namespaces == {}
 
