@@ -16,8 +16,8 @@ from pathlib import Path
 
 from papers.fast15.drives import EMULATED, SYNTHETIC, WORKLOADS
 from papers.figure import Figure, Judged, NotPossibleError, Panel, Results, Rule, Shape, Trial
-from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.places import places
+from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
