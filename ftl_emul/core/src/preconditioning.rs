@@ -103,6 +103,8 @@ struct Draws {
 
 impl Draws {
     const BATCH: usize = 64;
+    /// Requests ahead of which it is fetched what they overwrite.
+    const OVERWRITE_AHEAD: usize = 6;
 
     fn next<M: Mapping>(
         &mut self,
@@ -124,6 +126,10 @@ impl Draws {
                 mapping.prefetch(tenants[index].0, first);
                 self.lookahead.push((index, first, length));
             }
+        }
+        if let Some(&(index, first, length)) = self.lookahead.get(self.next + Self::OVERWRITE_AHEAD) {
+            let (tenant, pages) = tenants[index];
+            (first..(first + length).min(pages)).for_each(|page| mapping.prefetch_overwrite(tenant, page));
         }
         self.next += 1;
         self.lookahead[self.next - 1]

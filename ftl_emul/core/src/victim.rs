@@ -153,6 +153,16 @@ impl VictimIndex {
         }
     }
 
+    /// The block that is likely to be chosen next, where that is known without a search.
+    #[inline]
+    pub fn likely_next(&self) -> Option<BlockId> {
+        match self {
+            Self::Greedy(index) => index.likely_next(),
+            Self::Queue(list) => list.head(),
+            Self::Buckets { .. } | Self::Dense(_) => None,
+        }
+    }
+
     /// True when this is the kind of index that the policy uses, with a list for every count of valid pages.
     pub fn fits(&self, policy: VictimPolicy, pages_per_block: u32) -> bool {
         let lists = pages_per_block as usize + 1;

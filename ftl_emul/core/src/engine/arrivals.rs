@@ -21,8 +21,27 @@ impl Engine {
         offset_bytes: &[u64],
         length_bytes: &[u64],
     ) -> Result<(), FtlError> {
-        let requests = self.parse(mapping, tenant, time_ns, op, offset_bytes, length_bytes)?;
-        self.queue_mut(tenant)?.input.extend(requests);
+        let n = time_ns.len();
+        if op.len() != n || offset_bytes.len() != n || length_bytes.len() != n {
+            return invalid("requests", "columns differ in length");
+        }
+        let (page_shift, pages) = (self.page_shift, mapping.pages(tenant));
+        let parse = |i: usize| {
+            let time_ns = u64::try_from(time_ns[i]).unwrap_or(0);
+            request(time_ns, Op::try_from(op[i])?, offset_bytes[i], length_bytes[i], page_shift, pages, 0)
+        };
+        let input = &mut self.queue_mut(tenant)?.input;
+        let before = input.len();
+        input.reserve(n);
+        for i in 0..n {
+            match parse(i) {
+                Ok(request) => input.push_back(request),
+                Err(refusal) => {
+                    input.truncate(before);
+                    return Err(refusal);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -109,29 +128,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    fn parse<M: Mapping>(
-        &self,
-        mapping: &M,
-        tenant: TenantId,
-        time_ns: &[i64],
-        op: &[u8],
-        offset_bytes: &[u64],
-        length_bytes: &[u64],
-    ) -> Result<Vec<Request>, FtlError> {
-        let n = time_ns.len();
-        if op.len() != n || offset_bytes.len() != n || length_bytes.len() != n {
-            return invalid("requests", "columns differ in length");
-        }
-        let pages = mapping.pages(tenant);
-        (0..n)
-            .map(|i| {
-                let time_ns = u64::try_from(time_ns[i]).unwrap_or(0);
-                let op = Op::try_from(op[i])?;
-                request(time_ns, op, offset_bytes[i], length_bytes[i], self.page_shift, pages, 0)
-            })
-            .collect()
     }
 }
 

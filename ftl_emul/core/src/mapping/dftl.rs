@@ -18,6 +18,7 @@
 //! [`TenantCounters`]: crate::mapping::TenantCounters
 
 mod cache;
+mod number_set;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
 use cache::Cache;
+use number_set::NumberSet;
 use translation::translation_geometry;
 
 /// Bytes of a map entry on flash.
@@ -62,6 +64,8 @@ pub struct DftlMapping {
     cache: Cache,
     /// Pages that GC has just moved; kept to spare the allocation.
     moved: Vec<LogicalPage>,
+    /// Translation pages that those pages have made out of date.
+    outdated: NumberSet,
 }
 
 impl DftlMapping {
@@ -71,7 +75,17 @@ impl DftlMapping {
         data.keep_moved();
         let translation = PageMapping::new(translation_geometry(&geometry), PageMappingOptions::default())?;
         let (cache, entries_per_page) = cache(&geometry, &options)?;
-        Ok(Self { options, data, translation, translation_tenant: None, entries_per_page, cache, moved: Vec::new() })
+        let pages = Namespaces::page_numbers(geometry.pages()).div_ceil(entries_per_page);
+        Ok(Self {
+            options,
+            data,
+            translation,
+            translation_tenant: None,
+            entries_per_page,
+            cache,
+            moved: Vec::new(),
+            outdated: NumberSet::below(exact::<usize>(pages)),
+        })
     }
 
     /// How it works.

@@ -87,6 +87,12 @@ impl GreedyIndex {
         None
     }
 
+    /// The block that will be chosen next unless another one loses pages; None when that would take a search.
+    #[inline]
+    pub fn likely_next(&self) -> Option<BlockId> {
+        self.lists[self.lowest as usize].head()
+    }
+
     /// Brings about a sixteenth of the blocks near, those with the fewest valid pages.
     #[cold]
     fn raise_threshold(&mut self, blocks: &mut [Block]) {

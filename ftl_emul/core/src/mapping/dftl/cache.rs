@@ -6,7 +6,7 @@
 use crate::address::LogicalPage;
 use crate::convert::exact;
 use crate::error::FtlError;
-use crate::table::Table;
+use crate::table::{Table, prefetch_line};
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -25,7 +25,8 @@ struct Entry {
 /// Which map entries are cached.
 pub(super) struct Cache {
     capacity: usize,
-    entries_per_page: u64,
+    /// log2 of the entries of a translation page.
+    entries_shift: u32,
     /// Logical page to slot + 1; 0 is "not cached".
     slot_of: Table<u32>,
     entries: Vec<Entry>,
@@ -40,7 +41,7 @@ impl Cache {
     pub fn new(capacity: usize, pages: u64, entries_per_page: u64) -> Result<Self, FtlError> {
         Ok(Self {
             capacity,
-            entries_per_page,
+            entries_shift: entries_per_page.trailing_zeros(),
             slot_of: Table::zeroed(exact::<usize>(pages))?,
             entries: Vec::new(),
             free: Vec::new(),
@@ -53,7 +54,7 @@ impl Cache {
     /// The translation page with the entry of a page.
     #[inline(always)]
     pub fn translation_page(&self, page: LogicalPage) -> u64 {
-        u64::from(page.0) / self.entries_per_page
+        u64::from(page.0 >> self.entries_shift)
     }
 
     #[inline(always)]
@@ -89,7 +90,21 @@ impl Cache {
             self.clean(translation_page);
         }
         self.remove(page);
+        self.prefetch_oldest();
         dirty.then_some(translation_page)
+    }
+
+    /// Fetches what dropping the least recently used entry will touch.
+    #[inline]
+    fn prefetch_oldest(&self) {
+        let Some(&Entry { page, newer, next_dirty, previous_dirty, .. }) = self.entries.get(self.oldest as usize)
+        else {
+            return;
+        };
+        self.slot_of.prefetch(page.index());
+        for slot in [newer, next_dirty, previous_dirty] {
+            prefetch_line(self.entries.as_ptr().wrapping_add(slot as usize));
+        }
     }
 
     /// Adds an entry that is not cached, clean; there must be room.
@@ -109,12 +124,12 @@ impl Cache {
         self.link_newest(slot);
     }
 
-    /// Takes note that a cached entry differs from flash.
+    /// Takes note that an entry differs from flash, if it is cached; says whether it is.
     #[inline]
-    pub fn mark_dirty(&mut self, page: LogicalPage) {
-        let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return };
+    pub fn mark_dirty(&mut self, page: LogicalPage) -> bool {
+        let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return false };
         if self.entries[slot as usize].dirty {
-            return;
+            return true;
         }
         let translation_page = exact::<usize>(self.translation_page(page));
         let head = &mut self.dirty[translation_page];
@@ -125,6 +140,7 @@ impl Cache {
         if next != NONE {
             self.entries[next as usize].previous_dirty = slot;
         }
+        true
     }
 
     /// Takes note that a translation page was written with all that is cached of it.

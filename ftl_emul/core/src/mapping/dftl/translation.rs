@@ -56,23 +56,32 @@ impl DftlMapping {
     pub(super) fn follow_moves<N: Nand>(&mut self, cause: Option<TenantId>, nand: &mut N) {
         let mut moved = std::mem::take(&mut self.moved);
         self.data.take_moved(&mut moved);
-        if !moved.is_empty() {
-            moved.retain(|&page| {
-                !self.cache.contains(page) || {
-                    self.cache.mark_dirty(page);
-                    false
-                }
-            });
-            moved.sort_unstable();
-            moved.dedup_by_key(|page| self.cache.translation_page(*page));
-            for &page in &moved {
-                let payer = cause.unwrap_or_else(|| self.data.namespaces().owner(page));
-                let translation_page = self.cache.translation_page(page);
-                self.cache.clean(translation_page);
-                self.write_back(payer, translation_page, nand);
+        for &page in &moved {
+            self.cache.prefetch(page);
+        }
+        for &page in &moved {
+            if !self.cache.mark_dirty(page) {
+                self.outdated.add(exact::<u32>(self.cache.translation_page(page)));
             }
         }
+        while let Some(translation_page) = self.outdated.take_least() {
+            let translation_page = u64::from(translation_page);
+            let payer = cause.unwrap_or_else(|| self.owner_of_first(&moved, translation_page));
+            self.cache.clean(translation_page);
+            self.write_back(payer, translation_page, nand);
+        }
         self.moved = moved;
+    }
+
+    /// Who has the first of the pages moved whose entries are on a translation page and are not cached.
+    fn owner_of_first(&self, moved: &[LogicalPage], translation_page: u64) -> TenantId {
+        let on_it = |page: &&LogicalPage| {
+            self.cache.translation_page(**page) == translation_page && !self.cache.contains(**page)
+        };
+        match moved.iter().filter(on_it).min() {
+            Some(&page) => self.data.namespaces().owner(page),
+            None => unreachable!("a translation page is outdated because of a page moved"),
+        }
     }
 
     /// Makes the GTD as long as the map: a translation page for each that tenants' pages need.

@@ -8,6 +8,9 @@ use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::pool::{Frontier, HOST};
 
+/// Logical pages in a cache line.
+const PAGES_PER_LINE: usize = 64 / size_of::<LogicalPage>();
+
 /// Why a block is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -31,6 +34,7 @@ impl PageMapping {
                 self.open(pool, HOST);
             } else {
                 self.collect(pool, cause, Purpose::Collect, nand);
+                self.prefetch_next_victim(pool);
             }
         }
         nand.owe(pool, self.geometry.pages_per_block - self.pools[pool].frontiers[HOST].next_page);
@@ -103,6 +107,15 @@ impl PageMapping {
                 self.map.prefetch(logical.index());
                 self.scratch.push(logical);
             }
+        }
+    }
+
+    /// Fetches which pages the next victim has, where it is known already; its map entries are fetched as it is collected.
+    fn prefetch_next_victim(&self, pool: usize) {
+        let Some(victim) = self.pools[pool].victims.likely_next() else { return };
+        let first = self.division.physical(victim, 0).index();
+        for page in (0..self.geometry.pages_per_block as usize).step_by(PAGES_PER_LINE) {
+            self.reverse.prefetch(first + page);
         }
     }
 
