@@ -17,14 +17,13 @@ from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.ssd import Activity, EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
+from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.places import places
 from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
 from slo_ctl.profile.identity import Surroundings, emulated_identity
-from slo_ctl.profile.session import now_text
-from slo_ctl.profile.store import Profile, ProfileStore, rows
+from slo_ctl.profile.store import Profile, ProfileStore, now_text, rows
 
 
 class Followed:

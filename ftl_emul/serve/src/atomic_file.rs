@@ -10,6 +10,8 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
+    // Opened first: where no descriptor is left, nothing is changed, and after the change none is needed.
+    let folder = path.parent().map(File::open).transpose()?;
     #[cfg(test)]
     crate::faults::reached();
     let written = write(&new, content);
@@ -22,17 +24,18 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         let _already_gone = fs::remove_file(&new);
         return written;
     }
-    match path.parent() {
-        Some(folder) => sync_folder(folder),
-        None => Ok(()),
-    }
+    folder.map_or(Ok(()), |folder| sync_names(&folder))
 }
 
 /// Puts on stable storage which files a folder has.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    sync_names(&File::open(folder)?)
+}
+
+fn sync_names(folder: &File) -> io::Result<()> {
     #[cfg(test)]
     crate::faults::sync_of_folder()?;
-    File::open(folder)?.sync_all()
+    folder.sync_all()
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
