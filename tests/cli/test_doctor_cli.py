@@ -51,7 +51,7 @@ def test_doctor_reports_what_is_missing(
     ]
 
 
-def test_what_is_missing_may_be_optional(
+def test_missing_requirement_may_be_optional(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = partial(_found, Finding(False, "not there", "get it"))

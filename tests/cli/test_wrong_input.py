@@ -263,7 +263,7 @@ def test_wrong_input_gives_an_error_and_a_hint(
 @pytest.mark.parametrize(
     "command", ["config check", "config show", "plan", "apply", "apply --undo", "apply --dry-run"]
 )
-def test_a_root_that_is_not_there_is_not_made(
+def test_missing_root_is_not_created(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert app.run([*command.split(), "--root", str(tmp_path / "nosuch")]) == 2
@@ -279,7 +279,7 @@ def test_an_empty_root_has_nothing_to_restore(tmp_path: Path, capsys: pytest.Cap
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_for_a_root_is_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_root_that_is_a_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert app.run(["device", "create", "ssd0", "--size", "64MiB", "--root", str(tmp_path / "file")]) == 2
     shown = capsys.readouterr().err
@@ -288,7 +288,7 @@ def test_a_file_for_a_root_is_no_device(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("option", ["--root", "--json"])
-def test_an_option_of_a_command_before_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_option_before_its_command_is_explained(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run([option, "status"]) == 2
     problem, hint = capsys.readouterr().err.splitlines()
     assert f"No such option: {option}" in problem

@@ -113,7 +113,7 @@ def changing(before: str, after: str) -> Result:
 
 
 @pytest.mark.parametrize("before", ["proportional", "proportional-strict", "min_waf"])
-def test_a_change_of_the_policy_to_static_brings_the_split_by_weight_within_the_budget(before: str) -> None:
+def test_ops_moves_to_the_split_by_weight_after_a_change_to_static(before: str) -> None:
     by_weight = changing("static", "static").of("ops_blocks")[0, 100]
     run = changing(before, "static")
     ops = run.of("ops_blocks")[0]
@@ -124,14 +124,14 @@ def test_a_change_of_the_policy_to_static_brings_the_split_by_weight_within_the_
 
 
 @pytest.mark.parametrize("after", ["proportional", "proportional-strict", "min_waf"])
-def test_a_change_of_the_policy_from_static_brings_the_split_of_the_other_one(after: str) -> None:
+def test_ops_moves_to_the_split_of_the_new_policy(after: str) -> None:
     run = changing("static", after)
     ops = run.of("ops_blocks")[0]
     assert ops[-1] < 0.9 * ops[110]
     assert check(run, names=["moves", "epochs", "restored"]) == []
 
 
-def test_of_a_p99_out_of_reach_status_says_what_limits_on_others_brought() -> None:
+def test_status_reports_the_lowest_p99_if_the_target_is_out_of_reach() -> None:
     vms = (
         SimulatedVm("a", 0, Load("uniform", queue_depth=4), (("p99_latency_us", 500.0),)),
         SimulatedVm("b", 1, Load("uniform", queue_depth=16)),

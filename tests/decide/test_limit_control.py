@@ -134,21 +134,21 @@ def p99_world(least_ms: float, target_ms: float, windows: int) -> tuple[LimitSta
     return state, rates
 
 
-def test_a_p99_is_reached_for_a_vm_that_asks_now_and_then() -> None:
+def test_p99_is_reached_for_a_vm_with_pauses() -> None:
     state, rates = p99_world(1.0, 10.0, 60)
     assert state.served == ("web",)
     assert 1.0 + 39.0 * rates[-1] / 900.0 < 10.2
     assert min(rates[20:]) > 100, "no further than it takes"
 
 
-def test_a_p99_that_stays_out_of_reach_costs_little_and_is_told() -> None:
+def test_unreachable_p99_costs_little_and_is_reported() -> None:
     state, rates = p99_world(20.0, 10.0, 2000)
     assert sum(rates) > 0.97 * 900 * 2000
     assert state.waits["web"].found.startswith("p99 at least 2")
     assert "ms with db limited to" in state.waits["web"].found
 
 
-def test_a_p99_that_nobody_can_do_more_for_is_given_up() -> None:
+def test_unreachable_p99_lifts_the_limits() -> None:
     state, _ = p99_world(12.0, 10.0, 60)
     assert not state.limits
     assert state.not_helped == ("web",)

@@ -144,7 +144,7 @@ def test_a_plan_that_grows_keeps_its_progress() -> None:
     assert done == sorted(set(done)), "it grows with every step"
 
 
-def test_a_plan_that_was_carried_out_is_not_counted_for_the_next() -> None:
+def test_progress_of_a_finished_plan_does_not_count_for_the_next() -> None:
     vms = vm("web", 20000), vm("db", 2000)
     state, _, (plan,) = next_moves(watched(1.0, *vms), sample(*vms))
     settled = sample(vm("web", 20000, OPS + plan.blocks), vm("db", 2000, OPS - plan.blocks))

@@ -162,7 +162,7 @@ def test_paths_too_long_for_sockets_are_refused(tmp_path: Path, capsys: pytest.C
     assert "too long for a socket" in capsys.readouterr().err
 
 
-def test_a_namespace_in_use_is_removed_only_by_force(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_namespace_in_use_is_removed_only_with_force(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.web]\nnamespaces = ["ssd0/vm1"]\n')
     assert device(root, "remove", "ssd0/vm1", "--yes") == 2
     assert "namespace ssd0/vm1 is used by VM web" in capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_a_namespace_in_use_is_removed_only_by_force(root: Path, capsys: pytest.
     assert device(root, "remove", "ssd0/vm2", "--yes") == 0
 
 
-def test_a_server_that_is_slow_is_not_called_unreachable(tmp_path: Path) -> None:
+def test_slow_server_is_not_reported_as_unreachable(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -193,7 +193,7 @@ def test_a_server_that_is_slow_is_not_called_unreachable(tmp_path: Path) -> None
     assert "has not answered for 0.01 s" in late.value.message
 
 
-def test_what_a_removed_namespace_had_is_free(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capacity_of_a_removed_namespace_is_free(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 2
     assert "no room for a namespace" in capsys.readouterr().err
     assert device(root, "remove", "ssd0/vm2", "--yes") == 0

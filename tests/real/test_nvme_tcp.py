@@ -127,7 +127,7 @@ def test_address_in_use_is_reported(root: Path) -> None:
         assert "--nvme-discovery PORT chooses another port" in done.stderr
 
 
-def test_the_port_of_discovery_leads_to_that_of_the_subsystem(root: Path) -> None:
+def test_discovery_port_refers_to_the_subsystem_port(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0", "--nvme-discovery", "0") as server:
         address, nqn = reached(server)

@@ -62,7 +62,7 @@ def test_a_p99_is_reached_by_limits_on_others() -> None:
 
 
 @pytest.mark.parametrize("policy", ["shared", "static"])
-def test_a_minimum_that_a_policy_has_no_lever_for(policy: str) -> None:
+def test_minimum_without_a_lever_is_reported(policy: str) -> None:
     run = replay("name=a,workload=uniform,qd=1,min=1500", "name=b,workload=uniform,qd=8", compare=policy)
     judged = run[policy].vms[0].judged()
     assert judged.verdict is Verdict.INSUFFICIENT
@@ -71,6 +71,6 @@ def test_a_minimum_that_a_policy_has_no_lever_for(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["shared", "proportional"])
-def test_who_asks_for_less_than_its_minimum_misses_nothing(policy: str) -> None:
+def test_vm_that_asks_for_less_than_its_minimum_is_ok(policy: str) -> None:
     run = replay(f"{LIGHT},min=300", "name=b,workload=uniform,qd=8", compare="shared")[policy]
     assert run.vms[0].judged().verdict is Verdict.OK

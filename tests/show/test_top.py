@@ -134,7 +134,7 @@ def curve_width(app: TopApp) -> int:
     return max((len(line) for line in lines if line.startswith("IOPS ")), default=0)
 
 
-def test_the_curve_fits_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_curve_fits_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon(host_status(vms=VMS[:1]))
 
     async def go() -> None:

@@ -202,7 +202,7 @@ def test_the_format_is_versioned(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
+def test_write_of_another_process_is_seen(tmp_path: Path) -> None:
     first, second = SloStore(tmp_path / "p.json"), SloStore(tmp_path / "p.json")
     assert first.read() == {}
     second.change(["web"], SloUpdate({"weight": 1.0}))
@@ -213,7 +213,7 @@ def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
     assert first.read() == second.read() == {}
 
 
-def test_a_change_that_the_check_refuses_or_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+def test_refused_change_and_dry_run_write_nothing(tmp_path: Path) -> None:
     store = SloStore(tmp_path / "p.json")
 
     def refuse(before: StoredSlos, after: StoredSlos) -> None:

@@ -171,7 +171,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn a_request_waits_for_the_others_of_its_room() {
+    fn request_waits_for_memory_held_by_its_own_export() {
         let room = Room::new(&Arc::default(), 2 * MIB);
         let most: Vec<Taken> = std::iter::from_fn(|| room.try_take(MIB, Some(1))).collect();
         assert_eq!(most.len(), 2 + POOL_BYTES / 2 / MIB);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_leaves_everybody_a_part() {
+    fn every_namespace_keeps_a_part_of_the_pool() {
         let pool = Arc::default();
         let mut held = Vec::new();
         for namespace in 1..=200 {
