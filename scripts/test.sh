@@ -2,8 +2,9 @@
 # cargo test, then pytest: in several processes, or in one with the arguments that are given.
 #   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
 #   scripts/test.sh --compile                          compiles what cargo test runs
-# pytest comes last so that its closing line ends the output. Most tests wait for devices and daemons more than they compute,
-# so that there are more processes than CPUs; two of them begin with the tests that boot a guest (tests/conftest.py).
+# pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others: two processes
+# have a guest each, which keeps a CPU busy and must not wait for one. Most of the others wait for devices and daemons more
+# than they compute, so that there are more processes than CPUs (tests/conftest.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
@@ -39,7 +40,20 @@ awk '/^test result:/ { runs++; passed += $4; failed += $6; ignored += $8 }
      END { printf "cargo test: %d passed, %d failed, %d ignored in %d runs, %d s\n\n", passed, failed, ignored, runs, seconds }' \
     seconds="$SECONDS" build/cargo-test.log
 
-if [ $# = 0 ]; then
-    set -- --dist loadgroup --no-loadscope-reorder --numprocesses $(($(nproc) * 2 + 2))
+pytest() {
+    .venv/bin/python -m pytest -q "$@"
+}
+
+if [ $# != 0 ]; then
+    pytest ${quick:+-m 'not guest'} "$@"
+    exit
 fi
-.venv/bin/python -m pytest -q ${quick:+-m 'not guest'} "$@"
+status=0
+parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
+rm -f build/test-durations.txt
+if [ -z "$quick" ]; then
+    pytest -m guest "${parallel[@]}" 2 || status=$?
+    [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
+fi
+pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+exit "$status"

@@ -17,8 +17,6 @@ _IN_FILES = ("real/guest", "real", "packaging")
 """Folders whose tests share servers, VMs and packages of their file."""
 _GROUP = re.compile(r"^(GROUP|GUEST) = \"?(.*?)\"?$", re.MULTILINE)
 _GUEST = "guest "
-_GUESTS_MAX = 2
-"""Guests that run at the same time: each keeps a CPU busy."""
 _RECORDED = _HERE / "durations.txt"
 _MEASURED = _HERE.parent / "build" / "test-durations.txt"
 """Written by each complete run; a copy of it replaces `_RECORDED` when the order is no longer good."""
@@ -33,23 +31,12 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """Gives a process whole groups of tests, one after the other, for `--dist loadgroup`.
 
     In `_IN_FILES` a file is a group. Files that share something of the machine say the same `GROUP = "..."`,
-    those that share a guest the same `GUEST`. Any other test is a group of its own. At most `_GUESTS_MAX`
-    processes have a guest.
+    those that share a guest the same `GUEST`. Any other test is a group of its own.
     """
 
     # Not by marks, which pytest-xdist 3.8 does not see under pytest 9.2.
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
-
-    def _assign_work_unit(self, node: Any) -> None:
-        """The first group that the process may have; it ends where only guests are left, for others."""
-        boots = node in list(self.assigned_work)[:_GUESTS_MAX]
-        for group in self.workqueue:
-            if boots or not group.startswith(_GUEST):
-                self.workqueue.move_to_end(group, last=False)
-                super()._assign_work_unit(node)
-                return
-        node.shutdown()
 
 
 def group_of(nodeid: str) -> str:
@@ -103,9 +90,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """After a run of all processes, how long each group took."""
+    """After a run of all processes, add how long each group took."""
     if session.config.getvalue("dist") != "loadgroup" or not _MEASURED.parent.is_dir():
         return
     longest = sorted(_took_s.items(), key=lambda each: -each[1])
     lines = [f"{took_s:.0f} {group}\n" for group, took_s in longest if took_s >= _LEAST_RECORDED_S]
-    _MEASURED.write_text("".join(lines), encoding="utf-8")
+    with _MEASURED.open("a", encoding="utf-8") as file:
+        file.writelines(lines)

@@ -18,7 +18,7 @@ SIZE = 2 * GIB
 TOTAL_BYTES = {"read": 256 * MIB, "write": 256 * MIB, "discard": 8 * GIB, "zeroes": GIB}
 SMALL_BYTES = {"read": 64 << 10, "write": 64 << 10, "discard": 4 * MIB, "zeroes": 256 << 10}
 MOST_RATIO = 3.0
-LEAST_WAIT_S = 0.010
+LEAST_WAIT_S = 0.2
 """A shorter wait is that for a CPU of a busy machine, whatever is asked for."""
 LEAST_RATE = 0.1
 """Of the requests each second next to small ones, which another moment of a busy machine may halve and more;

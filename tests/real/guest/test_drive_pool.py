@@ -138,7 +138,7 @@ def _in_turn(iops: dict[str, float]) -> bool:
 
 def _tells_of_shares(rows: dict[str, dict[str, Any]]) -> bool:
     db, web = rows["db"], rows["web"]
-    output = "of the drive's IOPS, target 75.0 %" in web["reason"] and web["verdict"] == "ok"
+    output = "of the drive's IOPS, target 75.0%" in web["reason"] and web["verdict"] == "ok"
     return output and "IOPS for web" in db["reason"]
 
 

@@ -102,7 +102,7 @@ def test_unit_serves_an_emulated_ssd(guest: Guest) -> None:
         timeout_s=_TIMEOUT_S,
     )
     guest.run(fio.format("--verify_only=1"), timeout_s=_TIMEOUT_S)
-    assert "ssd0: EMULATED SSD" in guest.run("slo-ctl status", timeout_s=_TIMEOUT_S).stdout
+    assert "EMULATED SSD, isolated OPS" in guest.run("slo-ctl status", timeout_s=_TIMEOUT_S).stdout
     guest.run("systemctl stop slo-ctl-ftl@ssd0", timeout_s=_TIMEOUT_S)
     assert guest.run("systemctl show slo-ctl-ftl@ssd0 -P Result").stdout == "success\n"
 
