@@ -108,7 +108,7 @@ def test_outputs_are_checked_before_the_run(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "there is no VM"),
+        ((), "no VM to run"),
         (("--vm", VM + ",weight=-1"), "weight is given twice"),
         (("--vm", "name=db,workload=uniform,weight=-1"), "--vm db: weight=-1"),
         (("--vm", "name=db,workload=uniform,weight=nan"), "--vm db: weight=nan"),
@@ -151,7 +151,7 @@ def test_demo_compares_policies_on_three_vms(
     assert scenario.policies[-1] == "proportional"
     assert "emulated SSD" in shown.err
     assert "synthetic" in shown.err
-    assert "belonged to another VM" in shown.out
+    assert "belonged to a VM other than" in shown.out
     assert (tmp_path / "slo-ctl-demo.html").exists()
 
 

@@ -106,7 +106,7 @@ def test_vm_set_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> N
         (("set", "web", "min=200,max=100", "--dry-run"), "min_iops=200 is more than max_iops=100", "lower"),
         (("set", "wbe", "weight=1"), "there is no VM wbe", "did you mean web?"),
         (("show", "wbe"), "there is no VM wbe", "did you mean web?"),
-        (("unset", "web"), "VM web has no SLO set with `vm set`", "vm show web"),
+        (("unset", "web"), "nothing was set for VM web with `vm set`", "vm show web"),
         (("unset", "web", "wieght"), "wieght is not a field", "did you mean weight?"),
         (("unset", "web", ","), "nothing is not a field", "known"),
         (("set", "web", "weight=1", "--metadata"), "libvirt is not configured", "--connect"),

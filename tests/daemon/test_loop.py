@@ -120,7 +120,7 @@ def test_missing_vm_is_unknown_vm(tmp_path: Path) -> None:
         with pytest.raises(RefusalError, match="no VM wed") as error:
             daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}))
         assert "web" in error.value.hint
-        with pytest.raises(RefusalError, match="no SLO set with `vm set`"):
+        with pytest.raises(RefusalError, match="nothing was set for VM wed with `vm set`"):
             daemon.controller.change_slos(["wed"], UNSET)
         assert daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}), force=True)[0].notes
         assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}

@@ -233,7 +233,7 @@ def test_hanging_server_is_not_queried_for_a_while(server: FakeServer) -> None:
             return self.now_s
 
     served._clock = Slow()
-    with pytest.raises(ObserveGone, match="does not answer"):
+    with pytest.raises(ObserveGone, match="has not answered"):
         served.sample(ON)
     clock.now_s = served._clock.now_s
     served._clock = clock

@@ -168,6 +168,7 @@ def test_restarted_server_is_used_again(rig: Rig) -> None:
     wanted = [weight("a", 3.5)]
     rig.keeper.apply(wanted)
     rig.server.stop()
+    time.sleep(HOLDS_S)
     (outcome,) = rig.keeper.apply(wanted, verify_all=True)
     assert outcome.state is OutcomeState.UNAPPLIED
     assert "d is not being served" in outcome.reason

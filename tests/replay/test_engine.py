@@ -235,7 +235,7 @@ def test_several_processes_come_to_the_same() -> None:
 def test_interruption_of_several_processes_leaves_what_was_measured() -> None:
     result = replay(jobs=2, progress=InterruptedAt(0.5), compare="shared", duration="5000x", window="all")
     assert not result.complete
-    assert result.notes == ["interrupted: what is missing was not run"]
+    assert result.notes == ["interrupted: missing parts were not run"]
     assert 0 < len(result.runs) <= 2
     assert all(not run.complete and run.host_page_writes for run in result.runs)
 
