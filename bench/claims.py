@@ -190,7 +190,7 @@ CLAIMS = (
         f"{_PYTHON} bench/allocation.py --seeds 3",
     ),
     Claim(
-        "core at 64 GiB: about 0.6 of the memory limit without timing, 2 M page writes per CPU-second with it",
+        "core at 64 GiB: about 0.6 of the memory limit untimed, 2 M page writes per CPU-second timed",
         "bench/README.md",
         f"{_PYTHON} bench/run.py",
     ),
