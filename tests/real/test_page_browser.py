@@ -136,6 +136,21 @@ def test_charts_follow_the_keyboard(page: Page) -> None:
     until(page, f"{shown} >= {whole}")
 
 
+def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
+    # The page's own polling cannot come between: all of it is one task of the browser.
+    assert page.evaluate("""async () => {
+        const specs = [{ title: "X", fields: ["x"], names: ["x"], text: String }];
+        const shown = async (times) => {
+            const points = times.map((at) => ({ at, x: 1 }));
+            drawCharts(document.getElementById("charts"), "one point", { bucket_s: 10 }, points, specs);
+            await null;
+            const { min, max } = drawn[0].plot.scales.x;
+            return [min, max];
+        };
+        return [await shown([1000]), await shown([1000, 1010, 1020]), await shown([1000, 1010, 1020, 1030])];
+    }""") == [[940, 1060], [1000, 1020], [1000, 1030]]
+
+
 def test_another_interval_is_asked_for(page: Page) -> None:
     with page.expect_response(re.compile(r"history\.json\?minutes=360&vm=")) as reply:
         page.get_by_label("Show the last").select_option("360")

@@ -7,6 +7,7 @@ const AXIS_WIDTH = 62;
 const MOST_APART = 2.5; // of buckets; points further apart are not joined
 const SECONDS_BELOW_S = 600; // a shorter interval has seconds at its axis
 const DAY_S = 86400;
+const LONE_POINT_S = 60; // shown around the only point
 
 let drawn = []; // { plot, spec, reading }
 let drawnFor = "";
@@ -58,7 +59,10 @@ function optionsOf(spec, width, reading) {
     height: CHART_HEIGHT,
     legend: { show: false },
     cursor: { sync: { key: "history" }, y: false, points: { size: 7 }, drag: { x: true, y: false } },
-    scales: { y: { range: (plot, least, most) => [0, most > 0 ? 1.05 * most : 1] } },
+    scales: {
+      x: { range: (plot, first, last) => (plot.data[0].length > 1 ? [first, last] : [first - LONE_POINT_S, first + LONE_POINT_S]) },
+      y: { range: (plot, least, most) => [0, most > 0 ? 1.05 * most : 1] },
+    },
     axes: [
       { ...axis, size: 32, space: 60, values: timeTexts },
       { ...axis, size: AXIS_WIDTH, space: 32, values: (plot, values) => values.map(spec.text) },
@@ -121,8 +125,9 @@ function drawCharts(parent, key, history, points, specs) {
     specs.forEach((spec, index) => makeChart(parent, spec, data[index]));
   } else {
     const { min, max } = drawn[0].plot.scales.x;
-    const [first, last] = [drawn[0].plot.data[0][0], drawn[0].plot.data[0].at(-1)];
-    drawn.forEach(({ plot }, index) => plot.setData(data[index], min === first && max === last));
+    const times = drawn[0].plot.data[0];
+    const isWhole = times.length < 2 || (min === times[0] && max === times.at(-1));
+    drawn.forEach(({ plot }, index) => plot.setData(data[index], isWhole));
   }
   drawn.forEach(({ plot, spec, picture, reading }) => {
     mark(picture, "aria-label", summaryOf(spec, plot.data));
