@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 UNKNOWN = "\u2013"
 _BYTE_UNITS = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -84,7 +87,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def sum_known(values: Iterable[float | None]) -> float | None:
+def sum_known(values: Iterable[Number | None]) -> Number | None:
     """The sum of those that are known; unknown where none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

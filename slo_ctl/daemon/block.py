@@ -10,17 +10,18 @@ from pathlib import Path
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, total_iops
+from slo_ctl.daemon.device_view import Capacity, DeviceView, total_iops
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, together
 from slo_ctl.decide.entitlement import BUSY_FROM, shares_of
 from slo_ctl.decide.levers import Wanted
+from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, Stream
-from slo_ctl.observe.block import BlockDevice, StreamWindow
+from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, Stream, StreamWindow
+from slo_ctl.observe.block import BlockDevice
 
 # One real block device of the host: the I/O of its VMs, and their entitlements.
 
@@ -198,14 +199,20 @@ class ManagedBlock:
         views = {}
         for vm in slos:
             wants_more, guessed = pool.wants_more(vm)
-            views[vm] = VmView(
-                windows=(windows[vm],) if vm in windows else (),
+            window = windows.get(vm) or StreamWindow(vm, 0.0)
+            drive_iops = pool.iops_of(vm) if pool.is_on_several(vm) else None
+            views[vm] = Delivered(
+                window,
+                asked=bool(window.iops),
                 disks=disks.get(vm, ()),
                 wants_more=wants_more,
                 guessed=guessed,
+                share=shared.share(window.iops if drive_iops is None else drive_iops),
+                of_drive=shared.of_drive and shared.total_iops is not None,
+                share_tolerance=SHARE_TOLERANCE,
                 target_share=shared.shares.get(vm),
                 target_iops=shared.target_iops(vm),
-                drive_iops=pool.iops_of(vm) if pool.is_on_several(vm) else None,
+                drive_iops=drive_iops,
                 no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
                 maximum_slack_iops=wanted.maximum_slack.get((vm, self.name)),
                 remark=pool.guard.remark(vm),
@@ -217,10 +224,8 @@ class ManagedBlock:
             policy="",
             window_s=self._window_s,
             iops=total_iops(self.windows.values()),
-            drive_iops=shared.total_iops if shared.of_drive else None,
             capacity_iops=pool.capacity.iops,
             sum_min_iops=sum(slo.min_iops or 0.0 for slo in pool.slos.values()),
-            share_tolerance=SHARE_TOLERANCE,
             waf=nvme.waf,
             placement=nvme.placement,
             reasons=(*pool.guard.reasons(slos), *(ops.reasons if ops is not None else ())),
@@ -242,6 +247,10 @@ class Shared:
     total_iops: float | None
     of_drive: bool
     """Whether it is a whole drive; else one block device."""
+
+    def share(self, iops: float | None) -> float | None:
+        """The part of the total that these are."""
+        return iops / self.total_iops if iops is not None and self.total_iops else None
 
     def target_iops(self, vm: str) -> float | None:
         """Its present share."""

@@ -12,10 +12,10 @@ from slo_ctl.base.numbers import sum_known
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.gc_model import gc_time_us
+from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceStatus, FlashTiming
-from slo_ctl.observe.block import StreamWindow
+from slo_ctl.model import DeviceStatus, FlashTiming, StreamWindow
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 
@@ -149,48 +149,16 @@ def configured(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...
 
 
 @dataclass(frozen=True, slots=True)
-class VmView:
-    """One VM on one device."""
-
-    windows: tuple[StreamWindow, ...]
-    """One for each of its streams there; none where nothing is known at the moment."""
-    disks: tuple[str, ...] = ()
-    wants_more: bool = True
-    busy: bool | None = None
-    """Whether it had requests outstanding nearly all the time; None: as `wants_more`."""
-    share: float | None = None
-    """Share of what the device delivers, in the unit of shares; None: of the IOPS."""
-    settling: str = ""
-    """Why shares are not yet judged; empty when they are."""
-    guessed: bool = False
-    """Whether `wants_more` is a guess from how busy the device was."""
-    target_share: float | None = None
-    target_iops: float | None = None
-    drive_iops: float | None = None
-    """IOPS on all namespaces of the drive, of a VM that uses several; minimum and share refer to these."""
-    no_mechanism: str = ""
-    """Why nothing there can keep the SLO."""
-    maximum_slack_iops: float | None = None
-    """How far below its maximum what enforces it may keep the VM; None: nothing is known to enforce one."""
-    remark: str = ""
-    """Further measures for it, such as throttling others."""
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceView(DeviceStatus):
-    """One device: its status, and further data for verdicts and counters."""
+    """One device: its status, what each VM got from it, and further counters."""
 
-    drive_iops: float | None = None
-    """IOPS of its whole drive, where shares are of that; None: they are of the device."""
-    share_tolerance: float = 0.10
-    """Part of a target share that may be missed there."""
     moved_s: float | None = None
     """Die time that moves of OPS have taken since the device was served; None: there are none."""
     time_scale: float = 1.0
     """Real seconds for each second of the rates."""
     moved_blocks: int | None = None
     """OPS blocks that have changed hands since the device was served; None: not known."""
-    vms: dict[str, VmView] = field(default_factory=dict)
+    vms: dict[str, Delivered] = field(default_factory=dict)
 
     def status(self, window_s: float) -> DeviceStatus:
         """The part that everybody reads."""

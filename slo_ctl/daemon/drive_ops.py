@@ -16,10 +16,10 @@ from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.daemon.nvme import NvmeSeen, OpsRequest
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import Policy, make_policy, most_moves_of
-from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, TimingModel, VmSample
+from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, StreamWindow, TimingModel, VmSample
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
 from slo_ctl.model.sample import waf_of
-from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
+from slo_ctl.observe.block import Sliding
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -120,7 +120,9 @@ class DriveOpsControl:
         victim_pages = did.victims * last.pages_per_block
         return replace(
             window,
-            totals=_totals(window.totals, now),
+            totals=replace(
+                window.totals, host_page_writes=now.host_page_writes, gc_page_writes=now.gc_page_writes
+            ),
             host_page_writes=did.host_page_writes,
             gc_page_writes=did.gc_page_writes,
             u=did.victim_valid_pages / victim_pages if victim_pages else None,
@@ -182,7 +184,3 @@ def _sample(
     # Of a timing model that is `none` only the size of a block counts.
     timing = FlashTiming(now.pages_per_block, 0.0, 0.0, 0.0, 0.0, model=TimingModel.NONE)
     return DeviceSample(timing=timing, vms=tuple(vms), spare_blocks=now.spare_blocks)
-
-
-def _totals(totals: StreamTotals, now: NamespaceOps) -> StreamTotals:
-    return replace(totals, host_page_writes=now.host_page_writes, gc_page_writes=now.gc_page_writes)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config
-from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
 from slo_ctl.decide.slo_sources import METADATA, VM_SET, resolve
 from slo_ctl.host.libvirt import fields_of
-from slo_ctl.model import Slo, Vm
+from slo_ctl.model import IoCounters, Slo, Vm
 from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloEntry, SloFields, SloGroup
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.slo_store import SloStore, StoredSlos
@@ -159,14 +159,14 @@ class Groups:
         """Take an epoch into account: what the VMs of groups did in it. `now_s` is monotonic time."""
         members = {vm for _, slos in self._last.values() for vm in slos}
         views = [(vm, device, device.vms[vm]) for device in devices for vm in device.vms if vm in members]
-        counted = {(vm, device.name): (now_s, *_counts(view)) for vm, device, view in views}
+        counted = {(vm, device.name): (now_s, *_counts(got.window.totals)) for vm, device, got in views}
         rates: dict[str, list[Rates]] = defaultdict(list)
-        for vm, device, view in views:
+        for vm, device, got in views:
             key = vm, device.name
             if key in self._counted and counted[key][0] > self._counted[key][0]:
                 scale = device.time_scale / (counted[key][0] - self._counted[key][0])
                 _, requests, length_bytes = map(_increase, counted[key], self._counted[key])
-                rates[vm].append(Rates(requests * scale, length_bytes * scale, view.wants_more))
+                rates[vm].append(Rates(requests * scale, length_bytes * scale, got.wants_more))
         self._counted = counted
         for vm in [vm for vm in self._did if vm not in members]:
             del self._did[vm]
@@ -174,12 +174,8 @@ class Groups:
             self._did[vm].append(_together(each))
 
 
-def _counts(view: VmView) -> tuple[int, int]:
-    totals = [window.totals for window in view.windows]
-    return (
-        sum((each.reads or 0) + (each.writes or 0) for each in totals),
-        sum((each.read_bytes or 0) + (each.written_bytes or 0) for each in totals),
-    )
+def _counts(totals: IoCounters) -> tuple[int, int]:
+    return (totals.reads or 0) + (totals.writes or 0), (totals.read_bytes or 0) + (totals.written_bytes or 0)
 
 
 def _increase(now: float, before: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_iops, total_iops
+from slo_ctl.daemon.device_view import Capacity, DeviceView, estimated_iops, total_iops
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
@@ -32,6 +32,7 @@ from slo_ctl.decide.scheduler import (
     tenant_setting,
     why_not_kept,
 )
+from slo_ctl.decide.verdict import Delivered
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import RunPlaces
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
@@ -45,10 +46,11 @@ from slo_ctl.model import (
     Setting,
     ShareBy,
     Slo,
+    StreamWindow,
     Tenant,
     TimingModel,
 )
-from slo_ctl.observe.block import StreamWindow
+from slo_ctl.observe.block import joined
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
 
 _CATCHES_UP_WINDOWS = 4.0
@@ -394,7 +396,7 @@ class EmulatedDevice:
             time_scale=self._served.time_scale or 1.0,
             moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
             moved_blocks=self._served.moves.get("moved_blocks") if self._served.moves else None,
-            vms={vm: self._vm_view(occupants, *due, amount, slos) for vm, occupants in by_vm.items()},
+            vms={vm: self._delivered(occupants, *due, amount, slos) for vm, occupants in by_vm.items()},
         )
 
     def _estimated_iops(self) -> float | None:
@@ -462,28 +464,36 @@ class EmulatedDevice:
             max(each.window_s for each in known),
         )
 
-    def _vm_view(
+    def _delivered(
         self,
         occupants: list[Occupant],
         due_share: Mapping[str, float],
         due_iops: Mapping[str, float],
         total: float,
         slos: list[Slo],
-    ) -> VmView:
+    ) -> Delivered:
         """`total` is what all VMs got, `slos` are those of all."""
         keys = [occupant.key for occupant in occupants]
         due = [key for key in keys if key in due_share]
-        windows = tuple(self.windows[key] for key in keys if key in self.windows)
-        got = sum(window.amount(self.share_by) for window in windows)
+        windows = [self.windows[key] for key in keys if key in self.windows]
+        window = joined(windows) if windows else StreamWindow(occupants[0].vm, 0.0)
+        wants_more = self.timed and any(self.wants_more(key) for key in keys)
+        if self.timed and total:
+            share: float | None = window.amount(self.share_by) / total
+        else:
+            iops = total_iops(self.windows.values())
+            share = window.iops / iops if window.iops is not None and iops else None
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
         levers = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
         remarks += [each for each in dict.fromkeys(levers) if each]
-        return VmView(
-            windows=windows,
+        return Delivered(
+            window,
+            asked=bool(window.iops) or wants_more,
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
-            wants_more=self.timed and any(self.wants_more(key) for key in keys),
-            busy=self.timed and any(window.backlog_share >= BUSY_FROM for window in windows),
-            share=got / total if self.timed and total else None,
+            wants_more=wants_more,
+            busy=self.timed and bool(windows) and window.backlog_share >= BUSY_FROM,
+            share=share,
+            unit=self.share_by if self.timed else "IOPS",
             target_share=sum(due_share[key] for key in due) if due else None,
             target_iops=sum(due_iops[key] for key in due) if due else None,
             no_mechanism=self._no_mechanism(occupants, slos),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slo_ctl.base.numbers import sum_known
-from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
@@ -20,15 +20,14 @@ from slo_ctl.model import (
     Outcome,
     OutcomeState,
     Slo,
+    StreamWindow,
     Verdict,
     Vm,
     VmState,
     VmStatus,
 )
 from slo_ctl.model.decision import FTL_LEVERS
-from slo_ctl.model.sample import waf_of
 from slo_ctl.model.slo import ResolvedSlo, SloGroup
-from slo_ctl.observe.block import StreamWindow
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 
 _HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
@@ -94,8 +93,7 @@ def _row(
     backend: str | None,
     in_group: Slo | None,
 ) -> VmStatus:
-    view = device.vms[vm.name]
-    got = _delivered(view, device)
+    got = device.vms[vm.name]
     mine = tuple(outcome for outcome in unapplied if _concerns(outcome, device))
     if device.problem:
         judgement = Judgement(Verdict.NO_MECHANISM, device.problem)
@@ -104,41 +102,35 @@ def _row(
             got,
             # The minimum of a group is kept by all of its VMs together.
             replace(in_group, min_iops=resolved.slo.min_iops) if in_group else resolved.slo,
-            view.target_share,
             unapplied=mine,
-            no_mechanism=view.no_mechanism,
-            maximum_slack_iops=view.maximum_slack_iops,
-            tolerance=device.share_tolerance,
-            remark=view.remark,
-            settling=view.settling,
             maximum=f"part of the maximum of group {resolved.group_name}," if in_group else "maximum of",
         )
     if judgement.verdict is Verdict.IDLE and not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
-    sums = _sums(view.windows)
+    window = got.window
     return VmStatus(
         vm=vm.name,
         device=device.name,
-        disks=view.disks,
+        disks=got.disks,
         slo=in_group or resolved.slo,
         slo_source=_source(resolved),
         state=_state(vm),
         backend=backend or device.backend,
         verdict=judgement.verdict,
         reason=judgement.reason,
-        target_iops=view.target_iops,
-        target_share=view.target_share,
+        target_iops=got.target_iops,
+        target_share=got.target_share,
         share=got.share,
-        iops=got.iops,
-        bandwidth_bytes_s=got.bandwidth_bytes_s,
-        p99_read_us=got.p99_read_us,
-        p99_write_us=got.p99_write_us,
-        throttle_wait_us=sums.throttle_wait_us,
-        ops_blocks=sums.ops_blocks,
-        ops_bytes=sums.ops_bytes,
-        ops_share=sums.ops_share,
-        u=sums.u,
-        waf=sums.waf,
+        iops=window.iops,
+        bandwidth_bytes_s=window.bandwidth_bytes_s,
+        p99_read_us=window.p99_read_us,
+        p99_write_us=window.p99_write_us,
+        throttle_wait_us=window.throttle_wait_us,
+        ops_blocks=window.ops_blocks,
+        ops_bytes=window.ops_bytes,
+        ops_share=window.ops_share,
+        u=window.u,
+        waf=window.waf,
         unapplied=mine,
         group=resolved.group_name or "",
     )
@@ -163,14 +155,18 @@ def _group(
     mine = [row for row in rows if row.vm in vms and row.device]
     views = [device.vms[vm] for device in devices for vm in vms if vm in device.vms]
     bounds = Slo(**group.fields)
-    got = Delivered(
-        asked=any(row.verdict is not Verdict.IDLE for row in mine),
-        wants_more=any(view.wants_more if view.busy is None else view.busy for view in views),
-        guessed=all(view.guessed for view in views),
+    window = StreamWindow(
+        *(group.name, 0.0),
         iops=sum_known(row.iops for row in mine),
         bandwidth_bytes_s=sum_known(row.bandwidth_bytes_s for row in mine),
     )
-    judgement = judge(got, bounds, None)
+    got = Delivered(
+        window,
+        asked=any(row.verdict is not Verdict.IDLE for row in mine),
+        wants_more=any(view.wants_more if view.busy is None else view.busy for view in views),
+        guessed=all(view.guessed for view in views),
+    )
+    judgement = judge(got, bounds)
     if not mine:
         what = "is on a managed device" if vms else "is on this host"
         judgement = Judgement(Verdict.IDLE, f"no VM of the group {what}")
@@ -182,8 +178,8 @@ def _group(
         min_iops=bounds.min_iops,
         max_iops=bounds.max_iops,
         max_bandwidth_bytes_s=bounds.max_bandwidth_bytes_s,
-        iops=got.iops,
-        bandwidth_bytes_s=got.bandwidth_bytes_s,
+        iops=window.iops,
+        bandwidth_bytes_s=window.bandwidth_bytes_s,
     )
 
 
@@ -194,79 +190,12 @@ def _concerns(outcome: Outcome, device: DeviceView) -> bool:
     return device.kind == "block"
 
 
-def _delivered(view: VmView, device: DeviceView) -> Delivered:
-    iops = sum_known(window.iops for window in view.windows)
-    everywhere = iops if view.drive_iops is None else view.drive_iops
-    of_iops = device.iops if device.drive_iops is None else device.drive_iops
-    return Delivered(
-        asked=bool(iops) or (view.wants_more and device.kind == "emulated"),
-        wants_more=view.wants_more,
-        busy=view.busy,
-        guessed=view.guessed,
-        unit=device.share_by or "IOPS",
-        iops=iops,
-        drive_iops=view.drive_iops,
-        share=_share(view, everywhere, of_iops),
-        of_drive=device.drive_iops is not None,
-        bandwidth_bytes_s=sum_known(window.bandwidth_bytes_s for window in view.windows),
-        p99_read_us=_most(window.p99_read_us for window in view.windows),
-        p99_write_us=_most(window.p99_write_us for window in view.windows),
-    )
-
-
-def _share(view: VmView, iops: float | None, of_iops: float | None) -> float | None:
-    if view.share is not None:
-        return view.share
-    return iops / of_iops if iops is not None and of_iops else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    throttle_wait_us: float | None
-    ops_blocks: int | None
-    ops_bytes: int | None
-    ops_share: float | None
-    u: float | None
-    waf: float | None
-
-
-def _sums(windows: Sequence[StreamWindow]) -> _Sums:
-    """Several streams of one VM as one."""
-    if len(windows) == 1:
-        (only,) = windows
-        share = only.ops_bytes / only.size_bytes if only.ops_bytes is not None and only.size_bytes else None
-        return _Sums(only.throttle_wait_us, only.ops_blocks, only.ops_bytes, share, only.u, only.waf)
-    ops_blocks = [w.ops_blocks for w in windows if w.ops_blocks is not None]
-    ops_bytes = [w.ops_bytes for w in windows if w.ops_bytes is not None]
-    size_bytes = sum(w.size_bytes or 0 for w in windows)
-    host = sum(w.host_page_writes or 0 for w in windows)
-    gc = sum(w.gc_page_writes or 0 for w in windows)
-    return _Sums(
-        throttle_wait_us=_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),
-        ops_blocks=sum(ops_blocks) if ops_blocks else None,
-        ops_bytes=sum(ops_bytes) if ops_bytes else None,
-        ops_share=sum(ops_bytes) / size_bytes if ops_bytes and size_bytes else None,
-        u=_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
-        waf=waf_of(host, gc),
-    )
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
-    known = [(value, weight) for value, weight in values if value is not None]
-    weights = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / weights if weights else None
-
-
 def _nowhere(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome]) -> VmStatus:
     """A VM that uses no managed device."""
     if not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     elif unapplied:
-        judgement = judge(Delivered(asked=False), resolved.slo, None, unapplied=unapplied)
+        judgement = judge(Delivered(), resolved.slo, unapplied=unapplied)
     elif _source(resolved) == DEFAULT:
         judgement = Judgement(Verdict.OK, "no SLO is set, and it uses no managed device")
     else:
@@ -402,9 +331,7 @@ class Tally:
             settings=self._settings.copy(),
             hooks=hooks,
             vms={
-                (vm, device.name): tuple(window.totals for window in view.windows)
-                for device in devices
-                for vm, view in device.vms.items()
+                (vm, device.name): got.window.totals for device in devices for vm, got in device.vms.items()
             },
             moved_s={device.name: device.moved_s for device in devices if device.moved_s is not None},
             moved_blocks={

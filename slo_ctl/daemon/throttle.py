@@ -8,7 +8,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import total_iops
 from slo_ctl.decide.entitlement import BUSY_FROM
@@ -16,8 +15,8 @@ from slo_ctl.decide.levers import Throttle
 from slo_ctl.decide.limit_control import limits_text
 from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, Slo, Stream
-from slo_ctl.observe.block import BlockDevice, StreamWindow
+from slo_ctl.model import DeviceNumber, Slo, Stream, StreamWindow
+from slo_ctl.observe.block import BlockDevice, joined
 
 _SEEN_FROM = 0.5
 """Waits for each request: with fewer the VM's requests are asynchronous, and no thread waits for them."""
@@ -209,20 +208,9 @@ class Throttler:
 
 
 def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:
-    """Activity of each VM on several devices: sums, over the longest window."""
+    """Activity of each VM on several devices."""
     of_vm: dict[str, list[StreamWindow]] = defaultdict(list)
     for windows in devices:
         for vm, window in windows.items():
             of_vm[vm].append(window)
-    return {vm: windows[0] if len(windows) == 1 else _sum(windows) for vm, windows in of_vm.items()}
-
-
-def _sum(windows: Sequence[StreamWindow]) -> StreamWindow:
-    return StreamWindow(
-        vm=windows[0].vm,
-        window_s=max(window.window_s for window in windows),
-        iops=sum_known(window.iops for window in windows),
-        read_iops=sum_known(window.read_iops for window in windows),
-        write_iops=sum_known(window.write_iops for window in windows),
-        bandwidth_bytes_s=sum_known(window.bandwidth_bytes_s for window in windows),
-    )
+    return {vm: joined(windows) for vm, windows in of_vm.items()}

@@ -153,12 +153,9 @@ _V2_FIELDS = {
     "wbytes": "written_bytes",
     "rios": "reads",
     "wios": "writes",
-    "dbytes": "discarded_bytes",
-    "dios": "discards",
-    "cost.usage": "cost_usage_us",
 }
-_V1_BYTES = {"Read": "read_bytes", "Write": "written_bytes", "Discard": "discarded_bytes"}
-_V1_REQUESTS = {"Read": "reads", "Write": "writes", "Discard": "discards"}
+_V1_BYTES = {"Read": "read_bytes", "Write": "written_bytes"}
+_V1_REQUESTS = {"Read": "reads", "Write": "writes"}
 _V1_FILES = (
     # Recent kernels count a device in the throttle files only once a limit was set on it, and in bfq's only
     # while bfq schedules it: later files fill in the devices that earlier ones do not have.
@@ -269,7 +266,16 @@ class CounterReader:
                     self._useful[number] = True
                     # What earlier files say goes first.
                     merged[device] = {**values, **known}
-        return {device: IoCounters(**values) for device, values in merged.items()}, tuple(notes)
+        counted = {
+            device: IoCounters(
+                values.get("read_bytes"),
+                values.get("written_bytes"),
+                values.get("reads"),
+                values.get("writes"),
+            )
+            for device, values in merged.items()
+        }
+        return counted, tuple(notes)
 
 
 def parse_io_stat(text: str) -> tuple[_Values, int]:

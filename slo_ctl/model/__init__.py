@@ -30,7 +30,16 @@ from slo_ctl.model.host import (
     Vm,
     VmState,
 )
-from slo_ctl.model.sample import DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.model.sample import (
+    DeviceSample,
+    FlashTiming,
+    Placement,
+    ShareBy,
+    Slo,
+    StreamWindow,
+    TimingModel,
+    VmSample,
+)
 from slo_ctl.model.status import (
     DEGRADED,
     DeviceStatus,
@@ -69,6 +78,7 @@ __all__ = [
     "ShareBy",
     "Slo",
     "Stream",
+    "StreamWindow",
     "Tenant",
     "TimingModel",
     "Verdict",

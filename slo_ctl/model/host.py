@@ -81,17 +81,28 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyCounts:
+    """How long requests of one kind took since some time, counted between bounds."""
+
+    bounds_s: tuple[float, ...]
+    """Empty: only the number of requests and their mean are known."""
+    counts: tuple[int, ...]
+    """One more than there are bounds: the last is of what took longer than all of them."""
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class IoCounters:
-    """I/O counters of a cgroup on one device since the group was created. None: not counted here."""
+    """I/O on one device since the cgroup was created or the device was served. None: not counted there."""
 
     read_bytes: int | None = None
     written_bytes: int | None = None
     reads: int | None = None
     writes: int | None = None
-    discarded_bytes: int | None = None
-    discards: int | None = None
-    cost_usage_us: int | None = None
-    """Device time as io.cost models it."""
+    host_page_writes: int | None = None
+    gc_page_writes: int | None = None
+    read_latency: LatencyCounts | None = None
+    write_latency: LatencyCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -118,17 +129,6 @@ class Stream:
     """Counters of the cgroup on the device, shared by a VM's disks there. None: no I/O was counted."""
     tenant: Tenant | None = None
     """The namespace of an emulated SSD that it is stored on."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyCounts:
-    """How long requests of one kind took since some time, counted between bounds."""
-
-    bounds_s: tuple[float, ...]
-    """Empty: only the number of requests and their mean are known."""
-    counts: tuple[int, ...]
-    """One more than there are bounds: the last is of what took longer than all of them."""
-    sum_s: float
 
 
 @dataclass(frozen=True, slots=True)

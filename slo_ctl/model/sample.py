@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from slo_ctl.model.host import IoCounters
+
 # How the flash of an emulated SSD behaves.
 
 
@@ -173,3 +175,51 @@ class DeviceSample:
     def total_ops_blocks(self) -> int:
         """OPS over all VMs plus what is unassigned."""
         return self.spare_blocks + sum(v.ops_blocks for v in self.vms)
+
+
+_NOT_COUNTED = IoCounters()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """One VM on one device over the status window. None: not known there."""
+
+    vm: str
+    """Key of the stream, as in `VmSample.vm`."""
+    window_s: float
+    """Time covered: shorter than asked for in the beginning; 0 before the second reading. Modelled time
+    on an emulated SSD with latency, else real time."""
+    totals: IoCounters = _NOT_COUNTED
+    iops: float | None = None
+    bandwidth_bytes_s: float | None = None
+    """Reads and writes."""
+    p99_read_us: float | None = None
+    p99_write_us: float | None = None
+    throttle_wait_us: float | None = None
+    """Mean time that a request was throttled by a limit."""
+    host_page_writes: int | None = None
+    gc_page_writes: int | None = None
+    u: float | None = None
+    waf: float | None = None
+    size_bytes: int | None = None
+    ops_blocks: int | None = None
+    """OPS without the blocks that are kept free for GC."""
+    ops_bytes: int | None = None
+    requests: int = 0
+    pages: int = 0
+    """Host pages read and written."""
+    device_s: float = 0.0
+    """Die and channel time spent on its requests."""
+    queued_share: float = 1.0
+    """Share of the time with a request waiting for its turn in the device's queue."""
+    backlog_share: float = 1.0
+    """Share of the time with a request outstanding."""
+
+    def amount(self, share_by: ShareBy) -> float:
+        """Delivered to the VM, in the unit of shares."""
+        return share_by.amount(self.pages, self.requests, self.device_s)
+
+    @property
+    def ops_share(self) -> float | None:
+        """OPS over the logical size."""
+        return self.ops_bytes / self.size_bytes if self.ops_bytes is not None and self.size_bytes else None

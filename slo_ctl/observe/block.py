@@ -6,75 +6,16 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, ShareBy, Stream
-
-# What one VM did on one device over the last seconds, for people.
+from slo_ctl.base.numbers import sum_known
+from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream, StreamWindow
+from slo_ctl.model.sample import waf_of
 
 Reading = TypeVar("Reading")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTotals:
-    """Counters of one VM on one device since its cgroup was created or the device was served.
-
-    None: not counted there.
-    """
-
-    reads: int | None = None
-    writes: int | None = None
-    read_bytes: int | None = None
-    written_bytes: int | None = None
-    host_page_writes: int | None = None
-    gc_page_writes: int | None = None
-    read_latency: LatencyCounts | None = None
-    write_latency: LatencyCounts | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamWindow:
-    """One VM on one device over a sliding window. None: not known there."""
-
-    vm: str
-    """Key of the stream, as in `VmSample.vm`."""
-    window_s: float
-    """Time covered: shorter than asked for in the beginning; 0 before the second reading. Modelled time
-    on an emulated SSD with latency, else real time."""
-    totals: StreamTotals = StreamTotals()
-    iops: float | None = None
-    read_iops: float | None = None
-    write_iops: float | None = None
-    bandwidth_bytes_s: float | None = None
-    """Reads and writes."""
-    p99_read_us: float | None = None
-    p99_write_us: float | None = None
-    throttle_wait_us: float | None = None
-    """Mean time that a request was throttled by a limit."""
-    host_page_writes: int | None = None
-    gc_page_writes: int | None = None
-    u: float | None = None
-    waf: float | None = None
-    size_bytes: int | None = None
-    ops_blocks: int | None = None
-    """OPS without the blocks that are kept free for GC."""
-    ops_bytes: int | None = None
-    requests: int = 0
-    pages: int = 0
-    """Host pages read and written."""
-    device_s: float = 0.0
-    """Die and channel time spent on its requests."""
-    queued_share: float = 1.0
-    """Share of the time with a request waiting for its turn in the device's queue."""
-    backlog_share: float = 1.0
-    """Share of the time with a request outstanding."""
-
-    def amount(self, share_by: ShareBy) -> float:
-        """Delivered to the VM, in the unit of shares."""
-        return share_by.amount(self.pages, self.requests, self.device_s)
 
 
 class Sliding(Generic[Reading]):
@@ -113,6 +54,8 @@ class Sliding(Generic[Reading]):
 
 _Counted = dict[str, IoCounters]
 """Counters by cgroup."""
+_NUMBERS = ("read_bytes", "written_bytes", "reads", "writes")
+"""What the kernel counts."""
 _NO_LATENCIES: Mapping[str, Sequence[DiskLatency]] = MappingProxyType({})
 
 
@@ -216,14 +159,7 @@ class LatencyWindow:
         length_s = self._readings.length_s
         if window.iops is not None or length_s <= 0:
             return window
-        read_iops, write_iops = sum(reads.counts) / length_s, sum(writes.counts) / length_s
-        return replace(
-            window,
-            window_s=length_s,
-            iops=read_iops + write_iops,
-            read_iops=read_iops,
-            write_iops=write_iops,
-        )
+        return replace(window, window_s=length_s, iops=(sum(reads.counts) + sum(writes.counts)) / length_s)
 
 
 def _us(seconds: float | None) -> float | None:
@@ -310,38 +246,82 @@ def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
     return StreamWindow(
         vm=vm,
         window_s=length_s,
-        totals=_totals(last.values()),
+        totals=total_counters(list(last.values())),
         iops=rate("reads", "writes"),
-        read_iops=rate("reads"),
-        write_iops=rate("writes"),
         bandwidth_bytes_s=rate("read_bytes", "written_bytes"),
     )
 
 
 def _still(vm: str, length_s: float, counters: list[IoCounters]) -> StreamWindow:
     """Of a VM of which nothing was counted, as is so for most VMs most of the time; None is none still."""
-    reads = 0.0 if any(each.reads is not None for each in counters) else None
-    writes = 0.0 if any(each.writes is not None for each in counters) else None
+    counted = any(each.reads is not None or each.writes is not None for each in counters)
     moved = any(each.read_bytes is not None or each.written_bytes is not None for each in counters)
     return StreamWindow(
         vm=vm,
         window_s=length_s,
-        totals=_totals(counters),
-        iops=writes if reads is None else reads,
-        read_iops=reads,
-        write_iops=writes,
+        totals=total_counters(counters),
+        iops=0.0 if counted else None,
         bandwidth_bytes_s=0.0 if moved else None,
     )
 
 
-def _totals(counters: Collection[IoCounters]) -> StreamTotals:
-    """Totals of all cgroups of a VM."""
+def total_counters(counters: Sequence[IoCounters]) -> IoCounters:
+    """Of all cgroups or streams of a VM."""
+    if len(counters) == 1:
+        return counters[0]
 
     def total(name: str) -> int | None:
-        known = [value for each in counters if (value := getattr(each, name)) is not None]
-        return sum(known) if known else None
+        return sum_known(getattr(each, name) for each in counters)
 
-    return StreamTotals(total("reads"), total("writes"), total("read_bytes"), total("written_bytes"))
+    def latency(name: str) -> LatencyCounts | None:
+        known = [each for counted in counters if (each := getattr(counted, name)) is not None]
+        return merged(known) if known else None
+
+    return IoCounters(
+        **{name: total(name) for name in (*_NUMBERS, "host_page_writes", "gc_page_writes")},
+        read_latency=latency("read_latency"),
+        write_latency=latency("write_latency"),
+    )
+
+
+def joined(windows: Sequence[StreamWindow]) -> StreamWindow:
+    """Several streams of one VM as one, over the longest of their windows."""
+    if len(windows) == 1:
+        return windows[0]
+    host = sum_known(w.host_page_writes for w in windows)
+    gc = sum_known(w.gc_page_writes for w in windows)
+    return StreamWindow(
+        vm=windows[0].vm,
+        window_s=max(w.window_s for w in windows),
+        totals=total_counters([w.totals for w in windows]),
+        iops=sum_known(w.iops for w in windows),
+        bandwidth_bytes_s=sum_known(w.bandwidth_bytes_s for w in windows),
+        p99_read_us=_most(w.p99_read_us for w in windows),
+        p99_write_us=_most(w.p99_write_us for w in windows),
+        throttle_wait_us=_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),
+        host_page_writes=host,
+        gc_page_writes=gc,
+        u=_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
+        waf=waf_of(host or 0, gc or 0),
+        size_bytes=sum_known(w.size_bytes for w in windows),
+        ops_blocks=sum_known(w.ops_blocks for w in windows),
+        ops_bytes=sum_known(w.ops_bytes for w in windows),
+        requests=sum(w.requests for w in windows),
+        pages=sum(w.pages for w in windows),
+        device_s=sum(w.device_s for w in windows),
+        queued_share=max(w.queued_share for w in windows),
+        backlog_share=max(w.backlog_share for w in windows),
+    )
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None]
+    weights = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / weights if weights else None
 
 
 def _change(first: IoCounters, last: IoCounters, name: str) -> int | None:
@@ -351,4 +331,4 @@ def _change(first: IoCounters, last: IoCounters, name: str) -> int | None:
 
 
 def _went_back(first: IoCounters, last: IoCounters) -> bool:
-    return any((getattr(last, f.name) or 0) < (getattr(first, f.name) or 0) for f in fields(IoCounters))
+    return any((getattr(last, name) or 0) < (getattr(first, name) or 0) for name in _NUMBERS)

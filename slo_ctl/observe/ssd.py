@@ -13,9 +13,19 @@ from typing import Any
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
-from slo_ctl.model import DeviceSample, FlashTiming, LatencyCounts, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.model import (
+    DeviceSample,
+    FlashTiming,
+    IoCounters,
+    LatencyCounts,
+    ShareBy,
+    Slo,
+    StreamWindow,
+    TimingModel,
+    VmSample,
+)
 from slo_ctl.model.sample import waf_of
-from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
+from slo_ctl.observe.block import Sliding
 
 _NS_PER_S = 1e9
 
@@ -356,19 +366,17 @@ class ServedDevice:
         return StreamWindow(
             vm=key,
             window_s=length_s,
-            totals=StreamTotals(
-                now.reads,
-                now.writes,
-                now.read_bytes,
-                now.write_bytes,
-                now.host_page_writes if ssd else None,
-                now.gc_page_writes if ssd else None,
-                _latency(namespace, "read"),
-                _latency(namespace, "write"),
+            totals=IoCounters(
+                reads=now.reads,
+                writes=now.writes,
+                read_bytes=now.read_bytes,
+                written_bytes=now.write_bytes,
+                host_page_writes=now.host_page_writes if ssd else None,
+                gc_page_writes=now.gc_page_writes if ssd else None,
+                read_latency=_latency(namespace, "read"),
+                write_latency=_latency(namespace, "write"),
             ),
             iops=rate(window.requests),
-            read_iops=rate(window.reads),
-            write_iops=rate(window.writes),
             bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
             p99_read_us=_p99(namespace, "read", scale),
             p99_write_us=_p99(namespace, "write", scale),

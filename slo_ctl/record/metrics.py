@@ -26,12 +26,12 @@ from slo_ctl.model import (
     DeviceStatus,
     GroupStatus,
     HostStatus,
+    IoCounters,
     LatencyCounts,
     OutcomeState,
     Verdict,
     VmStatus,
 )
-from slo_ctl.observe.block import StreamTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _US_PER_S = 1e6
@@ -116,7 +116,7 @@ _BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 10_0
 BOUNDS_S = frozenset(bound / _MS_PER_S for bound in _BOUNDS_MS)
 """Upper bounds of buckets of latencies: those of the server of emulated SSDs."""
 
-_TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], int | None]], ...]]] = {
+_TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[IoCounters], int | None]], ...]]] = {
     "requests": (
         "Requests of the VM that were completed on the device.",
         (("read", lambda t: t.reads), ("write", lambda t: t.writes)),
@@ -146,7 +146,7 @@ class Counts:
     """Settings by lever and state: applied, restored or unapplied."""
     hooks: Counter[str] = field(default_factory=Counter)
     """Changes of verdicts, by what became of running the program for them."""
-    vms: dict[tuple[str, str], tuple[StreamTotals, ...]] = field(default_factory=dict)
+    vms: dict[tuple[str, str], IoCounters] = field(default_factory=dict)
     """Totals by VM and device."""
     moved_s: dict[str, float] = field(default_factory=dict)
     """Die time that moves of OPS have taken, by device."""
@@ -274,39 +274,34 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
             text,
             ("vm", "device", "kind"),
             (
-                ((vm, device, kind), sum(known))
-                for (vm, device), streams in sorted(counts.vms.items())
-                for kind, of_stream in kinds
-                if (known := [value for each in streams if (value := of_stream(each)) is not None])
+                ((vm, device, kind), value)
+                for (vm, device), counters in sorted(counts.vms.items())
+                for kind, of_kind in kinds
+                if (value := of_kind(counters)) is not None
             ),
         )
 
 
-def _latencies(vms: Mapping[tuple[str, str], Iterable[StreamTotals]]) -> HistogramMetricFamily:
+def _latencies(vms: Mapping[tuple[str, str], IoCounters]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(
         "slo_ctl_vm_latency_seconds",
         "How long requests of the VM took as it saw it: on emulated SSDs in modelled time, on block "
         "devices as QEMU counts it.",
         labels=("vm", "device", "kind"),
     )
-    for (vm, device), streams in sorted(vms.items()):
-        totals = list(streams)
-        for kind, known in (
-            ("read", [each.read_latency for each in totals if each.read_latency is not None]),
-            ("write", [each.write_latency for each in totals if each.write_latency is not None]),
-        ):
-            if known:
-                family.add_metric((vm, device, kind), _buckets(known), sum(each.sum_s for each in known))
+    for (vm, device), counters in sorted(vms.items()):
+        for kind, latency in (("read", counters.read_latency), ("write", counters.write_latency)):
+            if latency is not None:
+                family.add_metric((vm, device, kind), _buckets(latency), latency.sum_s)
     return family
 
 
-def _buckets(latencies: list[LatencyCounts]) -> list[tuple[str, float]]:
-    """Of several namespaces of one device, whose bounds are the same: each with all below its bound.
+def _buckets(latency: LatencyCounts) -> list[tuple[str, float]]:
+    """Each with all below its bound.
 
     Where there are more bounds than everywhere, only those; without any, only the total.
     """
-    below = list(accumulate(map(sum, zip(*(each.counts for each in latencies), strict=True))))
-    bounds_s = latencies[0].bounds_s
+    below, bounds_s = list(accumulate(latency.counts)), latency.bounds_s
     shown = BOUNDS_S if set(bounds_s) >= BOUNDS_S else set(bounds_s)
     buckets = [(str(bound), float(n)) for bound, n in zip(bounds_s, below, strict=False) if bound in shown]
     return [*buckets, ("+Inf", float(below[-1]))]

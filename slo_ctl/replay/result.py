@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, m
 from slo_ctl.base.version import tool_version
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
-from slo_ctl.model import Slo
+from slo_ctl.model import Slo, StreamWindow
 
 FORMAT_VERSION: Literal[1] = 1
 
@@ -143,24 +143,24 @@ class VmResult(_Model):
             max_iops=self.max_iops,
             p99_latency_us=self.p99_target_us,
         )
+        window = StreamWindow(
+            *(self.name, 0.0),
+            iops=self.iops,
+            p99_read_us=self.latency_us.read.p99,
+            p99_write_us=self.latency_us.write.p99,
+        )
         delivered = Delivered(
+            window,
             asked=worked or bool(self.target_share),
             wants_more=self.wants_more,
             busy=self.busy,
             unit=unit,
-            iops=self.iops,
             share=self.share if worked else 0.0,
-            p99_read_us=self.latency_us.read.p99,
-            p99_write_us=self.latency_us.write.p99,
-        )
-        return judge(
-            delivered,
-            slo,
-            self.target_share,
-            tolerance=TOLERANCE,
-            at_bound=TOLERANCE,
+            target_share=self.target_share,
+            share_tolerance=TOLERANCE,
             remark=self.remark,
         )
+        return judge(delivered, slo, at_bound=TOLERANCE)
 
 
 class GcPagesMoved(_Model):

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.daemon.status import status_of
 from slo_ctl.decide.slo_sources import DEFAULT
+from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model import (
     Disk,
     FoundBy,
@@ -19,6 +20,7 @@ from slo_ctl.model import (
     OutcomeState,
     Setting,
     Slo,
+    StreamWindow,
     Verdict,
     Vm,
     VmState,
@@ -26,7 +28,7 @@ from slo_ctl.model import (
 )
 from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.model.status_json import from_json, to_json
-from slo_ctl.observe.block import StreamWindow
+from slo_ctl.observe.block import joined
 
 HOST = HostStatus(1e9, 10.0, 1.0, 42, 9e8, "", notes=("x", "x"))
 WEB = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, disks=(Disk("vda", "network"),))
@@ -44,8 +46,8 @@ WINDOW = StreamWindow(
     ops_blocks=5,
     ops_bytes=200,
 )
-VIEW = VmView((WINDOW,), ("vda",), target_share=0.5, target_iops=100.0)
-SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", 10.0, 200.0, vms={"web": VIEW})
+GOT = Delivered(WINDOW, asked=True, disks=("vda",), share=0.5, target_share=0.5, target_iops=100.0)
+SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", 10.0, 200.0, vms={"web": GOT})
 
 
 def resolved(source: str = "vm set", **fields: float) -> ResolvedSlo:
@@ -80,16 +82,16 @@ def test_vm_is_assembled_with_its_device() -> None:
 
 def test_streams_of_one_vm_are_one_row() -> None:
     other = replace(WINDOW, iops=60.0, p99_write_us=20.0, host_page_writes=30, gc_page_writes=10, u=0.25)
-    _, row = build(replace(SSD, vms={"web": replace(VIEW, windows=(WINDOW, other))}))
-    assert (row.iops, row.share, row.ops_blocks, row.ops_bytes) == (160.0, 0.8, 10, 400)
+    _, row = build(replace(SSD, vms={"web": replace(GOT, window=joined([WINDOW, other]))}))
+    assert (row.iops, row.ops_blocks, row.ops_bytes, row.ops_share) == (160.0, 10, 400, 0.2)
     assert (row.p99_write_us, row.waf) == (20.0, 1.5)
     assert row.u == pytest.approx(0.375)
 
 
 def test_device_problem_and_stopped_vm_are_shown() -> None:
-    _, row = build(replace(SSD, problem="ssd0: not there", vms={"web": VmView(())}))
+    _, row = build(replace(SSD, problem="ssd0: not there", vms={"web": Delivered()}))
     assert (row.verdict, row.reason, row.iops) == (Verdict.NO_MECHANISM, "ssd0: not there", None)
-    idle = replace(SSD, vms={"web": VmView((replace(WINDOW, iops=0.0),), wants_more=False)})
+    idle = replace(SSD, vms={"web": Delivered(replace(WINDOW, iops=0.0), wants_more=False)})
     _, row = build(idle, replace(WEB, state=VmState.SHUT_OFF))
     assert (row.verdict, row.reason) == (Verdict.IDLE, "it is shut off")
 
@@ -173,15 +175,15 @@ def test_minimums_above_the_capacity_are_reported() -> None:
 def test_vm_on_a_shared_drive_has_rates_of_its_namespace_and_share_of_the_drive() -> None:
     """Its row has what it does on that namespace; share and minimum are of the drive."""
     on_two = replace(
-        VIEW, target_share=0.4, target_iops=200.0, drive_iops=200.0, remark="limited to 200 IOPS"
+        GOT, share=0.4, target_share=0.4, drive_iops=200.0, of_drive=True, remark="limited to 200 IOPS"
     )
-    device = DeviceView("fast-n1", "block", "", "", 10.0, 150.0, drive_iops=500.0, vms={"web": on_two})
+    device = DeviceView("fast-n1", "block", "", "", 10.0, 150.0, vms={"web": on_two})
     _, row = build(device, slo=resolved(weight=4.0, min_iops=190.0))
     assert (row.verdict, row.iops, row.share) == (Verdict.OK, 100.0, 0.4)
     assert row.reason == "200 IOPS, minimum 190; limited to 200 IOPS"
     _, row = build(device, slo=resolved(weight=4.0))
     assert row.reason == "40.0% of the drive's IOPS, target 40.0%; limited to 200 IOPS"
-    alone = replace(device, vms={"web": replace(on_two, drive_iops=None)})
+    alone = replace(device, vms={"web": replace(on_two, drive_iops=None, share=0.2)})
     _, row = build(alone, slo=resolved(weight=4.0))
     assert (row.verdict, row.share) == (Verdict.INSUFFICIENT, 0.2)
     assert "20.0% of the drive's IOPS, below the 40.0% that it is entitled to" in row.reason

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from slo_ctl.daemon.block import ManagedBlock, Pool
-from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
-from slo_ctl.observe.block import BlockDevice, StreamWindow
+from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream, StreamWindow
+from slo_ctl.observe.block import BlockDevice
 
 _DRIVE_IOPS = 1000.0
 

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.model import DeviceStatus, HostStatus, LatencyCounts, Slo, Verdict, VmStatus
-from slo_ctl.observe.block import StreamTotals
+from slo_ctl.model import DeviceStatus, HostStatus, IoCounters, LatencyCounts, Slo, Verdict, VmStatus
+from slo_ctl.observe.block import total_counters
 from slo_ctl.record.metrics import Counts, Metrics
 
 VMS = tuple(
@@ -39,8 +39,8 @@ def test_counters_by_vm_device_and_kind() -> None:
         settings=Counter({("cgroup limit", "applied"): 2}),
         hooks=Counter(killed=1),
         vms={
-            ("web", "ssd0"): (StreamTotals(1, 2, 3, 4, 5, 6), StreamTotals(10, 20, 30, 40)),
-            ("db", "sda"): (StreamTotals(reads=7),),
+            ("web", "ssd0"): total_counters([IoCounters(3, 4, 1, 2, 5, 6), IoCounters(30, 40, 10, 20)]),
+            ("db", "sda"): IoCounters(reads=7),
         },
         moved_s={"ssd0": 1.5},
         moved_blocks={"ssd0": 12},
@@ -68,9 +68,10 @@ def test_counters_by_vm_device_and_kind() -> None:
 
 
 def test_latencies_of_all_namespaces_of_a_vm_are_one_histogram() -> None:
-    first = StreamTotals(read_latency=LatencyCounts((0.001, 0.1), (5, 3, 1), 0.75))
-    second = StreamTotals(read_latency=LatencyCounts((0.001, 0.1), (0, 2, 0), 0.05))
-    counts = Counts(vms={("web", "ssd0"): (first, second), ("db", "sda"): (StreamTotals(reads=7),)})
+    first = IoCounters(read_latency=LatencyCounts((0.001, 0.1), (5, 3, 1), 0.75))
+    second = IoCounters(read_latency=LatencyCounts((0.001, 0.1), (0, 2, 0), 0.05))
+    both = total_counters([first, second])
+    counts = Counts(vms={("web", "ssd0"): both, ("db", "sda"): IoCounters(reads=7)})
     text = Metrics(lambda: STATUS, lambda: counts).text().decode()
     families = {f.name: f for f in text_string_to_metric_families(text)}
     assert families["slo_ctl_vm_latency_seconds"].type == "histogram"

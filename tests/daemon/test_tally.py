@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.daemon.status import Tally
+from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 
 SDA = DeviceNumber(8, 0)
 DEVICES = (
-    DeviceView("sda", "block", "", "", 10.0, vms={"web": VmView((), disks=("vda", "vdb")), "db": VmView(())}),
-    DeviceView("ssd0", "emulated", "", "", 10.0, moved_s=1.5, moved_blocks=7, vms={"web": VmView(())}),
+    DeviceView("sda", "block", "", "", 10.0, vms={"web": Delivered(disks=("vda", "vdb")), "db": Delivered()}),
+    DeviceView("ssd0", "emulated", "", "", 10.0, moved_s=1.5, moved_blocks=7, vms={"web": Delivered()}),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ def test_window_has_the_requested_length(steps: list[int], window_s: int) -> Non
         assert first + 1 == len(times) - 1 or times[-1] - times[first + 1] < window_s
 
 
-def stream(vm: str, cgroup: str, **counters: int) -> Stream:
+def stream(vm: str, cgroup: str, **counters: Any) -> Stream:
     return Stream(vm, None, cgroup, DISK, IoCounters(**counters) if counters else None)
 
 
@@ -55,7 +56,7 @@ def test_rates_are_computed_over_the_window() -> None:
     assert (window.window_s, window.iops, window.bandwidth_bytes_s) == (0.0, None, None)
     clock.now_s += 4
     (window,) = fast.update([stream("a", "/a", reads=45, writes=5, read_bytes=8192), elsewhere]).values()
-    assert (window.window_s, window.iops, window.read_iops, window.write_iops) == (4.0, 10.0, 10.0, 0.0)
+    assert (window.window_s, window.iops) == (4.0, 10.0)
     assert window.bandwidth_bytes_s == 2048.0
     assert (window.p99_read_us, window.u, window.waf) == (None, None, None)
 
@@ -74,7 +75,7 @@ def test_new_counter_starts_at_zero() -> None:
     fast = device(clock)
     fast.update([stream("a", "/a")])
     clock.now_s += 2
-    assert fast.update([stream("a", "/a", writes=10)])["a"].write_iops == 5.0
+    assert fast.update([stream("a", "/a", writes=10)])["a"].iops == 5.0
 
 
 def test_restarted_vm_gives_no_negative_rate() -> None:
