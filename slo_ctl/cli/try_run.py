@@ -254,7 +254,7 @@ class Meter:
 
     def _sample(self) -> None:
         try:
-            self._served.sample({})
+            self._served.sample()
         except ObserveGone as error:
             raise UserError(f"the server of the drive does not answer: {error}", "try again") from None
 

@@ -63,7 +63,8 @@ class DriveOpsControl:
         }
         self._refusal = seen.ops_refusal
         if last is not None:
-            self._decide(_sample(last, seen.ops, self._keys, occupants), policy)
+            slos = {occupant.key: occupant.slo for occupant in occupants.values()}
+            self._decide(_sample(last, seen.ops, self._keys).with_slos(slos), policy)
 
     def _forget_policy(self) -> None:
         self._policy = self._state = None
@@ -159,17 +160,15 @@ def _since(then: NamespaceOps | None, now: NamespaceOps) -> NamespaceOps:
     )
 
 
-def _sample(
-    last: DriveOps, now: DriveOps, keys: Mapping[int, str], occupants: Mapping[int, Occupant]
-) -> DeviceSample:
+def _sample(last: DriveOps, now: DriveOps, keys: Mapping[int, str]) -> DeviceSample:
     vms = []
     for each in now.namespaces:
-        did, on = _since(last.namespace(each.nsid), each), occupants.get(each.nsid)
+        did = _since(last.namespace(each.nsid), each)
         vms.append(
             VmSample(
                 vm=keys[each.nsid],
-                slo=on.slo if on is not None else Slo(),
-                active=on is not None and did.host_page_writes > 0,
+                slo=Slo(),
+                active=did.host_page_writes > 0,
                 window_s=now.at_s - last.at_s,
                 requests=did.host_page_writes,
                 host_page_writes=did.host_page_writes,

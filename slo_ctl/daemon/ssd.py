@@ -51,7 +51,7 @@ from slo_ctl.model import (
     TimingModel,
 )
 from slo_ctl.observe.block import joined
-from slo_ctl.observe.ssd import ServedDevice, VmInForce
+from slo_ctl.observe.ssd import ServedDevice
 
 _CATCHES_UP_WINDOWS = 4.0
 """After a change, a stream above its maximum is waited for so long: a limit below its rate lets through the
@@ -249,11 +249,10 @@ class EmulatedDevice:
         idle = [each.name for each in self.record.namespace if f"{self.name}/{each.name}" not in used]
         self._explained_at_s |= dict.fromkeys([*occupants, *idle], now_s)
         self.sample, self.decision, self.refusals = None, Decision(), []
-        in_force = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
-        keys = {name: occupant.key for name, occupant in occupants.items()}
-        sample = self._served.sample(in_force, keys)
+        measured = self._served.sample({name: occupant.key for name, occupant in occupants.items()})
         self.actuator.take(self._served.statistics)
-        self.sample = self._mark_active(sample, now_s)
+        slos = {occupant.key: occupant.slo for occupant in occupants.values()}
+        self.sample = self._mark_active(measured.with_slos(slos), now_s)
         if all(vm.window_s <= 0 for vm in self.sample.vms):
             return  # the first look at this server: nothing has been measured
         self._measure_capacity(self.sample)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from slo_ctl.model.host import IoCounters
@@ -92,6 +93,7 @@ class VmSample:
 
     vm: str
     slo: Slo
+    """Joined by `DeviceSample.with_slos`: who measures does not know it."""
     active: bool
     """The VM had requests outstanding or arriving during the window."""
     window_s: float
@@ -170,6 +172,13 @@ class DeviceSample:
     """Blocks that belong to no VM and may be given to one."""
     max_move_blocks: int | None = None
     share_by: ShareBy = ShareBy.PAGES
+
+    def with_slos(self, slos: Mapping[str, Slo]) -> DeviceSample:
+        """Each VM with its SLO; streams without one belong to no VM and are inactive."""
+        vms = tuple(
+            replace(vm, slo=slos[vm.vm]) if vm.vm in slos else replace(vm, active=False) for vm in self.vms
+        )
+        return replace(self, vms=vms)
 
     @property
     def total_ops_blocks(self) -> int:

@@ -97,16 +97,6 @@ _counters = attrgetter(*_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
-class VmInForce:
-    """Settings in force for a VM, besides its blocks."""
-
-    slo: Slo
-    running: bool
-    limit_iops: float | None = None
-    scheduler_weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Blocks:
     """Blocks that a VM owns. OPS without those that are kept free for GC."""
 
@@ -117,28 +107,28 @@ class Blocks:
 
 def vm_sample(
     vm: str,
-    standing: VmInForce,
     window: VmReading,
     blocks: Blocks,
     pages_per_block: int,
     *,
+    active: bool,
+    limit_iops: float | None,
+    scheduler_weight: float,
     queued: bool = True,
-    active: bool | None = None,
     p99_us: float | None = None,
     p99_window_s: float = 0.0,
 ) -> VmSample:
     """The sample of a window, which is a difference of two readings.
 
-    Not `queued`: the device has no queue of its own to measure. `active` is by default whether the VM runs or
-    had a request completed.
+    Not `queued`: the device has no queue of its own to measure.
     """
     length_ns = window.now_ns
     on_device_ns = max(0, window.latency_ns - window.throttled_ns)
     measured = bool(length_ns) and queued
     return VmSample(
         vm=vm,
-        slo=standing.slo,
-        active=standing.running or window.requests > 0 if active is None else active,
+        slo=Slo(),
+        active=active,
         window_s=length_ns / _NS_PER_S,
         requests=window.requests,
         host_page_writes=window.host_page_writes,
@@ -148,8 +138,8 @@ def vm_sample(
         logical_blocks=blocks.logical,
         ops_blocks=blocks.ops,
         min_ops_blocks=blocks.min_ops,
-        limit_iops=standing.limit_iops,
-        scheduler_weight=standing.scheduler_weight,
+        limit_iops=limit_iops,
+        scheduler_weight=scheduler_weight,
         host_page_reads=window.host_page_reads,
         outstanding=on_device_ns / length_ns if measured else None,
         backlog_share=min(1.0, window.backlog_ns / length_ns) if measured else 1.0,
@@ -229,29 +219,24 @@ class ServedDevice:
             self._client.close()
             self._client = None
 
-    def sample(
-        self, in_force: Mapping[str, VmInForce], keys: Mapping[str, str] | None = None
-    ) -> DeviceSample:
+    def sample(self, keys: Mapping[str, str] | None = None) -> DeviceSample:
         """The window since the last sample. Raises ObserveGone when the server does not answer.
 
-        Both mappings are by namespace: `in_force` of those that VMs are on, `keys` the names that samples go
-        by, by default `DEVICE/NAMESPACE`. What is not in `in_force` is inactive; what is, is active when
-        it had a request completed or has one outstanding. Weights and limits are those that the server has
-        in force, whatever `in_force` says. The first sample, and the first after a restart of the server,
-        has windows of no length.
+        `keys` are the names that samples go by, by namespace; by default `DEVICE/NAMESPACE`. A namespace is
+        active when it had a request completed or has one outstanding. Weights and limits are those that the
+        server has in force. The first sample, and the first after a restart of the server, has windows of no
+        length.
         """
         statistics = self._ask()
         try:
-            sample = self._sample(statistics, in_force, keys or {})
+            sample = self._sample(statistics, keys or {})
         except (KeyError, TypeError, AttributeError) as error:
             self._lose()
             raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
         self.statistics = statistics
         return sample
 
-    def _sample(
-        self, statistics: dict[str, Any], in_force: Mapping[str, VmInForce], keys: Mapping[str, str]
-    ) -> DeviceSample:
+    def _sample(self, statistics: dict[str, Any], keys: Mapping[str, str]) -> DeviceSample:
         self.time_scale = statistics["time_scale"]
         self.scheduler = str(statistics.get("scheduler", self._record.scheduler))
         now_ns = statistics["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
@@ -274,25 +259,20 @@ class ServedDevice:
         }
         vms = []
         for name, each in namespaces.items():
-            window, known = now[name].since(last.get(name, now[name])), in_force.get(name)
+            window = now[name].since(last.get(name, now[name]))
             waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
-            standing = VmInForce(
-                slo=known.slo if known else Slo(),
-                running=known.running if known else False,
-                limit_iops=each["limit_iops"],
-                scheduler_weight=each["weight"],
-            )
             vms.append(
                 vm_sample(
                     names[name],
-                    standing,
                     window,
                     self._blocks(each),
                     self._pages_per_block,
+                    active=window.requests > 0 or waiting,
+                    limit_iops=each["limit_iops"],
+                    scheduler_weight=each["weight"],
                     queued="queue" in each,
                     p99_us=self._p99_us(each),
                     p99_window_s=_RECENT_S / (self.time_scale or 1.0),
-                    active=known is not None and (window.requests > 0 or waiting),
                 )
             )
         self.moves = statistics.get("moves")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from ftl_emul import Device, DriveError
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Slo, VmSample
-from slo_ctl.observe.ssd import Blocks, VmInForce, VmReading, vm_sample
+from slo_ctl.observe.ssd import Blocks, VmReading, vm_sample
 
 
 class PlayedDrive:
@@ -40,21 +40,29 @@ class PlayedDrive:
         now, last = self.read(), self._last
         self._last = now
         vms = tuple(
-            self._vm(vm, slos[vm], reading.since(last[vm]), running=vm in running)
+            self._vm(
+                *(vm, reading.since(last[vm])),
+                running=vm in running,
+                with_p99=self._clocked and slos[vm].p99_latency_us is not None,
+            )
             for vm, reading in now.items()
         )
-        return DeviceSample(timing=self._timing, vms=vms)
+        return DeviceSample(timing=self._timing, vms=vms).with_slos(slos)
 
-    def _vm(self, vm: str, slo: Slo, window: VmReading, *, running: bool) -> VmSample:
+    def _vm(self, vm: str, window: VmReading, *, running: bool, with_p99: bool) -> VmSample:
         space = self._device.space(self._tenants[vm])
         blocks = Blocks(
             logical=space.logical_blocks,
             ops=space.ops_blocks - self._held_blocks,
             min_ops=space.min_ops_blocks - self._held_blocks,
         )
-        in_force = VmInForce(slo, running, self.limits_iops[vm], self._scheduler_weights[vm])
-        p99_us = self._p99_us(vm) if self._clocked and slo.p99_latency_us is not None else None
-        return vm_sample(vm, in_force, window, blocks, self._timing.pages_per_block, p99_us=p99_us)
+        return vm_sample(
+            *(vm, window, blocks, self._timing.pages_per_block),
+            active=running or window.requests > 0,
+            limit_iops=self.limits_iops[vm],
+            scheduler_weight=self._scheduler_weights[vm],
+            p99_us=self._p99_us(vm) if with_p99 else None,
+        )
 
     def _p99_us(self, vm: str) -> float | None:
         recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])

@@ -17,7 +17,7 @@ from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import needs_flash
 from slo_ctl.model import LatencyCounts, Slo, TimingModel
-from slo_ctl.observe.ssd import ServedDevice, VmInForce
+from slo_ctl.observe.ssd import ServedDevice
 
 RECORD = needs_flash(
     plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",)), "these tests"
@@ -126,13 +126,10 @@ def device(server: FakeServer, clock: Clock | None = None) -> ServedDevice:
     return ServedDevice("ssd0", server.path, RECORD, window_s=10.0, clock=clock or time.monotonic)
 
 
-ON = {"web": VmInForce(Slo(weight=9.0), running=True)}
-
-
 def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
     served = device(server)
     server.output = stats(now_ns=10**9, done=100)
-    assert served.sample(ON, {"web": "vm1"}).vms[0].window_s == 0.0
+    assert served.sample({"web": "vm1"}).vms[0].window_s == 0.0
     server.output = stats(
         now_ns=3 * 10**9,
         done=300,
@@ -141,10 +138,10 @@ def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
         victims=4,
         victim_valid_pages=128,
     )
-    sample = served.sample(ON, {"web": "vm1"})
+    sample = served.sample({"web": "vm1"})
     (vm,) = sample.vms
     assert (vm.vm, vm.window_s, vm.requests, vm.iops, vm.active) == ("vm1", 2.0, 400, 200.0, True)
-    assert (vm.slo.weight, vm.scheduler_weight, vm.limit_iops) == (9.0, 3.0, 500.0)
+    assert (vm.scheduler_weight, vm.limit_iops) == (3.0, 500.0)
     assert (vm.ops_blocks, vm.min_ops_blocks, vm.logical_blocks) == (60 - HELD, 30 - HELD, 100)
     assert vm.u == 128 / (4 * RECORD.geometry.pages_per_block)
     assert (vm.waf, sample.spare_blocks, sample.timing.model) == (1.5, 7, TimingModel.FULL)
@@ -158,9 +155,9 @@ def test_log_blocks_are_clustered_and_one_is_reserved(server: FakeServer) -> Non
     hybrid = plan_device("name=h,size=64MiB,op=25%,dies=4,block=512KiB,mapping=fast,cluster=4", [])
     served = ServedDevice("h", server.path, hybrid)
     server.output = stats()
-    served.sample(ON)
+    served.sample()
     server.output = stats(now_ns=10**9, done=1, host_page_writes=512, victims=2, victim_valid_pages=256)
-    sample = served.sample(ON)
+    sample = served.sample()
     assert sample.timing.pages_per_block == 512
     assert sample.vms[0].u == 256 / (2 * 512)
     assert (sample.vms[0].ops_blocks, sample.vms[0].min_ops_blocks) == (60 - 1, 30 - 1)
@@ -171,10 +168,10 @@ def test_time_scale_gives_modelled_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
     server.output = stats(scale=4.0)
-    served.sample(ON)
+    served.sample()
     clock.now_s += 8.0
     server.output = stats(scale=4.0, now_ns=2 * 10**9, done=100)
-    (vm,) = served.sample(ON).vms
+    (vm,) = served.sample().vms
     assert (vm.window_s, vm.iops, vm.limit_iops) == (2.0, 100.0, 500.0)
     window = served.windows["ssd0/web"]
     assert (window.window_s, window.iops, window.p99_read_us) == (2.0, 100.0, 75.0)
@@ -184,10 +181,10 @@ def test_window_without_latency_is_real_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
     server.output = stats(timed=False)
-    served.sample(ON)
+    served.sample()
     clock.now_s += 2.0
     server.output = stats(timed=False, done=10)
-    sample = served.sample(ON)
+    sample = served.sample()
     (vm,) = sample.vms
     assert sample.timing.model is TimingModel.NONE
     assert (vm.window_s, vm.requests, vm.iops, vm.outstanding) == (2.0, 50, 25.0, None)
@@ -197,28 +194,31 @@ def test_window_without_latency_is_real_time(server: FakeServer) -> None:
 def test_namespace_without_vm_is_inactive(server: FakeServer) -> None:
     served = device(server)
     server.output = stats()
-    served.sample({})
+    served.sample()
     server.output = stats(now_ns=10**9, done=10)
-    (vm,) = served.sample({}).vms
-    assert (vm.vm, vm.active, vm.requests) == ("ssd0/web", False, 20)
+    measured = served.sample()
+    assert [(vm.vm, vm.active, vm.requests) for vm in measured.vms] == [("ssd0/web", True, 20)]
+    assert [vm.active for vm in measured.with_slos({"other": Slo()}).vms] == [False]
+    (vm,) = measured.with_slos({"ssd0/web": Slo(weight=9.0)}).vms
+    assert (vm.active, vm.slo.weight) == (True, 9.0)
 
 
 @pytest.mark.parametrize("reconnected", [False, True])
 def test_restarted_server_gives_no_negative_window(server: FakeServer, reconnected: bool) -> None:
     served = device(server)
     server.output = stats(now_ns=9 * 10**9, done=1000, host_page_writes=1000)
-    served.sample(ON)
+    served.sample()
     if reconnected:
         server.stop()
         with pytest.raises(ObserveGone, match="ssd0"):
-            served.sample(ON)
+            served.sample()
         assert served.windows == {}
         server.start()
     server.output = stats(now_ns=10**9, done=10, host_page_writes=1010)
-    (vm,) = served.sample(ON).vms
+    (vm,) = served.sample().vms
     assert (vm.window_s, vm.requests, vm.host_page_writes) == (0.0, 0, 0)
     server.output = stats(now_ns=2 * 10**9, done=20, host_page_writes=1020)
-    assert served.sample(ON).vms[0].iops == 20.0
+    assert served.sample().vms[0].iops == 20.0
 
 
 def test_hanging_server_is_not_queried_for_a_while(server: FakeServer) -> None:
@@ -234,14 +234,14 @@ def test_hanging_server_is_not_queried_for_a_while(server: FakeServer) -> None:
 
     served._clock = Slow()
     with pytest.raises(ObserveGone, match="has not answered"):
-        served.sample(ON)
+        served.sample()
     clock.now_s = served._clock.now_s
     served._clock = clock
     with pytest.raises(ObserveGone, match="asked again later"):
-        served.sample(ON)
+        served.sample()
     clock.now_s += 60.0
     server.silent = False
-    assert served.sample(ON).vms[0].vm == "ssd0/web"
+    assert served.sample().vms[0].vm == "ssd0/web"
 
 
 @pytest.mark.parametrize("lacking", ["time_scale", "namespaces", "spare_blocks"])
@@ -249,4 +249,4 @@ def test_server_of_another_version_is_refused(server: FakeServer, lacking: str) 
     server.output = deepcopy(stats())
     del server.output[lacking]
     with pytest.raises(ObserveGone, match="another version"):
-        device(server).sample(ON)
+        device(server).sample()

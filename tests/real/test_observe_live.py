@@ -22,9 +22,9 @@ from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host import libvirt_events
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.task_delay import TaskDelay
-from slo_ctl.model import Slo, Tenant, Vm, VmState
+from slo_ctl.model import Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.ssd import ServedDevice, VmInForce
+from slo_ctl.observe.ssd import ServedDevice
 
 GROUP = "measured times, and the kernel's switches"
 
@@ -189,7 +189,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
         fio = None
         try:
             assert tenants() == set()
-            device.sample({})
+            device.sample()
             fio = fio_in(folder, server.uri("b"))
             # It connects to learn the size, hangs up, and connects for good much later on a busy host.
             # Nothing holds from one look to the next before its I/O flows.
@@ -199,9 +199,8 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
                 FIO_START_S,
             )
             assert fio.poll() is None, f"fio ended by itself; server: {server.log()}"
-            on = {"b": VmInForce(Slo(), running=True)}
             until(
-                lambda: (device.sample(on, {"b": "web"}), (device.windows["web"].iops or 0) > 0)[1],
+                lambda: (device.sample({"b": "web"}), (device.windows["web"].iops or 0) > 0)[1],
                 "its I/O",
                 FIO_START_S,
             )
@@ -224,15 +223,15 @@ def test_killed_server_is_observed_again_after_restart(root: Path) -> None:
     device = ServedDevice("ssd0", control, DeviceStore(places(root)).load("ssd0"))
     for _ in range(2):
         with served(root, "ssd0") as server:
-            first = device.sample({})
+            first = device.sample()
             assert first.vms[0].window_s == 0.0
             run("qemu-io", "-f", "raw", "-c", "write 0 1M", server.uri("a"))
-            (vm,) = device.sample({}).vms
+            (vm,) = device.sample().vms
             assert vm.host_page_writes > 0
             assert vm.requests > 0
             server.kill()
             with pytest.raises(ObserveGone):
-                device.sample({})
+                device.sample()
     device.close()
 
 
