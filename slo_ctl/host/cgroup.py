@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded, read_record
@@ -153,9 +153,14 @@ _V2_FIELDS = {
     "wbytes": "written_bytes",
     "rios": "reads",
     "wios": "writes",
+    "dbytes": "discarded_bytes",
+    "dios": "discards",
+    "cost.usage": "cost_usage_us",
 }
-_V1_BYTES = {"Read": "read_bytes", "Write": "written_bytes"}
-_V1_REQUESTS = {"Read": "reads", "Write": "writes"}
+COUNTED = tuple(_V2_FIELDS.values())
+"""What the kernel counts for a cgroup: fields of IoCounters."""
+_V1_BYTES = {"Read": "read_bytes", "Write": "written_bytes", "Discard": "discarded_bytes"}
+_V1_REQUESTS = {"Read": "reads", "Write": "writes", "Discard": "discards"}
 _V1_FILES = (
     # Recent kernels count a device in the throttle files only once a limit was set on it, and in bfq's only
     # while bfq schedules it: later files fill in the devices that earlier ones do not have.
@@ -266,16 +271,11 @@ class CounterReader:
                     self._useful[number] = True
                     # What earlier files say goes first.
                     merged[device] = {**values, **known}
-        counted = {
-            device: IoCounters(
-                values.get("read_bytes"),
-                values.get("written_bytes"),
-                values.get("reads"),
-                values.get("writes"),
-            )
-            for device, values in merged.items()
-        }
-        return counted, tuple(notes)
+        return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
+
+
+def _counters(values: Mapping[str, Any]) -> IoCounters:
+    return IoCounters(**values)
 
 
 def parse_io_stat(text: str) -> tuple[_Values, int]:

@@ -99,6 +99,10 @@ class IoCounters:
     written_bytes: int | None = None
     reads: int | None = None
     writes: int | None = None
+    discarded_bytes: int | None = None
+    discards: int | None = None
+    cost_usage_us: int | None = None
+    """Device time as io.cost models it."""
     host_page_writes: int | None = None
     gc_page_writes: int | None = None
     read_latency: LatencyCounts | None = None

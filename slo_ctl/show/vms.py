@@ -14,6 +14,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
+from slo_ctl.host.cgroup import COUNTED
 from slo_ctl.model import FoundBy, VmState
 from slo_ctl.model.mapping import (
     DESTRUCTIVE,
@@ -128,7 +129,9 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
             {
                 "vm": each.vm,
                 **_stream_json(each),
-                "counters": asdict(each.counters) if each.counters else None,
+                "counters": {name: getattr(each.counters, name) for name in COUNTED}
+                if each.counters
+                else None,
             }
             for each in inventory.streams
         ],

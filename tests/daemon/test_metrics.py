@@ -39,7 +39,9 @@ def test_counters_by_vm_device_and_kind() -> None:
         settings=Counter({("cgroup limit", "applied"): 2}),
         hooks=Counter(killed=1),
         vms={
-            ("web", "ssd0"): total_counters([IoCounters(3, 4, 1, 2, 5, 6), IoCounters(30, 40, 10, 20)]),
+            ("web", "ssd0"): total_counters(
+                [IoCounters(3, 4, 1, 2, host_page_writes=5, gc_page_writes=6), IoCounters(30, 40, 10, 20)]
+            ),
             ("db", "sda"): IoCounters(reads=7),
         },
         moved_s={"ssd0": 1.5},

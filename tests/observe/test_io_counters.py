@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from slo_ctl.base import kernel_files
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.cgroup import (
+    COUNTED,
     RECHECK_LOOKS,
     CounterReader,
     parse_blkio,
@@ -37,7 +38,7 @@ def test_io_stat_is_parsed() -> None:
     devices, bad_lines = parse_io_stat(text)
     assert bad_lines == 0
     assert devices == {
-        NVME: {"read_bytes": 4096, "written_bytes": 8192, "reads": 1, "writes": 2},
+        NVME: dict(zip(COUNTED, (4096, 8192, 1, 2, 512, 3, 77), strict=True)),
         SDA: {},
         DeviceNumber(253, 1): {"read_bytes": 1},
     }
@@ -64,7 +65,7 @@ def test_v1_adds_devices_from_bfq_counters(tmp_path: Path) -> None:
     found = read_counters(require_tree(host.root), "/machine/qemu-1-a.libvirt-qemu", no_note)
     assert found == {
         SDA: IoCounters(read_bytes=4096, written_bytes=0, reads=1, writes=0),
-        NVME: IoCounters(read_bytes=7),
+        NVME: IoCounters(read_bytes=7, discarded_bytes=5),
     }
 
 
