@@ -27,7 +27,7 @@ def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_device(ctx: typer.Context, incomplete: str) -> list[str]:
     """Emulated devices, and the devices the daemon manages."""
     root = _root(ctx)
-    stored = _or_none(lambda: _store(root).names())
+    stored = _or_none(lambda: _devices(root).names())
     return _matching({*stored, *_or_none(lambda: _from_daemon(root, "devices", "name"))}, incomplete)
 
 
@@ -175,16 +175,16 @@ def _configured(root: Path | None) -> dict[str, list[str]]:
     return {"class": list(config.classes), "group": list(config.groups)}
 
 
+def _devices(root: Path | None) -> DeviceStore:
+    # It imports this module.
+    from slo_ctl.cli.options import device_store
+
+    return device_store(root)
+
+
 def _namespaces(root: Path | None) -> list[str]:
-    store = _store(root)
+    store = _devices(root)
     return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
-
-
-def _store(root: Path | None) -> DeviceStore:
-    from slo_ctl.drives.places import places
-    from slo_ctl.drives.store import DeviceStore
-
-    return DeviceStore(places(root))
 
 
 _VARIABLE = "_SLO_CTL_COMPLETE"

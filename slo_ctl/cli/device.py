@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,34 +12,24 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
-from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
-from slo_ctl.cli import device_policy, profile, write_size
+from slo_ctl.cli import device_namespace, device_policy, profile, write_size
 from slo_ctl.cli.completion import (
     complete_device,
     complete_device_property,
     complete_latency,
-    complete_namespace,
     complete_preset,
 )
-from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of, root_option
+from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, confirm, device_store, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from slo_ctl.drives.places import RunPlaces
     from slo_ctl.drives.record import DeviceRecord
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.status import DriveStatus
     from slo_ctl.drives.store import DeviceStore, Preconditioned
 
 _LABORATORY = "Laboratory"
-_SOCKETS_S = 5.0
-"""For the sockets of a namespace that was added to a served device; they take a tenth of a second."""
-_SOCKETS_POLL_S = 0.02
-
-_PLACE = Annotated[
-    str, typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace)
-]
 
 app = typer.Typer(
     help="Create and serve emulated drives; show and profile real ones.\n\nExamples:\n"
@@ -97,7 +86,7 @@ def create(
 
     options = {"preset": preset, "size": size, "op": op, "precondition": "yes" if precondition else None}
     spec = _spec_of(words, {key: value for key, value in options.items() if value is not None})
-    store = _store(root)
+    store = device_store(root)
     record = plan_device(spec, namespace or [])
     settled_first = wants_preconditioning(spec)
     if settled_first:
@@ -135,7 +124,7 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
     """
     from slo_ctl.drives.status import FORMAT_VERSION, device_status
 
-    store = _store(root)
+    store = device_store(root)
     statuses: list[DriveStatus] = []
     for name in store.names():
         try:
@@ -187,7 +176,7 @@ def show(
         return
     from slo_ctl.drives.status import FORMAT_VERSION, device_status
 
-    store = _store(root)
+    store = device_store(root)
     status = device_status(store, store.load(name))
     if json_:
         print_json({"format_version": FORMAT_VERSION, **status.plain()})
@@ -327,7 +316,7 @@ def serve(
             raise UserError(f"{option} has no effect without {needed.split()[0]}", f"add {needed}")
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
-    store = _store(root)
+    store = device_store(root)
     check_trusted(store.places.state)
     record = store.load(name)
     options = ServeOptions(
@@ -379,7 +368,7 @@ def precondition(
     """
     from slo_ctl.drives.status import FORMAT_VERSION
 
-    store = _store(root)
+    store = device_store(root)
     done = _precondition(store, store.load(name), quiet=quiet)
     if json_:
         print_json(
@@ -411,112 +400,9 @@ def _precondition_text(preconditioned: Preconditioned) -> str:
     return f"{settled}: WAF {preconditioned.waf:.2f} after {preconditioned.drive_writes:.1f} drive writes"
 
 
-@app.command()
-def resize(
-    place: _PLACE,
-    size: Annotated[str, typer.Argument(metavar="SIZE", help="The new size, such as 4GiB.")],
-    lose_data: Annotated[
-        bool, typer.Option("--lose-data", help="Allow a size below that of the data, which is lost.")
-    ] = False,
-    root: ROOT = None,
-) -> None:
-    """Resize a namespace. NBD clients have to reconnect to see the new size.
-
-    Examples:
-    slo-ctl device resize ssd0/web 4GiB
-    """
-    from slo_ctl.drives.store import resize as resize_namespace
-
-    name, namespace = _split(place)
-    size_bytes = bytes_of("SIZE", size, "4GiB")
-    store = _store(root)
-    served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
-    print_lines(f"{place} resized to {format_bytes_exact(size_bytes)}")
-    if served:
-        print_lines("note: clients must reconnect to see the new size")
-
-
-@app.command()
-def add(
-    name: DEVICE,
-    namespace: Annotated[
-        str,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="The namespace: name=, size= (default: all that is free), weight=.",
-        ),
-    ],
-    root: ROOT = None,
-) -> None:
-    """Add a namespace to an emulated SSD, from its unallocated capacity and blocks.
-
-    Where the device is served, clients can reach it at once.
-
-    Examples:
-    slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3
-    slo-ctl device add ssd0 --namespace name=rest        # all that is free
-    """
-    from slo_ctl.drives.plan import parse_namespace
-    from slo_ctl.drives.store import add_namespace
-
-    store = _store(root)
-    part = parse_namespace(namespace)
-    size_bytes, ops_blocks, served = add_namespace(
-        store, store.load(name), part.name, part.size_bytes, part.weight
-    )
-    print_lines(
-        f"added {name}/{part.name}: {format_bytes_exact(size_bytes)}, {ops_blocks} over-provisioning blocks"
-    )
-    if served:
-        print_lines(*_addresses(store.places.run_of(name), part.name))
-
-
-def _addresses(run: RunPlaces, namespace: str) -> list[str]:
-    """Where clients reach a namespace that was added; `device serve` makes its sockets within a moment."""
-    from slo_ctl.drives.status import nbd_uri
-
-    export, vhost_user = run.export(namespace), run.vhost_user_socket(namespace)
-    deadline_s = time.monotonic() + _SOCKETS_S
-    while not export.is_socket() and time.monotonic() < deadline_s:
-        time.sleep(_SOCKETS_POLL_S)
-    if not export.is_socket():
-        return [f"note: {export} does not exist yet; it will once the device is served again"]
-    found = [f"NBD: {nbd_uri(export, namespace)}"]
-    # That of vhost-user is made just after it, where there are any.
-    while run.vhost_user.is_dir() and any(run.vhost_user.iterdir()) and time.monotonic() < deadline_s:
-        if vhost_user.is_socket():
-            return [*found, f"vhost-user: {vhost_user}"]
-        time.sleep(_SOCKETS_POLL_S)
-    return found
-
-
-@app.command()
-def remove(
-    place: _PLACE,
-    yes: YES = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Remove it although a VM or an NBD client uses it.")
-    ] = False,
-    root: ROOT = None,
-) -> None:
-    """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
-
-    Refused while a VM has it as a disk or an NBD client is connected to it.
-
-    Examples:
-    slo-ctl device remove ssd0/web
-    """
-    from slo_ctl.drives.store import remove_namespace, require_namespace
-
-    name, namespace = _split(place)
-    store = _store(root)
-    record = store.load(name)
-    require_namespace(record, namespace)
-    if not force:
-        _refuse_in_use(root, name, namespace)
-    _confirm(yes, f"removing {place} destroys its data", f"Remove namespace {place} and all data in it?")
-    remove_namespace(store, record, namespace)
-    print_lines(f"removed {place}")
+app.command()(device_namespace.resize)
+app.command()(device_namespace.add)
+app.command()(device_namespace.remove)
 
 
 @app.command()
@@ -530,9 +416,9 @@ def delete(
     Examples:
     slo-ctl device delete ssd0 --yes
     """
-    store = _store(root)
+    store = device_store(root)
     store.require(name)
-    _confirm(yes, f"deleting {name} destroys its data", f"Delete device {name} and all data on it?")
+    confirm(yes, f"deleting {name} destroys its data", f"Delete device {name} and all data on it?")
     store.delete(name)
     print_lines(f"deleted device {name}")
 
@@ -541,49 +427,3 @@ app.command("policy")(device_policy.policy)
 app.command("profile")(profile.profile)
 app.command("write-size", rich_help_panel=_LABORATORY)(write_size.write_size)
 app.command("write-cost", rich_help_panel=_LABORATORY)(write_size.device_write_cost)
-
-
-def _split(place: str) -> tuple[str, str]:
-    """Device and namespace. Raises UserError."""
-    name, slash, namespace = place.partition("/")
-    if not slash:
-        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
-    return name, namespace
-
-
-def _refuse_in_use(root: Path | None, device: str, namespace: str) -> None:
-    """Raise UserError when a VM has the namespace, or a process is connected to it."""
-    from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.drives.attach import clients_of
-    from slo_ctl.model import Tenant
-
-    host, place = VmHost(root), Tenant(device, namespace)
-    user = next((stream for stream in host.inventory.streams if stream.tenant == place), None)
-    if user is not None:
-        disk = user.disk.target if user.disk is not None else ""
-        raise UserError(
-            f"namespace {place} is used by VM {user.vm}{f' ({disk})' if disk else ''}",
-            f"detach it first: slo-ctl vm detach {user.vm} {disk}{root_option(root)}"
-            if disk
-            else "stop the VM, or add --force",
-        )
-    if clients := clients_of(host.places.devices.run_of(device), namespace):
-        raise UserError(
-            f"namespace {place} is in use: {counted(clients, 'client connection')}",
-            "stop the clients, or add --force",
-        )
-
-
-def _confirm(yes: bool, consequence: str, question: str) -> None:
-    """Ask, unless `yes`. Raises UserError without a terminal, and typer.Abort."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UserError(consequence, "add --yes to confirm")
-        typer.confirm(question, abort=True)
-
-
-def _store(root: Path | None) -> DeviceStore:
-    from slo_ctl.drives.places import places
-    from slo_ctl.drives.store import DeviceStore
-
-    return DeviceStore(places(root))

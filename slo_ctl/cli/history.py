@@ -18,7 +18,7 @@ from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.api_access import client, report_unreachable
 from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 
 if TYPE_CHECKING:
@@ -260,7 +260,4 @@ def _emulated(root: Path | None, status: HostStatus | None) -> frozenset[str]:
     """Names of emulated devices: as the daemon says, else those that are stored."""
     if status is not None:
         return frozenset(device.name for device in status.devices if device.kind == "emulated")
-    from slo_ctl.drives.places import places
-    from slo_ctl.drives.store import DeviceStore
-
-    return frozenset(DeviceStore(places(root)).names())
+    return frozenset(device_store(root).names())

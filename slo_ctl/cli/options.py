@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_fraction, pa
 from slo_ctl.cli.completion import complete_device, complete_vm
 
 if TYPE_CHECKING:
+    from slo_ctl.drives.store import DeviceStore
     from slo_ctl.profile.identity import Surroundings
     from traces.formats.screen import OnError
 
@@ -150,6 +152,14 @@ def surroundings(root: Path | None) -> Surroundings:
     return Surroundings(places(root))
 
 
+def device_store(root: Path | None) -> DeviceStore:
+    """The emulated devices below `root`."""
+    from slo_ctl.drives.places import places
+    from slo_ctl.drives.store import DeviceStore
+
+    return DeviceStore(places(root))
+
+
 def profiles_folder(root: Path | None) -> Path:
     """Where profiles and other measurements of devices are stored."""
     from slo_ctl.drives.places import places
@@ -175,3 +185,11 @@ def check_config(config: Path | None) -> None:
             f"--config: {config} is not a directory", f"give its directory: --config {config.parent}"
         )
     raise UserError(f"--config: there is no directory {config}", "give one with slo-ctl.toml or conf.d/")
+
+
+def confirm(yes: bool, consequence: str, question: str) -> None:
+    """Ask, unless `yes`. Raises UserError without a terminal, and typer.Abort."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(consequence, "add --yes to confirm")
+        typer.confirm(question, abort=True)

@@ -11,7 +11,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_device
-from slo_ctl.cli.options import JSON, QUIET, ROOT, time_s_of
+from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
 from slo_ctl.cli.output import print_columns, print_json, print_lines, warn
 
 if TYPE_CHECKING:
@@ -75,8 +75,6 @@ def record(
 
 
 def _source(device: str | None, block: Sequence[str], root: Path | None) -> AbstractContextManager[Source]:
-    from slo_ctl.drives.places import places
-    from slo_ctl.drives.store import DeviceStore
     from slo_ctl.replay.recording import block_devices, served_device
 
     if (device is None) == (not block):
@@ -84,7 +82,7 @@ def _source(device: str | None, block: Sequence[str], root: Path | None) -> Abst
             "give either --device or --block", "such as --device ssd0, or --block web=/dev/vg0/web"
         )
     if device is not None:
-        store = DeviceStore(places(root))
+        store = device_store(root)
         return served_device(store.load(device), store.places.run_of(device).control)
     return block_devices(_named_disks(block))
 
