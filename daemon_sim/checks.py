@@ -253,7 +253,7 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
     # Requests that a limit throttles do not wait for the drive.
     unlimited = np.where(np.isinf(run.of("limit_iops")), run.of("backlog_ns"), 0.0)
     busy = unlimited.max(axis=0, initial=0.0) >= 1e9 * BUSY_FROM
-    dies = run.scenario.drive.record().geometry.dies
+    dies = run.scenario.drive.record().drive.dies
     spent = np.concatenate([[0.0], np.cumsum(run.moves_ns)]) / (1e9 * dies)
     idle = np.concatenate([[0], np.cumsum(~busy)])
     over = {

@@ -145,7 +145,7 @@ class SimulatedServer:
             "preconditioned": None,
             "now_ns": device.now_ns,
             "page_bytes": drive.page_bytes,
-            "mapping": drive.record.mapping.kind,
+            "mapping": drive.record.drive.mapping,
             "pages_per_block": device.block_pages,
             "blocks": device.blocks,
             "spare_blocks": device.spare_blocks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 NS_PER_S = 1_000_000_000
+_TIMES = ("read_ns", "program_ns", "erase_ns", "transfer_ns", "suspend_ns")
 _DRAWN = 2048
 """Requests drawn at a time."""
 _FED = 256
@@ -134,7 +135,7 @@ class SimulatedDrive:
     def __init__(self, scenario: Scenario, record: SsdRecord, at_each_second: Callable[[int], None]) -> None:
         """`at_each_second` gets the number of each second that is over."""
         self.record = record
-        self.page_bytes = record.geometry.page_bytes
+        self.page_bytes = record.drive.page_bytes
         self._seed = scenario.seed
         self._at_each_second = at_each_second
         self.device = Device(_config(record, scenario.drive.slowdown))
@@ -255,18 +256,6 @@ def counters_of(record: object) -> tuple[str, ...]:
 
 
 def _config(record: SsdRecord, slowdown: float) -> Config:
-    mapping = record.mapping
-    timing = {name: round(ns * slowdown) for name, ns in record.timing.model_dump().items()}
-    return Config(
-        **record.geometry.model_dump(),
-        **timing,
-        copyback=mapping.copyback,
-        mapping=mapping.kind,
-        cluster_dies=mapping.cluster_dies,
-        cached_entries=mapping.cached_entries,
-        victim=mapping.victim,
-        separate_gc_frontier=mapping.separate_gc_frontier,
-        free_floor=mapping.free_floor,
-        scheduler=mapping.scheduler,
-        seed=mapping.seed,
-    )
+    drive = record.drive
+    timing = {name: round(getattr(drive, name) * slowdown) for name in _TIMES}
+    return replace(drive, **timing)

@@ -84,9 +84,9 @@ class Ledger:
         for change in run.slo_changes:
             self._slo_changes.setdefault(change.vm, []).append(change)
         drive = run.scenario.drive.record()
-        dies = drive.geometry.dies
-        self._dies, self._channels = dies, drive.geometry.channels
-        self._transfer_ns = drive.timing.transfer_ns * run.scenario.drive.slowdown
+        dies = drive.drive.dies
+        self._dies, self._channels = dies, drive.drive.channels
+        self._transfer_ns = drive.drive.transfer_ns * run.scenario.drive.slowdown
         self._saturates = {
             vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
         }

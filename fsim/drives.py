@@ -47,18 +47,18 @@ class SyncedDrive:
         the sequential one; mappings without log blocks keep the spec's own OPS.
         """
         plan = plan_whole(spec, OCCUPANT)
-        if plan.merges:
+        if plan.config.merges:
             plan = replace(plan, ops_blocks=(log_blocks_of(plan, log_blocks),))
         if plan.config.page_bytes != BLOCK_BYTES:
             raise ValueError(f"pages must be of {BLOCK_BYTES} bytes, as file-system blocks are")
         self.blocks = plan.total_pages
-        self.logical_block = plan.block_pages
+        self.logical_block = plan.config.block_pages
         self._trim = trim
         self._device: Device
         self._device, tenants = plan.create(isolated=True)
         self._tenant = tenants[0]
         # "The SSD is filled up" (section V): every page was written once.
-        step = plan.block_pages
+        step = plan.config.block_pages
         starts = np.arange(0, self.blocks, step)
         self._apply(Op.WRITE, starts, np.minimum(step, self.blocks - starts))
         self._start = self._device.counters(self._tenant)

@@ -333,7 +333,7 @@ def _drive(name: str, spec: str, most_log_blocks: int) -> DrivePoints:
             f"drive {name}: page={plan.config.page_bytes} is not a file-system block",
             f"page={BLOCK_BYTES} it is",
         )
-    if plan.total_pages % plan.block_pages:
+    if plan.total_pages % plan.config.block_pages:
         raise UserError(
             f"drive {name}: size is not a whole number of logical blocks", "change size= or block="
         )
@@ -341,8 +341,8 @@ def _drive(name: str, spec: str, most_log_blocks: int) -> DrivePoints:
         name=name,
         device=spec,
         capacity_bytes=plan.total_pages * BLOCK_BYTES,
-        logical_block_bytes=plan.block_pages * BLOCK_BYTES,
-        log_blocks=log_blocks_of(plan, most_log_blocks) if plan.merges else None,
+        logical_block_bytes=plan.config.block_pages * BLOCK_BYTES,
+        log_blocks=log_blocks_of(plan, most_log_blocks) if plan.config.merges else None,
     )
 
 

@@ -51,3 +51,28 @@ class Config:
     """Page operations in flight at most; None: one for each die."""
     seed: int = 0
     """Of the victim policies that draw lots."""
+
+    @property
+    def dies(self) -> int:
+        """Dies of the drive."""
+        return self.channels * self.dies_per_channel
+
+    @property
+    def physical_bytes(self) -> int:
+        """All blocks, those that GC holds free included."""
+        return self.blocks_per_die * self.dies * self.pages_per_block * self.page_bytes
+
+    @property
+    def merges(self) -> bool:
+        """Whether the mapping has log blocks, which it merges."""
+        return self.mapping in LEAST_LOG_BLOCKS
+
+    @property
+    def block_pages(self) -> int:
+        """Pages of a block as namespaces own and move them: of several dies where blocks are clustered."""
+        return self.pages_per_block * self.cluster_dies
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks of a domain that GC or merges keep free."""
+        return self.free_floor * (1 if self.merges else self.dies)

@@ -130,7 +130,7 @@ class PreparedDrive:
     @property
     def block_pages(self) -> int:
         """Pages of a block."""
-        return self._plan.block_pages
+        return self._plan.config.block_pages
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ class PreparedDrive:
     def floors(self) -> Split:
         """The fewest OPS blocks with which each VM's GC makes progress."""
         device, tenants = self._stage.preconditioned_drive(Placement.ISOLATED, "wfq")
-        return tuple(device.space(t).min_ops_blocks - self._plan.held_blocks for t in tenants)
+        return tuple(device.space(t).min_ops_blocks - self._plan.config.held_blocks for t in tenants)
 
     def run(
         self,

@@ -341,7 +341,7 @@ class EmulatedDrive:
                 "lower --bytes, or give the drive a larger size=",
             )
         self.spec = PAPER_DRIVES.get(spec, spec)
-        self.block_bytes = plan.block_pages * plan.config.page_bytes
+        self.block_bytes = plan.config.block_pages * plan.config.page_bytes
         """A clustered block: what the search should find where blocks are merged."""
         self._span_bytes = span_bytes
         self._seed = seed

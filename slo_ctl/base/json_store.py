@@ -110,7 +110,7 @@ def problem_of(error: ValidationError) -> str:
     where = ""
     for part in first["loc"]:
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
-    problem, given = first["msg"], first["input"]
+    problem, given = first["msg"].removeprefix("Value error, "), first["input"]
     if where and (given is None or isinstance(given, str | int | float)):
         problem = f"{problem}, not {given!r:.40}"
     return f"{where}: {problem}" if where else problem

@@ -402,11 +402,11 @@ class EmulatedDevice:
         """Its maximum; None where requests take no modelled time."""
         if self.sample is None or not self.timed or not isinstance(self.record, SsdRecord):
             return None
-        geometry, counted = self.record.geometry, self._served.counted
+        drive, counted = self.record.drive, self._served.counted
         estimated = estimated_iops(
             self.sample.timing,
-            geometry.dies,
-            geometry.channels,
+            drive.dies,
+            drive.channels,
             reads=sum(each.host_page_reads for each in counted),
             writes=sum(each.host_page_writes for each in counted),
             gc_writes=sum(each.gc_page_writes for each in counted),
@@ -436,7 +436,7 @@ class EmulatedDevice:
     def _moves(self) -> tuple[MoveStatus, ...]:
         """Moves of OPS under way, with what is left of them."""
         moves = self._served.moves
-        dies = self.record.geometry.dies if isinstance(self.record, SsdRecord) else 0
+        dies = self.record.drive.dies if isinstance(self.record, SsdRecord) else 0
         speed = (moves["budget"] if moves else 0.0) * dies
         return tuple(
             MoveStatus(
@@ -459,7 +459,7 @@ class EmulatedDevice:
         return ftl_waf(
             sum(each.host_page_writes or 0 for each in known),
             sum(each.gc_page_writes or 0 for each in known),
-            self.record.geometry.page_bytes,
+            self.record.drive.page_bytes,
             max(each.window_s for each in known),
         )
 

@@ -235,20 +235,8 @@ class DrivePlan:
     """Logical pages of each namespace."""
     ops_blocks: tuple[int, ...]
     """Usable OPS of each namespace in isolation, to begin with: in proportion to size."""
-    held_blocks: int
-    """Blocks per domain that GC or merges keep free; on top of OPS, which counts usable blocks only."""
     logical_blocks: int
     """Logical blocks of all namespaces, each rounded up."""
-
-    @property
-    def block_pages(self) -> int:
-        """Pages of a block as namespaces own and move them."""
-        return self.config.pages_per_block * self.config.cluster_dies
-
-    @property
-    def merges(self) -> bool:
-        """Whether the mapping has log blocks, which it merges."""
-        return self.config.mapping in LEAST_LOG_BLOCKS
 
     @property
     def total_pages(self) -> int:
@@ -261,7 +249,7 @@ class DrivePlan:
         tenants = []
         for index, (pages, ops) in enumerate(zip(self.logical_pages, self.ops_blocks, strict=True)):
             # Sharing namespaces need the held blocks once, as they have one set of pools.
-            held = self.held_blocks if isolated or index == 0 else 0
+            held = self.config.held_blocks if isolated or index == 0 else 0
             tenants.append(device.create_tenant(pages, isolated, ops + held))
         return device, tenants
 
@@ -327,11 +315,10 @@ def plan_drive(
     _try_out(config)
     return DrivePlan(
         config=config,
-        timing=_timing(config, timing),
+        timing=flash_timing(config, timing),
         preset=spec.preset,
         logical_pages=logical_pages,
         ops_blocks=ops_blocks,
-        held_blocks=held_blocks,
         logical_blocks=sum(logical_blocks),
     )
 
@@ -390,9 +377,10 @@ def _dies(spec: DeviceSpec, preset: Preset) -> tuple[int, int]:
     return channels, spec.dies // channels
 
 
-def _timing(config: Config, model: TimingModel) -> FlashTiming:
+def flash_timing(config: Config, model: TimingModel) -> FlashTiming:
+    """Latencies of a drive as policies calculate with them."""
     return FlashTiming(
-        pages_per_block=config.pages_per_block * config.cluster_dies,
+        pages_per_block=config.block_pages,
         read_us=config.read_ns * _US_PER_NS,
         program_us=config.program_ns // config.planes * _US_PER_NS,
         erase_us=config.erase_ns * _US_PER_NS,

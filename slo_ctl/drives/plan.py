@@ -19,11 +19,8 @@ from slo_ctl.drives.record import (
     DeviceRecord,
     Disk,
     DiskRecord,
-    FtlMapping,
-    Geometry,
     Namespace,
     SsdRecord,
-    Timing,
     check_name,
 )
 
@@ -86,20 +83,8 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
         spec=spec,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         capacity_bytes=plan.total_pages * config.page_bytes if unallocated_bytes else None,
-        geometry=Geometry(**{key: getattr(config, key) for key in Geometry.model_fields}),
-        timing=Timing(**{key: getattr(config, key) for key in Timing.model_fields}),
-        mapping=FtlMapping(
-            kind=config.mapping,
-            cluster_dies=config.cluster_dies,
-            cached_entries=config.cached_entries,
-            victim=config.victim,
-            separate_gc_frontier=config.separate_gc_frontier,
-            free_floor=config.free_floor,
-            copyback=config.copyback,
-            scheduler=scheduler,
-            isolated=isolated,
-            seed=config.seed,
-        ),
+        drive=config,
+        isolated=isolated,
         namespace=tuple(
             Namespace(
                 name=part.name, size_bytes=pages * config.page_bytes, weight=part.weight, ops_blocks=ops
@@ -133,9 +118,8 @@ def wants_preconditioning(spec: str) -> bool:
 
 def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:
     """OPS and what GC holds free, which those who share a pool need once."""
-    return tuple(
-        ops + (plan.held_blocks if isolated or index == 0 else 0) for index, ops in enumerate(plan.ops_blocks)
-    )
+    held = plan.config.held_blocks
+    return tuple(ops + (held if isolated or index == 0 else 0) for index, ops in enumerate(plan.ops_blocks))
 
 
 def _parts(options: Sequence[str]) -> list[Part]:

@@ -7,11 +7,19 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from ftl_emul import LEAST_LOG_BLOCKS
+from ftl_emul import Config
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import read_regular
 from slo_ctl.base.json_store import problem_of
@@ -40,62 +48,6 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Geometry(_Table):
-    """Shape of the flash."""
-
-    page_bytes: int
-    pages_per_block: int
-    blocks_per_die: int
-    channels: int
-    dies_per_channel: int
-    planes: int
-
-    @property
-    def dies(self) -> int:
-        """Dies of the drive."""
-        return self.channels * self.dies_per_channel
-
-    @property
-    def physical_bytes(self) -> int:
-        """All blocks, those that GC holds free included."""
-        return self.blocks_per_die * self.dies * self.pages_per_block * self.page_bytes
-
-
-class Timing(_Table):
-    """Latencies of one mapping unit on one die, nanoseconds."""
-
-    read_ns: int
-    program_ns: int
-    erase_ns: int
-    transfer_ns: int
-    suspend_ns: int = 0
-    """Suspending a program or an erase for a read; 0: reads wait."""
-
-
-class FtlMapping(_Table):
-    """How the translation layer works."""
-
-    kind: str = "page"
-    """A name of `ftl_emul.mappings()`; devices made before there was a choice map by page."""
-    cluster_dies: int = Field(default=1, ge=1)
-    """Dies that a block spans, where there are log blocks."""
-    cached_entries: int | None = None
-    """Map entries in memory, where the map is on flash; None: what the mapping chooses."""
-    victim: str
-    separate_gc_frontier: bool
-    free_floor: int
-    """Erased blocks of each namespace that GC keeps on each die, merges on all dies together."""
-    copyback: bool
-    scheduler: str
-    isolated: bool
-    seed: int
-
-    @property
-    def merges(self) -> bool:
-        """Whether it has log blocks, which it merges."""
-        return self.kind in LEAST_LOG_BLOCKS
-
-
 class Namespace(_Table):
     """A namespace: one disk of a VM."""
 
@@ -104,6 +56,26 @@ class Namespace(_Table):
     weight: float = Field(gt=0)
     ops_blocks: int = Field(ge=0)
     """Initial OPS, blocks that GC keeps free included."""
+
+
+_DRIVE_TABLES = {
+    "geometry": ("page_bytes", "pages_per_block", "blocks_per_die", "channels", "dies_per_channel", "planes"),
+    "timing": ("read_ns", "program_ns", "erase_ns", "transfer_ns", "suspend_ns"),
+    "mapping": (
+        "mapping",
+        "cluster_dies",
+        "cached_entries",
+        "victim",
+        "separate_gc_frontier",
+        "free_floor",
+        "copyback",
+        "scheduler",
+        "seed",
+    ),
+}
+"""The fields of `ftl_emul.Config` in each table of the file; that of `mapping` is called `kind` there."""
+_OPTIONAL = frozenset({"suspend_ns", "mapping", "cluster_dies", "cached_entries"})
+"""Devices made before there was a choice do not have them."""
 
 
 class Array(_Table):
@@ -153,6 +125,8 @@ class DeviceRecord(_Table):
     capacity_bytes: int | None = Field(default=None, gt=0)
     """Bytes that all namespaces can have together; None: those of `namespace`."""
     namespace: tuple[Namespace, ...] = Field(min_length=1, max_length=MAX_NAMESPACES)
+    isolated: bool = Field(default=False, exclude=True)
+    """Whether namespaces have over-provisioning of their own."""
 
     @property
     def size_bytes(self) -> int:
@@ -169,40 +143,46 @@ class DeviceRecord(_Table):
         """`ssd`, `disk` or `raid0`."""
         raise NotImplementedError
 
-    @property
-    def isolated(self) -> bool:
-        """Whether namespaces have over-provisioning of their own."""
-        return False
-
 
 class SsdRecord(DeviceRecord):
-    """An emulated SSD."""
+    """An emulated SSD. In the file `drive` is three tables: its geometry, its timing and its mapping."""
 
-    geometry: Geometry
-    timing: Timing
-    mapping: FtlMapping
+    drive: Config
 
-    @property
-    def block_pages(self) -> int:
-        """Pages of a block as namespaces own it: of several dies where blocks are clustered."""
-        return self.geometry.pages_per_block * self.mapping.cluster_dies
+    @model_validator(mode="before")
+    @classmethod
+    def _from_tables(cls, found: dict[str, Any]) -> dict[str, Any]:
+        if "drive" in found:
+            return found
+        found, drive = dict(found), dict[str, Any]()
+        for name, keys in _DRIVE_TABLES.items():
+            table = found.pop(name, None)
+            if not isinstance(table, dict):
+                raise ValueError(f"[{name}] is missing")
+            if name == "mapping":
+                table = {"mapping" if key == "kind" else key: value for key, value in table.items()}
+                found["isolated"] = table.pop("isolated", None)
+            if wrong := (table.keys() ^ set(keys)) - _OPTIONAL:
+                raise ValueError(f"{name}.{min(wrong)} is {'unknown' if min(wrong) in table else 'missing'}")
+            drive |= table
+        return {**found, "drive": drive}
 
-    @property
-    def held_blocks(self) -> int:
-        """Blocks of a domain that GC or merges keep free."""
-        return self.mapping.free_floor * (1 if self.mapping.merges else self.geometry.dies)
+    @model_serializer(mode="wrap")
+    def _to_tables(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        table = plain(self)
+        drive = table.pop("drive")
+        tables = {name: {key: drive[key] for key in keys} for name, keys in _DRIVE_TABLES.items()}
+        mapping = tables["mapping"]
+        tables["mapping"] = {"kind": mapping.pop("mapping"), **mapping, "isolated": self.isolated}
+        return {**table, **tables}
 
     @property
     def scheduler(self) -> str:  # noqa: D102 - as above
-        return self.mapping.scheduler
+        return self.drive.scheduler
 
     @property
     def kind(self) -> str:  # noqa: D102 - as above
         return "ssd"
-
-    @property
-    def isolated(self) -> bool:  # noqa: D102 - as above
-        return self.mapping.isolated
 
 
 class DiskRecord(DeviceRecord):

@@ -108,6 +108,7 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
                 vhost_user_socket=str(run.vhost_user_socket(given.name)),
             )
         )
+    tables = record.model_dump()
     return DriveStatus(
         name=record.name,
         emulated=True,
@@ -118,8 +119,7 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
         size_bytes=sum(namespace.size_bytes for namespace in namespaces),
         kind=record.kind,
         physical_bytes=_physical_bytes(record),
-        **dict.fromkeys(("geometry", "timing", "mapping", "array", "disk"))
-        | record.model_dump(include={"geometry", "timing", "mapping", "array", "disk"}),
+        **{name: tables.get(name) for name in ("geometry", "timing", "mapping", "array", "disk")},
         control_socket=str(run.control),
         all_exports_socket=str(run.all_exports),
         namespaces=tuple(namespaces),
@@ -132,7 +132,7 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
 def _physical_bytes(record: DeviceRecord) -> int:
     if isinstance(record, DiskRecord):
         return record.array.disks * record.disk.capacity_bytes
-    return record.geometry.physical_bytes if isinstance(record, SsdRecord) else 0
+    return record.drive.physical_bytes if isinstance(record, SsdRecord) else 0
 
 
 def _ask(socket: Path) -> tuple[dict[str, Any] | None, str | None]:

@@ -303,7 +303,7 @@ def resize(
     not go, and what would.
     """
     require_namespace(record, namespace)
-    page = needs_flash(record, "`device resize`").geometry.page_bytes
+    page = needs_flash(record, "`device resize`").drive.page_bytes
     if size_bytes <= 0 or size_bytes % page:
         raise UserError(
             f"{size_bytes} bytes is not a multiple of the page size, {page}",
@@ -325,7 +325,7 @@ def add_namespace(
     Returns its size, its OPS blocks, and whether the device is being served. Raises UserError.
     """
     check_name("namespace", name)
-    page = needs_flash(record, "`device add`").geometry.page_bytes
+    page = needs_flash(record, "`device add`").drive.page_bytes
     folder = store.places.device(record.name)
     sizes = read_settings(folder).of
     allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)

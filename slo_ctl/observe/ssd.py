@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import ObserveGone
+from slo_ctl.drives.build import flash_timing
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
 from slo_ctl.model import (
@@ -281,20 +282,13 @@ class ServedDevice:
 
     @property
     def _pages_per_block(self) -> int:
-        return self._record.block_pages if isinstance(self._record, SsdRecord) else 1
+        return self._record.drive.block_pages if isinstance(self._record, SsdRecord) else 1
 
     def _timing(self) -> FlashTiming:
         if not isinstance(self._record, SsdRecord):
             return self._disk_timing()
-        timing, geometry = self._record.timing, self._record.geometry
-        return FlashTiming(
-            pages_per_block=self._record.block_pages,
-            read_us=timing.read_ns * _US_PER_NS,
-            program_us=timing.program_ns // geometry.planes * _US_PER_NS,
-            erase_us=timing.erase_ns * _US_PER_NS,
-            transfer_us=timing.transfer_ns * _US_PER_NS,
-            model=TimingModel.NONE if self.time_scale is None else TimingModel.FULL,
-            copyback=self._record.mapping.copyback,
+        return flash_timing(
+            self._record.drive, TimingModel.NONE if self.time_scale is None else TimingModel.FULL
         )
 
     def _disk_timing(self) -> FlashTiming:
@@ -318,7 +312,7 @@ class ServedDevice:
         if not isinstance(self._record, SsdRecord):
             return Blocks(logical=0, ops=0, min_ops=0)
         space = namespace["space"]
-        held = self._record.held_blocks if space["isolated"] else 0
+        held = self._record.drive.held_blocks if space["isolated"] else 0
         return Blocks(
             logical=space["logical_blocks"],
             ops=space["ops_blocks"] - held,
@@ -372,7 +366,7 @@ class ServedDevice:
             device_s=window.device_ns / _NS_PER_S,
             queued_share=min(1.0, window.queued_ns / window.now_ns) if throttled and window.now_ns else 0.0,
             backlog_share=min(1.0, window.backlog_ns / window.now_ns) if throttled and window.now_ns else 0.0,
-            ops_bytes=(ops_blocks or 0) * ssd.block_pages * ssd.geometry.page_bytes if ssd else None,
+            ops_bytes=(ops_blocks or 0) * ssd.drive.block_pages * ssd.drive.page_bytes if ssd else None,
         )
 
     def _ask(self) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def emulated_identity(record: DeviceRecord, namespace: str, around: Surroundings
         scheduler=record.scheduler,
         device=record.name,
         rotational=ssd is None,
-        hardware_queues=ssd.geometry.dies if ssd else 1,
+        hardware_queues=ssd.drive.dies if ssd else 1,
     )
 
 

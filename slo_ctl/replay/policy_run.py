@@ -66,7 +66,8 @@ class PolicyRun:
         ]
         by_name = {vm.spec.name: vm.tenant for vm in self._vms}
         self._player: Player = (TimedPlayer if self._clocked else CountingPlayer)(device, self._vms)
-        self._drive = PlayedDrive(device, by_name, plan.timing, plan.held_blocks, clocked=self._clocked)
+        held = plan.config.held_blocks
+        self._drive = PlayedDrive(device, by_name, plan.timing, held, clocked=self._clocked)
         self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)
         self._events = list(scenario.events)
         self._happened: list[EventResult] = []
@@ -183,11 +184,11 @@ class PolicyRun:
             window.latency or dict.fromkeys(names, Latency()),
             self._ops_blocks() if self._isolated else None,
             self._drive.limits_iops,
-            self._plan.block_pages,
+            self._plan.config.block_pages,
             share_by=self._scenario.share_by,
             remarks=self._all_remarks(),
             strict=self._scenario.policy == STRICT_POLICY,
-            merging=self._plan.merges,
+            merging=self._plan.config.merges,
         )
         self._notes += [
             f"VM {vm.name}: {vm.iops:,.0f} of the {vm.demand_iops:,.0f} IOPS that arrived were served"
@@ -221,7 +222,7 @@ class PolicyRun:
         return found
 
     def _ops_blocks(self) -> dict[str, int]:
-        held = self._plan.held_blocks
+        held = self._plan.config.held_blocks
         return {vm.spec.name: self._device.space(vm.tenant).ops_blocks - held for vm in self._vms}
 
     def _edge(self) -> Edge:

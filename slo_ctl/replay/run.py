@@ -95,18 +95,18 @@ def _tasks(scenario: Scenario) -> list[Task]:
 def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> DeviceResult:
     config, timing, ops = plan.config, plan.timing, sum(plan.ops_blocks)
     usable = plan.logical_blocks + ops
-    block_bytes = config.page_bytes * plan.block_pages
+    block_bytes = config.page_bytes * config.block_pages
     return DeviceResult(
         preset=plan.preset,
         logical_bytes=plan.total_pages * config.page_bytes,
         physical_bytes=usable * block_bytes,
-        op=usable * plan.block_pages / plan.total_pages - 1,
+        op=usable * config.block_pages / plan.total_pages - 1,
         page_bytes=config.page_bytes,
-        pages_per_block=plan.block_pages,
+        pages_per_block=config.block_pages,
         blocks=usable,
         ops_blocks=ops,
         channels=config.channels,
-        dies=config.channels * config.dies_per_channel,
+        dies=config.dies,
         planes=config.planes,
         mapping=config.mapping,
         cluster_dies=config.cluster_dies,

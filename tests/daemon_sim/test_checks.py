@@ -186,7 +186,7 @@ def test_a_minimum_that_is_missed_is_not_ok() -> None:
 def test_moves_beyond_the_budget_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("backlog_ns")[0] = 1e9
-    dies = run.scenario.drive.record().geometry.dies
+    dies = run.scenario.drive.record().drive.dies
     run.moves_ns[:] = 0.099e9 * dies
     assert check(run, names=["moves"]) == []
     run.moves_ns[100:105] = 0.2e9 * dies

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftl_emul import Config, Device
+from ftl_emul import Device
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.plan import plan_device, wants_preconditioning
 from slo_ctl.drives.record import DiskRecord, SsdRecord, needs_flash, read_record, to_toml
@@ -17,9 +17,9 @@ GIB = 1 << 30
 def test_the_default_is_one_namespace_of_the_whole_size() -> None:
     made = needs_flash(plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", []), "this test")
     assert [(each.name, each.size_bytes, each.weight) for each in made.namespace] == [("ssd0", 8 * GIB, 1.0)]
-    blocks = made.geometry.blocks_per_die * made.geometry.dies
-    held = made.geometry.dies * made.mapping.free_floor
-    usable_bytes = (blocks - held) * made.geometry.pages_per_block * made.geometry.page_bytes
+    blocks = made.drive.blocks_per_die * made.drive.dies
+    held = made.drive.held_blocks
+    usable_bytes = (blocks - held) * made.drive.pages_per_block * made.drive.page_bytes
     assert usable_bytes / made.size_bytes - 1 == pytest.approx(0.15, abs=0.001)
 
 
@@ -35,27 +35,17 @@ def test_planned_drive_can_be_built(placement: str, preset: str) -> None:
     size = {"fast15": "1GiB", "tlc": "24GiB", "qlc": "300GiB"}[preset]
     spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
     made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
-    assert made.mapping.scheduler == "fifo"
+    assert made.scheduler == "fifo"
     fill(made)
-    assert made.mapping.isolated == (placement == "isolated")
+    assert made.isolated == (placement == "isolated")
 
 
 def fill(made: SsdRecord) -> tuple[Device, list[int]]:
     """The drive of a record with its namespaces, and their tenant numbers."""
-    device = Device(
-        Config(
-            **made.geometry.model_dump(),
-            **made.timing.model_dump(),
-            mapping=made.mapping.kind,
-            cluster_dies=made.mapping.cluster_dies,
-            cached_entries=made.mapping.cached_entries,
-            free_floor=made.mapping.free_floor,
-            victim=made.mapping.victim,
-        )
-    )
+    device = Device(made.drive)
     tenants = [
         device.create_tenant(
-            namespace.size_bytes // made.geometry.page_bytes, made.mapping.isolated, namespace.ops_blocks
+            namespace.size_bytes // made.drive.page_bytes, made.isolated, namespace.ops_blocks
         )
         for namespace in made.namespace
     ]
@@ -70,8 +60,8 @@ def test_any_mapping_is_planned_kept_and_counted_alike(tmp_path: Path, mapping: 
     (tmp_path / "device.toml").write_text(to_toml(made))
     assert read_record(tmp_path) == made
     device, tenants = fill(made)
-    assert device.block_pages == made.block_pages
-    held = made.held_blocks if made.isolated else 0
+    assert device.block_pages == made.drive.block_pages
+    held = made.drive.held_blocks if made.isolated else 0
     for tenant in tenants:
         # What is held is not all that a namespace needs at least, and each has more than that.
         space = device.space(tenant)

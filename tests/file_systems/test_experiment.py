@@ -50,7 +50,7 @@ def test_trim_leaves_merges_less_to_copy() -> None:
 def test_drives_are_those_of_table_i(name: str, capacity: int, logical: int) -> None:
     plan = plan_whole(PAPER_DRIVES[name], "file system")
     assert plan.total_pages * 4096 == capacity << 30
-    assert plan.block_pages * 4096 == logical << 20
+    assert plan.config.block_pages * 4096 == logical << 20
 
 
 def test_a_plot_is_written(tmp_path: Path) -> None:

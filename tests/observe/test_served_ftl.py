@@ -22,7 +22,7 @@ from slo_ctl.observe.ssd import ServedDevice
 RECORD = needs_flash(
     plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",)), "these tests"
 )
-HELD = RECORD.geometry.dies * RECORD.mapping.free_floor
+HELD = RECORD.drive.held_blocks
 KINDS = ("reads", "writes", "trims", "zeroes", "flushes")
 
 
@@ -143,7 +143,7 @@ def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
     assert (vm.vm, vm.window_s, vm.requests, vm.iops, vm.active) == ("vm1", 2.0, 400, 200.0, True)
     assert (vm.scheduler_weight, vm.limit_iops) == (3.0, 500.0)
     assert (vm.ops_blocks, vm.min_ops_blocks, vm.logical_blocks) == (60 - HELD, 30 - HELD, 100)
-    assert vm.u == 128 / (4 * RECORD.geometry.pages_per_block)
+    assert vm.u == 128 / (4 * RECORD.drive.pages_per_block)
     assert (vm.waf, sample.spare_blocks, sample.timing.model) == (1.5, 7, TimingModel.FULL)
     window = served.windows["vm1"]
     assert (window.iops, window.waf) == (200.0, 1.5)

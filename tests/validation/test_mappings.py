@@ -205,8 +205,8 @@ def test_every_policy_runs_on_every_mapping(device: str, policy: str) -> None:
 def test_device_keys_are_read_and_written_back() -> None:
     asked = scenario(trio("uniform"), "size=512MiB,dies=8,mapping=fast,cluster=4")
     plan = engine.plan_of(asked)
-    assert (plan.config.mapping, plan.config.cluster_dies, plan.block_pages) == ("fast", 4, 512)
-    assert plan.held_blocks == 1
+    assert (plan.config.mapping, plan.config.cluster_dies, plan.config.block_pages) == ("fast", 4, 512)
+    assert plan.config.held_blocks == 1
     assert "mapping=fast" in command_line(asked)
     assert "cluster=4" in command_line(asked)
     assert "cmt=500" in command_line(scenario(trio("uniform"), "size=512MiB,mapping=dftl,cmt=500"))
