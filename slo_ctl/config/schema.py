@@ -14,6 +14,7 @@ from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_time_s
 from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
+from slo_ctl.host.peer import is_entry
 from slo_ctl.host.sockets import is_loopback
 from slo_ctl.model import ShareBy
 from slo_ctl.model.slo import SYNONYMS, parse_field
@@ -158,6 +159,17 @@ def _command(value: object) -> tuple[str, ...]:
     return words
 
 
+def _users(value: object) -> tuple[str, ...]:
+    hint = 'write users, and groups with @, such as ["alice", "@operators"]; ["*"]: all; []: root only'
+    if not isinstance(value, list):
+        raise FieldError("is not a list of users and groups", hint)
+    entries = tuple(_text(entry, hint) for entry in value)
+    for entry in entries:
+        if not is_entry(entry):
+            raise FieldError(f"has {_cut(_shown(entry))}, which is neither a user nor a group", hint)
+    return entries
+
+
 def _name(hint: str) -> BeforeValidator:
     """Accepts names of devices, classes and groups; the hint says what to write."""
 
@@ -231,6 +243,12 @@ class _Api(_Table):
     group: Annotated[str, BeforeValidator(_group)] = ""
 
 
+class _Access(_Table):
+    read: Annotated[tuple[str, ...], BeforeValidator(_users)] = ()
+    set_slos: Annotated[tuple[str, ...], BeforeValidator(_users)] = ()
+    manage: Annotated[tuple[str, ...], BeforeValidator(_users)] = ()
+
+
 class _Metrics(_Table):
     listen: Annotated[str, BeforeValidator(_listen)] = ""
 
@@ -286,6 +304,7 @@ class _File(_Table):
     cgroup: _Cgroup = _Cgroup()
     history: _History = _History()
     api: _Api = _Api()
+    access: _Access = _Access()
     metrics: _Metrics = _Metrics()
     page: _Page = _Page()
     hooks: _Hooks = _Hooks()
@@ -309,6 +328,7 @@ _MODELS: dict[str, type[_Table]] = {
     "cgroup": _Cgroup,
     "history": _History,
     "api": _Api,
+    "access": _Access,
     "metrics": _Metrics,
     "page": _Page,
     "hooks": _Hooks,
