@@ -161,6 +161,7 @@ class Layers:
             metrics_listen=self._given("metrics").get("listen"),
             page_listen=self._given("page").get("listen"),
             on_verdict=self._given("hooks").get("on_verdict", ()),
+            webhook=self._given("hooks").get("webhook", ""),
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,

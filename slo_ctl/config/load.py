@@ -163,6 +163,7 @@ def _defaults(config: Config) -> dict[tuple[str, str], str]:
         ("metrics", "listen"): DEFAULTS.metrics_listen or "",
         ("page", "listen"): DEFAULTS.page_listen or "",
         ("hooks", "on_verdict"): list(DEFAULTS.on_verdict),
+        ("hooks", "webhook"): DEFAULTS.webhook,
         ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
     }
     return {where: _written(value) for where, value in values.items()}

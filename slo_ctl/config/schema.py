@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
 
@@ -159,6 +160,23 @@ def _command(value: object) -> tuple[str, ...]:
     return words
 
 
+def _url(value: object) -> str:
+    hint = 'write an address such as "https://alerts.example.org/slo-ctl"; "" sends nothing'
+    if value == "":
+        return ""
+    text = _text(value, hint)
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or " " in text or "#" in text:
+        raise FieldError("is not an HTTP or HTTPS address", hint)
+    if "@" in parts.netloc:
+        raise FieldError("has a user in it, which is not sent", hint)
+    return text
+
+
 def _users(value: object) -> tuple[str, ...]:
     hint = 'write users, and groups with @, such as ["alice", "@operators"]; ["*"]: all; []: root only'
     if not isinstance(value, list):
@@ -259,6 +277,7 @@ class _Page(_Table):
 
 class _Hooks(_Table):
     on_verdict: Annotated[tuple[str, ...], BeforeValidator(_command)] = ()
+    webhook: Annotated[str, BeforeValidator(_url)] = ""
 
 
 class _Group(_Table):

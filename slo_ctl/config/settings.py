@@ -151,6 +151,8 @@ class Config:
     """`ADDRESS:PORT`, loopback only; None: no page."""
     on_verdict: tuple[str, ...] = ()
     """Program and arguments to run when a VM's verdict changes; empty: none."""
+    webhook: str = ""
+    """HTTP or HTTPS address that is told when a VM's verdict changes; empty: none."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
     classes: dict[str, SloClass] = field(default_factory=dict)
