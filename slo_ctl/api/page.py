@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 import time
@@ -17,6 +18,7 @@ from pydantic import BaseModel, Field
 from slo_ctl.api.routes import Api, Controller, RefusalError, Reply, Request, refusal
 from slo_ctl.api.server import BoundedServer, OneRequest
 from slo_ctl.base.errors import UserError
+from slo_ctl.host.peer import Peer
 from slo_ctl.host.sockets import is_loopback
 
 MAX_CONNECTIONS = 32
@@ -76,6 +78,11 @@ class Page:
         self._server, self._listening = None, ""
 
 
+def _anyone() -> Peer:
+    """Over TCP nobody is known: the page shows all that the daemon itself may read."""
+    return Peer(os.geteuid(), frozenset())
+
+
 def _listening(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -100,7 +107,7 @@ class PageRoutes:
         """The reply, which may be a refusal."""
         try:
             self._refuse_others(headers)
-            return self._answer(Request(method, target, b"", ""))
+            return self._answer(Request(method, target, b"", _anyone()))
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint)
 
@@ -124,7 +131,7 @@ class PageRoutes:
         return self._api(f"/v1/history/{quote(query.vm, safe='')}?{urlencode(since)}")
 
     def _api(self, target: str) -> Reply:
-        return self.api.answer(Request("GET", target, b"", ""))
+        return self.api.answer(Request("GET", target, b"", _anyone()))
 
     def _refuse_others(self, headers: Message) -> None:
         """Raise RefusalError for a page from elsewhere: of a name that was made to point to this host,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
+from slo_ctl.config.settings import AccessConfig, Right
+from slo_ctl.host.peer import Peer
 from slo_ctl.model import HostStatus, VmStatus
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
 from slo_ctl.model.status import Health, Plan, VmSlo
@@ -36,6 +39,9 @@ class RefusalError(UserError):
 
 class Controller(Protocol):
     """The daemon, as far as the API sees it. Refusals are UserErrors, best a `RefusalError`."""
+
+    def access(self) -> AccessConfig:
+        """Who may do what."""
 
     def status(self) -> HostStatus | None:
         """Status of the last epoch; None before the first."""
@@ -145,6 +151,13 @@ class NoQuery(BaseModel):
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_SAYS = {
+    Right.READ: "read the status",
+    Right.SET_SLOS: "set SLOs",
+    Right.MANAGE: "reload the configuration or announce VMs",
+}
+"""What completes "USER may not ..."."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -153,7 +166,12 @@ class Request:
     method: str
     target: str
     body: bytes
-    user: str
+    peer: Peer
+
+    @property
+    def user(self) -> str:
+        """For the log and the history."""
+        return self.peer.name
 
     @property
     def path(self) -> str:
@@ -249,6 +267,8 @@ class Route:
     """Type of what is replied besides `format_version`; None: not described."""
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
+    right: Right = Right.READ
+    """What its user needs."""
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -267,14 +287,54 @@ class Api:
             Route("GET", "/v1/health", "Daemon health", self._health, Health),
             Route("GET", "/v1/status", "Everything, as of the last epoch", self._status, HostStatus),
             Route("GET", "/v1/vms", "Every VM on every device", self._vms, VmsReply),
-            Route("PUT", "/v1/vms/{name}/slo", "Set fields of an SLO", self._set, VmSlo, SetQuery, SloBody),
-            Route("DELETE", "/v1/vms/{name}/slo", "Unset fields", self._unset, VmSlo, UnsetQuery),
-            Route("PATCH", "/v1/slos", "Change several SLOs or none", self._change, SlosReply, body=SlosBody),
+            Route(
+                "PUT",
+                "/v1/vms/{name}/slo",
+                "Set fields of an SLO",
+                self._set,
+                VmSlo,
+                SetQuery,
+                SloBody,
+                right=Right.SET_SLOS,
+            ),
+            Route(
+                "DELETE",
+                "/v1/vms/{name}/slo",
+                "Unset fields",
+                self._unset,
+                VmSlo,
+                UnsetQuery,
+                right=Right.SET_SLOS,
+            ),
+            Route(
+                "PATCH",
+                "/v1/slos",
+                "Change several SLOs or none",
+                self._change,
+                SlosReply,
+                body=SlosBody,
+                right=Right.SET_SLOS,
+            ),
             Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
             Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
             Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
-            Route("POST", "/v1/reload", "Reload the configuration", self._reload, ReloadReply),
-            Route("POST", "/v1/starting", "Libvirt starts a VM", self._start, StartReply, body=StartBody),
+            Route(
+                "POST",
+                "/v1/reload",
+                "Reload the configuration",
+                self._reload,
+                ReloadReply,
+                right=Right.MANAGE,
+            ),
+            Route(
+                "POST",
+                "/v1/starting",
+                "Libvirt starts a VM",
+                self._start,
+                StartReply,
+                body=StartBody,
+                right=Right.MANAGE,
+            ),
             Route("GET", "/metrics", "In Prometheus's text format", self._metrics),
             Route("GET", DESCRIPTION, "This description", self._describe),
         )
@@ -284,6 +344,7 @@ class Api:
         """The reply, which may be a refusal."""
         try:
             route, name = self._route(request)
+            self._check_right(route.right, request)
             return route.answer(request, name)
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint)
@@ -307,6 +368,28 @@ class Api:
         status = HTTPStatus.METHOD_NOT_ALLOWED if found else HTTPStatus.NOT_FOUND
         what = f"{request.method} {request.path}: {status.phrase}"
         raise RefusalError(what, f"see {DESCRIPTION}", status)
+
+    def _check_right(self, right: Right, request: Request) -> None:
+        access, peer = self._controller.access(), request.peer
+        if access.allows(right, peer, os.geteuid()):
+            return
+        key = access.key_of(right)
+        where = f"[access] {key}, {access.sources[key]}"
+        log.warning(
+            "refused: %s may not %s (%s): %s %s",
+            peer.name,
+            _SAYS[right],
+            where,
+            request.method,
+            printable(request.path),
+        )
+        entries = json.dumps([*access.entries(right), peer.entry])
+        raise RefusalError(
+            f"user {peer.entry} may not {_SAYS[right]} ({where})",
+            f"to allow it, write {right} = {entries} in [access] of slo-ctl.toml; then, as root: "
+            "slo-ctl config reload",
+            HTTPStatus.FORBIDDEN,
+        )
 
     # Status.
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import pwd
 import socket
 import socketserver
-import struct
 import sys
 import threading
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from slo_ctl.api.routes import DESCRIPTION, Api, Controller, RefusalError, Reply, Request, refusal
+from slo_ctl.host.peer import peer_of
 from slo_ctl.host.sockets import group_id, listen, make_socket_folder
 
 _MAX_CONNECTION_S = 30.0
@@ -155,7 +154,6 @@ MAX_CONNECTIONS = 128
 """More are closed at once, so that files are left for the daemon's own work."""
 _MAX_BODY_BYTES = 1 << 20
 _MAX_DISCARDED_BYTES = 16 << 20
-_CREDENTIALS = struct.Struct("=iII")
 
 
 class ApiServer:
@@ -197,7 +195,7 @@ class _Connection(OneRequest):
             self.send(refusal(error.status, error.message, error.hint))
             self._discard()
             return
-        self.send(self.server.api.answer(Request(self.command, self.path, body, self._user())))
+        self.send(self.server.api.answer(Request(self.command, self.path, body, peer_of(self.connection))))
 
     def _body_bytes(self) -> int:
         """Length of the body. Raises RefusalError."""
@@ -222,12 +220,3 @@ class _Connection(OneRequest):
 
     def _refusal(self, status: HTTPStatus, hint: str) -> RefusalError:
         return RefusalError(f"{self.command} {self.path}: {status.phrase}", hint, status)
-
-    def _user(self) -> str:
-        """User of the client, from SO_PEERCRED."""
-        found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, uid, _ = _CREDENTIALS.unpack(found)
-        try:
-            return pwd.getpwuid(uid).pw_name
-        except KeyError:
-            return f"uid {uid}"

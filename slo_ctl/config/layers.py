@@ -14,11 +14,13 @@ from slo_ctl.base.quantity import format_number
 from slo_ctl.config.schema import BLOCK_SCHEDULERS, TENANT_SCHEDULERS, check_tables
 from slo_ctl.config.settings import (
     DEFAULTS,
+    AccessConfig,
     Config,
     DaemonConfig,
     DeviceConfig,
     HistoryConfig,
     LibvirtConfig,
+    Right,
     VmConfig,
 )
 from slo_ctl.config.toml_file import ConfigFile, Location
@@ -155,9 +157,11 @@ class Layers:
             cgroup_root=Path(cgroup.get("root", DEFAULTS.cgroup_root)),
             history=HistoryConfig(**self._given("history")),
             api_group=self._given("api").get("group", DEFAULTS.api_group),
+            access=self._access(),
             metrics_listen=self._given("metrics").get("listen"),
             page_listen=self._given("page").get("listen"),
             on_verdict=self._given("hooks").get("on_verdict", ()),
+            webhook=self._given("hooks").get("webhook", ""),
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,
@@ -184,6 +188,13 @@ class Layers:
                 "make window at least one epoch",
             )
         return daemon
+
+    def _access(self) -> AccessConfig:
+        given = {Right(key): placed for key, placed in self.sections.get("access", {}).items()}
+        return AccessConfig(
+            {right: placed.value for right, placed in given.items()},
+            {right: placed.shown for right, placed in given.items()},
+        )
 
     def _device_configs(self) -> tuple[DeviceConfig, ...]:
         devices, paths = [], dict[str, str]()

@@ -10,8 +10,9 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact, format_number
 from slo_ctl.config.layers import NO_LIBVIRT, Layers
 from slo_ctl.config.schema import find_table_errors
-from slo_ctl.config.settings import DEFAULTS, Config
+from slo_ctl.config.settings import DEFAULTS, Config, Right
 from slo_ctl.config.toml_file import ConfigFile, read_file
+from slo_ctl.host.peer import why_unknown
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model.slo import KEY_OF, field_text
 
@@ -58,7 +59,7 @@ def find_errors(folder: Path) -> list[UserError]:
     if unread:
         return [*errors, *unread]
     layers.config(())
-    return [*errors, *layers.problems, *_program_errors(layers)]
+    return [*errors, *layers.problems, *_program_errors(layers), *_unknown_users(layers)]
 
 
 def _program_errors(layers: Layers) -> list[UserError]:
@@ -70,6 +71,18 @@ def _program_errors(layers: Layers) -> list[UserError]:
     problem = why_not_run(Path(program), as_root=os.geteuid() == 0)
     hint = "name a program that may be executed; root's daemon runs only programs that root alone can change"
     return [placed.fail(f"[hooks] on_verdict: {program} {problem}", hint)] if problem else []
+
+
+def _unknown_users(layers: Layers) -> list[UserError]:
+    """Users and groups of `[access]` that this host does not have now; the daemon looks them up at each
+    request.
+    """
+    return [
+        placed.fail(f"[access] {key}: {entry} {problem}", "see `getent passwd` and `getent group`")
+        for key, placed in layers.sections.get("access", {}).items()
+        for entry in placed.value
+        if (problem := why_unknown(entry))
+    ]
 
 
 def _read(folder: Path) -> tuple[Layers, list[ConfigFile]]:
@@ -95,7 +108,7 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     """Every value of a valid configuration and every default. Raises UserError as `load` does."""
     config = load(folder)
     layers, _ = _read(folder)
-    defaults = _defaults()
+    defaults = _defaults(config)
     found = [
         ConfigValue(section, key, default, "default")
         for (section, key), default in defaults.items()
@@ -130,7 +143,7 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     return sorted(found, key=lambda each: order.index(each.table))
 
 
-def _defaults() -> dict[tuple[str, str], str]:
+def _defaults(config: Config) -> dict[tuple[str, str], str]:
     daemon, history = DEFAULTS.daemon, DEFAULTS.history
     values: dict[tuple[str, str], object] = {
         ("daemon", "epoch"): f"{format_number(daemon.epoch_s)}s",
@@ -146,9 +159,11 @@ def _defaults() -> dict[tuple[str, str], str]:
         ("history", "keep"): f"{format_number(history.keep_s / 86400)}d",
         ("history", "max_size"): format_bytes_exact(history.max_bytes),
         ("api", "group"): DEFAULTS.api_group or "",
+        **{("access", right.value): list(config.access.entries(right)) for right in Right},
         ("metrics", "listen"): DEFAULTS.metrics_listen or "",
         ("page", "listen"): DEFAULTS.page_listen or "",
         ("hooks", "on_verdict"): list(DEFAULTS.on_verdict),
+        ("hooks", "webhook"): DEFAULTS.webhook,
         ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
     }
     return {where: _written(value) for where, value in values.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
 
@@ -14,6 +15,7 @@ from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_time_s
 from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
+from slo_ctl.host.peer import is_entry
 from slo_ctl.host.sockets import is_loopback
 from slo_ctl.model import ShareBy
 from slo_ctl.model.slo import SYNONYMS, parse_field
@@ -158,6 +160,34 @@ def _command(value: object) -> tuple[str, ...]:
     return words
 
 
+def _url(value: object) -> str:
+    hint = 'write an address such as "https://alerts.example.org/slo-ctl"; "" sends nothing'
+    if value == "":
+        return ""
+    text = _text(value, hint)
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or " " in text or "#" in text:
+        raise FieldError("is not an HTTP or HTTPS address", hint)
+    if "@" in parts.netloc:
+        raise FieldError("has a user in it, which is not sent", hint)
+    return text
+
+
+def _users(value: object) -> tuple[str, ...]:
+    hint = 'write users, and groups with @, such as ["alice", "@operators"]; ["*"]: all; []: root only'
+    if not isinstance(value, list):
+        raise FieldError("is not a list of users and groups", hint)
+    entries = tuple(_text(entry, hint) for entry in value)
+    for entry in entries:
+        if not is_entry(entry):
+            raise FieldError(f"has {_cut(_shown(entry))}, which is neither a user nor a group", hint)
+    return entries
+
+
 def _name(hint: str) -> BeforeValidator:
     """Accepts names of devices, classes and groups; the hint says what to write."""
 
@@ -231,6 +261,12 @@ class _Api(_Table):
     group: Annotated[str, BeforeValidator(_group)] = ""
 
 
+class _Access(_Table):
+    read: Annotated[tuple[str, ...], BeforeValidator(_users)] = ()
+    set_slos: Annotated[tuple[str, ...], BeforeValidator(_users)] = ()
+    manage: Annotated[tuple[str, ...], BeforeValidator(_users)] = ()
+
+
 class _Metrics(_Table):
     listen: Annotated[str, BeforeValidator(_listen)] = ""
 
@@ -241,6 +277,7 @@ class _Page(_Table):
 
 class _Hooks(_Table):
     on_verdict: Annotated[tuple[str, ...], BeforeValidator(_command)] = ()
+    webhook: Annotated[str, BeforeValidator(_url)] = ""
 
 
 class _Group(_Table):
@@ -286,6 +323,7 @@ class _File(_Table):
     cgroup: _Cgroup = _Cgroup()
     history: _History = _History()
     api: _Api = _Api()
+    access: _Access = _Access()
     metrics: _Metrics = _Metrics()
     page: _Page = _Page()
     hooks: _Hooks = _Hooks()
@@ -309,6 +347,7 @@ _MODELS: dict[str, type[_Table]] = {
     "cgroup": _Cgroup,
     "history": _History,
     "api": _Api,
+    "access": _Access,
     "metrics": _Metrics,
     "page": _Page,
     "hooks": _Hooks,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
+from slo_ctl.host.peer import EVERYONE, Peer
 from slo_ctl.model import ShareBy, Slo
 from slo_ctl.model.slo import (
     CLASS_KEY,
@@ -64,6 +66,35 @@ class HistoryConfig:
     max_bytes: int = 512 << 20
 
 
+class Right(StrEnum):
+    """What a client of the API may do, by its key in `[access]`."""
+
+    READ = "read"
+    SET_SLOS = "set_slos"
+    MANAGE = "manage"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """`[access]`: who has each right, of those who can connect to the socket."""
+
+    given: dict[Right, tuple[str, ...]] = field(default_factory=dict)
+    sources: dict[Right, str] = field(default_factory=dict)
+    """`FILE:LINE` of each list that is given."""
+
+    def key_of(self, right: Right) -> Right:
+        """The right whose list applies: who may manage is, unless given, who may set SLOs."""
+        return Right.SET_SLOS if right is Right.MANAGE and right not in self.given else right
+
+    def entries(self, right: Right) -> tuple[str, ...]:
+        """Users, and groups as `@NAME`."""
+        return self.given.get(self.key_of(right), (EVERYONE,))
+
+    def allows(self, right: Right, peer: Peer, own_uid: int) -> bool:
+        """Root and the daemon's own user may do everything."""
+        return peer.uid in (0, own_uid) or any(map(peer.is_named_by, self.entries(right)))
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
     """A device to manage."""
@@ -113,12 +144,15 @@ class Config:
     history: HistoryConfig = HistoryConfig()
     api_group: str = "slo-ctl"
     """Group that may use the API; if it does not exist, only the daemon's user may."""
+    access: AccessConfig = AccessConfig()
     metrics_listen: str | None = None
     """`HOST:PORT`; None: no metrics."""
     page_listen: str | None = None
     """`ADDRESS:PORT`, loopback only; None: no page."""
     on_verdict: tuple[str, ...] = ()
     """Program and arguments to run when a VM's verdict changes; empty: none."""
+    webhook: str = ""
+    """HTTP or HTTPS address that is told when a VM's verdict changes; empty: none."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
     classes: dict[str, SloClass] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from slo_ctl.api.routes import RefusalError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
+from slo_ctl.config.settings import AccessConfig
 from slo_ctl.daemon.slos import slo_by_source
 from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.libvirt import DomainXmlError
@@ -127,6 +128,10 @@ class DaemonController:
         return [self._slo_changes.popleft() for _ in range(len(self._slo_changes))]
 
     # What the API calls.
+
+    def access(self) -> AccessConfig:
+        """Who may do what."""
+        return self.published.config.access
 
     def status(self) -> HostStatus | None:
         """Status of the last epoch."""

@@ -201,7 +201,7 @@ class Daemon:
         self._groups = Groups()
         self._recorder = Recorder(places.history, config.history)
         self._verdict_changes = VerdictChanges()
-        self._hooks = Hooks(config.on_verdict)
+        self._hooks = Hooks(config)
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
@@ -305,7 +305,7 @@ class Daemon:
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
-        self._hooks.configure(config.on_verdict)
+        self._hooks.configure(config)
         log.info("configuration reloaded")
         return ""
 

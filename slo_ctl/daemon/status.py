@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.daemon.device_view import DeviceView
@@ -253,6 +253,8 @@ class VerdictChange:
     """None for a VM that was not there in the epoch before."""
     verdict: Verdict
     reason: str
+    at: float = field(default=0.0, compare=False)
+    """End of the epoch, in seconds since 1970."""
 
     @property
     def is_degraded(self) -> bool:
@@ -276,7 +278,7 @@ class VerdictChanges:
         before = self._before
         self._before = {(row.vm, row.device): row.verdict for row in status.vms}
         return [
-            VerdictChange(row.vm, row.device, previous, row.verdict, row.reason)
+            VerdictChange(row.vm, row.device, previous, row.verdict, row.reason, status.at)
             for row in status.vms
             if (previous := before.get((row.vm, row.device))) != row.verdict
             and (previous is not None or row.verdict in DEGRADED)
@@ -314,7 +316,7 @@ class Tally:
         *,
         epochs: int,
         missed_epochs: int,
-        hooks: Counter[str],
+        hooks: Counter[tuple[str, str]],
     ) -> Counts:
         """One more epoch. A new object each time: the threads that serve metrics read the one before.
 

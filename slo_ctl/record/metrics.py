@@ -144,8 +144,8 @@ class Counts:
     missed_epochs: int = 0
     settings: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Settings by lever and state: applied, restored or unapplied."""
-    hooks: Counter[str] = field(default_factory=Counter)
-    """Changes of verdicts, by what became of running the program for them."""
+    hooks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Changes of verdicts by kind of hook, and by what became of running it for them."""
     vms: dict[tuple[str, str], IoCounters] = field(default_factory=dict)
     """Totals by VM and device."""
     moved_s: dict[str, float] = field(default_factory=dict)
@@ -252,9 +252,9 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
     )
     yield _counter(
         "slo_ctl_hooks",
-        "Changes of verdicts for which a program was to run, by what became of it.",
-        ("result",),
-        (((result,), number) for result, number in sorted(counts.hooks.items())),
+        "Changes of verdicts for which a program was to run or a webhook to be sent, by what became of it.",
+        ("hook", "result"),
+        sorted(counts.hooks.items()),
     )
     yield _counter(
         "slo_ctl_device_move_seconds",

@@ -26,6 +26,7 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.api.routes import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.config.settings import AccessConfig
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
 from slo_ctl.model.slo import SloUpdate
 from slo_ctl.model.status import DevicePlan, Health, Plan, VmSlo
@@ -50,6 +51,10 @@ class FakeController:
         self.latest: HostStatus | None = STATUS
         self.fields: dict[str, float] = {}
         self.forced = False
+        self.allowed = AccessConfig()
+
+    def access(self) -> AccessConfig:
+        return self.allowed
 
     def status(self) -> HostStatus | None:
         return self.latest

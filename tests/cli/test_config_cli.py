@@ -43,6 +43,32 @@ def test_all_errors_of_all_files_are_reported(folder: Path, capsys: pytest.Captu
     assert len(json.loads(capsys.readouterr().out)["errors"]) == 4
 
 
+def test_access_is_shown_as_it_is_in_force(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def shown() -> dict[str, tuple[str, str]]:
+        assert config(folder, "show", "--json") == 0
+        values = json.loads(capsys.readouterr().out)["values"]
+        return {each["key"]: (each["value"], each["origin"]) for each in values if each["table"] == "access"}
+
+    assert shown() == dict.fromkeys(("read", "set_slos", "manage"), ("*", "default"))
+    (folder / "conf.d" / "access.toml").write_text("[access]\nset_slos = ['root', '@daemon']\n")
+    assert shown() == {
+        "read": ("*", "default"),
+        "set_slos": ("root, @daemon", "conf.d/access.toml:2"),
+        "manage": ("root, @daemon", "default"),
+    }
+
+
+def test_unknown_users_are_reported_by_the_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "slo-ctl.toml").write_text("[access]\nread = ['root', 'no-body']\nmanage = ['@no-group']\n")
+    assert config(folder, "check") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"slo-ctl: {folder}/slo-ctl.toml:2: [access] read: no-body is no user of this host",
+        "hint: see `getent passwd` and `getent group`",
+        f"slo-ctl: {folder}/slo-ctl.toml:3: [access] manage: @no-group is no group of this host",
+        "hint: see `getent passwd` and `getent group`",
+    ]
+
+
 def test_errors_across_tables_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "slo-ctl.toml").write_text("[vm.web]\nmin_iops = 50\nmax_iops = 5\n")
     assert config(folder, "check") == 2

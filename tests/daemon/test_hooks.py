@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.daemon.hooks import STOP_S, Hooks
+from slo_ctl.daemon.hook_program import LIMIT_S, Program
+from slo_ctl.daemon.hook_queue import MAX_WAITING, STOP_S, HookQueue
 from slo_ctl.daemon.status import VerdictChange, VerdictChanges
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
@@ -24,6 +25,10 @@ def program(folder: Path, body: str) -> tuple[str, ...]:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return (str(path), "first argument")
+
+
+def queue(command: tuple[str, ...], *, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> HookQueue:
+    return HookQueue(Program(command, limit_s), max_waiting=max_waiting)
 
 
 def change(vm: str = "web", verdict: Verdict = SHORT, previous: Verdict | None = OK) -> VerdictChange:
@@ -39,7 +44,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_hook_gets_the_change_and_nothing_else(tmp_path: Path) -> None:
     command = program(tmp_path, f'{{ echo "$1"; env | sort; }} > {tmp_path}/said')
-    with closing(Hooks(command)) as hooks:
+    with closing(queue(command)) as hooks:
         hooks.add([change("we\nb; touch /x")])
         until(lambda: hooks.results()["done"] == 1)
     said = [
@@ -61,7 +66,7 @@ def test_one_hook_at_a_time_and_queued_changes_are_merged(tmp_path: Path) -> Non
     os.mkfifo(go)
     # A second one at the same time would find the folder there already.
     body = f'mkdir {tmp_path}/busy || exit 1; echo "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT" >> {said}'
-    with closing(Hooks(program(tmp_path, f"{body}; read _ < {go}; rmdir {tmp_path}/busy"))) as hooks:
+    with closing(queue(program(tmp_path, f"{body}; read _ < {go}; rmdir {tmp_path}/busy"))) as hooks:
         hooks.add([change("first")])
         until(said.exists)
         hooks.add([change("flapping"), change("web")])
@@ -78,7 +83,7 @@ def test_full_queue_drops_the_oldest(tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     os.mkfifo(go)
     command = program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}; [ "$SLO_CTL_VM" != vm0 ] || read _ < {go}')
-    with closing(Hooks(command, max_waiting=2)) as hooks:
+    with closing(queue(command, max_waiting=2)) as hooks:
         hooks.add([change("vm0")])
         until(said.exists)
         hooks.add([change(f"vm{number}") for number in range(1, 5)])
@@ -90,7 +95,7 @@ def test_full_queue_drops_the_oldest(tmp_path: Path) -> None:
 
 def test_hanging_hook_is_killed_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    with closing(Hooks(program(tmp_path, f"sleep 100 & echo $$ $! > {pids}; wait"), limit_s=0.5)) as hooks:
+    with closing(queue(program(tmp_path, f"sleep 100 & echo $$ $! > {pids}; wait"), limit_s=0.5)) as hooks:
         hooks.add([change()])
         until(lambda: hooks.results()["killed"] == 1)
     for pid in pids.read_text().split():
@@ -107,7 +112,7 @@ def _status(pid: str) -> str:
 
 def test_stop_kills_the_running_hook_and_drops_the_queue(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    hooks = Hooks(program(tmp_path, f"echo >> {said}; exec sleep 100"))
+    hooks = queue(program(tmp_path, f"echo >> {said}; exec sleep 100"))
     hooks.add([change("web"), change("db")])
     until(said.exists)
     began_s = time.monotonic()
@@ -118,7 +123,7 @@ def test_stop_kills_the_running_hook_and_drops_the_queue(tmp_path: Path) -> None
 
 def test_hooks_finish_while_the_daemon_stops(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    hooks = Hooks(program(tmp_path, f"echo >> {said}; exec sleep 100"))
+    hooks = queue(program(tmp_path, f"echo >> {said}; exec sleep 100"))
     hooks.add([change("web")])
     until(said.exists)
     hooks.begin_stop()
@@ -132,7 +137,7 @@ def test_hooks_finish_while_the_daemon_stops(tmp_path: Path) -> None:
 
 def test_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     command = program(tmp_path, "exit 3")
-    with closing(Hooks(command)) as hooks, caplog.at_level(logging.WARNING):
+    with closing(queue(command)) as hooks, caplog.at_level(logging.WARNING):
         hooks.add([change("web"), change("db")])
         until(lambda: hooks.results()["failed"] == 2)
         Path(command[0]).unlink()
@@ -146,9 +151,9 @@ def test_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 def test_no_hook_without_a_command(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    with closing(Hooks(())) as hooks:
+    with closing(HookQueue(None)) as hooks:
         hooks.add([change()])
-        hooks.configure(program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}'))
+        hooks.configure(Program(program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}')))
         hooks.add([change("db")])
         until(lambda: hooks.results()["done"] == 1)
     assert said.read_text() == "db\n"

@@ -18,7 +18,7 @@ VMS = tuple(
     VmStatus(name, "ssd0", (), Slo(weight=3, min_iops=5), "", "", "", Verdict.IDLE, "", throttle_wait_us=2e3)
     for name in ("plain", 'has "quotes"\nand\\more')
 )
-ORDER = ("lever", "result", "vm", "device", "kind")
+ORDER = ("lever", "hook", "result", "vm", "device", "kind")
 STATUS = HostStatus(1.0, 10.0, 1.0, 1, 1.0, "bad", (DeviceStatus("ssd0", "emulated", "", "", 10.0),), VMS)
 
 
@@ -37,7 +37,7 @@ def test_counters_by_vm_device_and_kind() -> None:
     counts = Counts(
         epochs=3,
         settings=Counter({("cgroup limit", "applied"): 2}),
-        hooks=Counter(killed=1),
+        hooks=Counter({("program", "killed"): 1}),
         vms={
             ("web", "ssd0"): total_counters(
                 [IoCounters(3, 4, 1, 2, host_page_writes=5, gc_page_writes=6), IoCounters(30, 40, 10, 20)]
@@ -57,7 +57,7 @@ def test_counters_by_vm_device_and_kind() -> None:
     }
     assert samples["slo_ctl_epochs_total",] == 3
     assert samples["slo_ctl_settings_total", "cgroup limit", "applied"] == 2
-    assert samples["slo_ctl_hooks_total", "killed"] == 1
+    assert samples["slo_ctl_hooks_total", "program", "killed"] == 1
     assert samples["slo_ctl_device_move_seconds_total", "ssd0"] == 1.5
     assert samples["slo_ctl_device_moved_ops_blocks_total", "ssd0"] == 12
     assert samples["slo_ctl_vm_limit_iops", "web", "ssd0", "total"] == 300

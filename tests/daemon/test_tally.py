@@ -38,14 +38,16 @@ def test_settings_are_counted_from_0_over_all_epochs() -> None:
         outcome(on_sda("read_iops"), 50.0),
     ]
     first = tally.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
-    second = tally.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=Counter(done=1))
+    second = tally.add(
+        epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=Counter({("webhook", "done"): 1})
+    )
     assert len(first.settings) == 3 * len(Lever)
     assert {key: n for key, n in first.settings.items() if n} == {
         ("emulated SSD limit", "applied"): 1,
         ("emulated SSD limit", "unapplied"): 1,
     }
     assert second.settings["emulated SSD limit", "applied"] == 2
-    assert (second.epochs, second.missed_epochs, second.hooks) == (2, 4, {"done": 1})
+    assert (second.epochs, second.missed_epochs, second.hooks) == (2, 4, {("webhook", "done"): 1})
     assert (second.moved_s, second.moved_blocks) == ({"ssd0": 1.5}, {"ssd0": 7})
 
 
