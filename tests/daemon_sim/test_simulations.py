@@ -105,17 +105,22 @@ def test_capacity_is_estimated_from_timing_and_gc(read: float) -> None:
 LOADS = (Load("sequential", queue_depth=16), Load("uniform", queue_depth=16))
 
 
-def changing(before: str, after: str) -> Result:
-    """A VM of weight 4 that needs no OPS, beside one of weight 1; the policy changes in the middle."""
+def changing(before: str, after: str, *, killed: bool = False) -> Result:
+    """A VM of weight 4 that needs no OPS, beside one of weight 1; the policy changes in the middle.
+
+    `killed`: while there is no daemon.
+    """
     vms = tuple(SimulatedVm(f"vm{n}", n, LOADS[n], (("weight", 4.0 - 3.0 * n),)) for n in range(2))
-    change = Event(120.0, What.SET_POLICY, policy=after)
-    return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, (change,), 240.0, policy=before))
+    kill = (Event(118.0, What.KILL_DAEMON, lasts_s=5.0),) if killed else ()
+    events = (*kill, Event(120.0, What.SET_POLICY, policy=after))
+    return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, events, 240.0, policy=before))
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("before", ["proportional", "proportional-strict", "min_waf"])
-def test_ops_moves_to_the_split_by_weight_after_a_change_to_static(before: str) -> None:
+def test_ops_moves_to_the_split_by_weight_after_a_change_to_static(before: str, killed: bool) -> None:
     by_weight = changing("static", "static").of("ops_blocks")[0, 100]
-    run = changing(before, "static")
+    run = changing(before, "static", killed=killed)
     ops = run.of("ops_blocks")[0]
     assert ops[110] != by_weight, "the other policy has a split of its own"
     assert ops[-1] == by_weight
