@@ -53,12 +53,6 @@ from slo_ctl.model import (
 from slo_ctl.observe.block import joined
 from slo_ctl.observe.ssd import ServedDevice
 
-_CATCHES_UP_WINDOWS = 4.0
-"""After a change, a stream above its maximum is waited for so long: a limit below its rate lets through the
-requests of a second more."""
-_ABOVE = 1.03
-"""Of a maximum: more than what counts as at it."""
-
 # Which streams of a device are active, and since when what they are entitled to has been the same.
 
 
@@ -70,8 +64,6 @@ class Activity:
     """A stream without requests for this long is idle: one that pauses is not."""
     window_s: float
     """Shares are judged over this long; one that contains a change is not judged."""
-    above_maximum: bool = False
-    """A stream has had more than its maximum over the window: the drive lets a new limit catch up first."""
     _last_active_s: dict[str, float] = field(default_factory=dict)
     _slos: dict[str, Slo] = field(default_factory=dict)
     _active: frozenset[str] | None = None
@@ -104,8 +96,7 @@ class Activity:
     def settling(self, now_s: float) -> str:
         """Changes within the window, and how long ago; may be empty."""
         ago_s = now_s - self._changed_s
-        lasts_s = self.window_s * (_CATCHES_UP_WINDOWS if self.above_maximum else 1.0)
-        return f"{self._change} {ago_s:.0f} s ago" if ago_s < lasts_s else ""
+        return f"{self._change} {ago_s:.0f} s ago" if ago_s < self.window_s else ""
 
     def _note_changes(self, slos: Mapping[str, Slo], now_s: float) -> None:
         active = frozenset(slos)
@@ -256,12 +247,7 @@ class EmulatedDevice:
         if all(vm.window_s <= 0 for vm in self.sample.vms):
             return  # the first look at this server: nothing has been measured
         self._measure_capacity(self.sample)
-        self._activity.above_maximum = any(self._is_above_maximum(each) for each in occupants.values())
         self.decision = self._decide(self.sample)
-
-    def _is_above_maximum(self, occupant: Occupant) -> bool:
-        window, most = self.windows.get(occupant.key), occupant.slo.max_iops
-        return window is not None and most is not None and (window.iops or 0.0) > _ABOVE * most
 
     def _make_policy(self, policy: str) -> Policy[Any]:
         # Without isolated OPS nothing can move between VMs.

@@ -172,11 +172,8 @@ def test_device_policy_takes_the_profile_of_an_emulated_disk(
     assert "profile of less than a minute ago: valid" in capsys.readouterr().out
 
 
-def test_settling_ends_even_if_a_vm_stays_above_its_maximum() -> None:
+def test_settling_ends_after_a_window() -> None:
     activity = Activity(idle_after_s=10.0, window_s=10.0)
     activity.changed("the policy changed", 100.0)
     assert activity.settling(109.0) == "the policy changed 9 s ago"
     assert activity.settling(111.0) == ""
-    activity.above_maximum = True
-    assert activity.settling(111.0) == "the policy changed 11 s ago"
-    assert activity.settling(141.0) == ""

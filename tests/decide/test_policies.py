@@ -108,6 +108,20 @@ def test_algorithm1_starves_the_vm_with_the_highest_u() -> None:
     assert not any(move.target == "a" for decision in run.decisions for move in decision.moves)
 
 
+@pytest.mark.parametrize("name", ["static", "algorithm1"])
+def test_initial_moves_that_a_busy_device_ignored_are_asked_for_again(name: str) -> None:
+    plant, policy = Plant(three(), 450, timing=PAPER), make_policy(name)
+    state, decision = policy.start(plant.window())
+    wanted = decision.moves
+    for _ in range(3):
+        state, decision = policy.step(state, plant.window())
+        assert decision.moves == wanted
+    plant.apply(decision)
+    assert [v.ops_blocks for v in plant.vms] == [45, 135, 270]
+    state, decision = policy.step(state, plant.window())
+    assert decision.moves != wanted
+
+
 def test_algorithm1_moves_one_block_per_vm_per_adjustment() -> None:
     run = loop("algorithm1", three(), timing=PAPER, noise=0.0)
     run.run(5)

@@ -43,6 +43,13 @@ def test_nothing_moves_right_after_taking_over(policy: str) -> None:
     assert [v.limit_iops for v in loop.plant.vms] == limits
 
 
+def test_static_completes_its_split_after_taking_over() -> None:
+    loop = settled("min_waf")
+    take_over(loop, "static")
+    loop.run(1 / 12)
+    assert [v.ops_blocks for v in loop.plant.vms] == [45, 135, 270]
+
+
 @pytest.mark.parametrize("slow", [0.0, 20000.0])
 @pytest.mark.parametrize("measured", [False, True])
 def test_proportional_continues_after_taking_over(slow: float, measured: bool) -> None:

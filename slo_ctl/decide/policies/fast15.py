@@ -15,7 +15,7 @@ a new split.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve
@@ -50,7 +50,7 @@ Split = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """OPS by ratio of the weights, once (Algorithm 1, lines 3 and 4)."""
+    """OPS by ratio of the weights (Algorithm 1, lines 3 and 4), as they are when the controller starts."""
 
     name: str = "static"
     placement: Placement = Placement.ISOLATED
@@ -63,8 +63,9 @@ class Static:
         )
 
     def resume(self, sample: DeviceSample) -> tuple[Split, Decision]:
-        """Keep the split, lifting the limits of another policy."""
-        return {}, Decision(limits_iops=without_pacing(sample))
+        """As `start`, which moves nothing where the split is that by weight; lifts other policies' limits."""
+        wanted, decision = self.start(sample) if sample.vms else ({}, Decision())
+        return wanted, replace(decision, limits_iops=without_pacing(sample))
 
     def step(self, state: Split, sample: DeviceSample) -> tuple[Split, Decision]:
         """Ask again for moves that have not been made, such as those that a busy device refused."""
@@ -86,7 +87,16 @@ def _moves_to(wanted: Split, sample: DeviceSample) -> tuple[OpsMove, ...]:
 
 
 LastU = dict[str, float]
-"""Last known utilization by VM: the state of `algorithm1`."""
+"""Last known utilization by VM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm1State:
+    """All that is remembered between windows."""
+
+    last_u: LastU
+    initial_split: Split = field(default_factory=dict)
+    """Still to be arrived at; empty when it has been."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +108,35 @@ class Algorithm1:
     name: str = "algorithm1"
     placement: Placement = Placement.ISOLATED
 
-    def start(self, sample: DeviceSample) -> tuple[LastU, Decision]:
+    def start(self, sample: DeviceSample) -> tuple[Algorithm1State, Decision]:
         """Lines 3-4: split by weight."""
-        reasons = ("OPS split by the ratio of the weights (Algorithm 1, lines 3-4)",)
-        moves = _moves_to(split_by_weight(sample), sample)
-        return _current_u(sample, {}), Decision(moves=moves, reasons=reasons)
+        split, decision = Static().start(sample)
+        return Algorithm1State(_current_u(sample, {}), split), decision
 
-    def resume(self, sample: DeviceSample) -> tuple[LastU, Decision]:
+    def resume(self, sample: DeviceSample) -> tuple[Algorithm1State, Decision]:
         """The split as it is; limits of another policy are lifted."""
-        return _current_u(sample, {}), Decision(limits_iops=without_pacing(sample))
+        return Algorithm1State(_current_u(sample, {})), Decision(limits_iops=without_pacing(sample))
 
-    def step(self, state: LastU, sample: DeviceSample) -> tuple[LastU, Decision]:
+    def step(self, state: Algorithm1State, sample: DeviceSample) -> tuple[Algorithm1State, Decision]:
         """Lines 12-20: every VM above its target u gains a block of the VM with the highest u."""
-        current_u = _current_u(sample, state)
+        current_u = _current_u(sample, state.last_u)
+        split, initial = Static().step(state.initial_split, sample)
+        if initial.moves:
+            return Algorithm1State(current_u, split), initial
+        return Algorithm1State(current_u), self._adjusted(current_u, sample)
+
+    def _adjusted(self, current_u: LastU, sample: DeviceSample) -> Decision:
         targets = self.target_u(sample)
         if not targets:
-            return current_u, Decision(reasons=("no VM, or a device without clock: no target u",))
+            return Decision(reasons=("no VM, or a device without clock: no target u",))
         donor = max(current_u, key=lambda vm: current_u[vm])
         receivers = [vm for vm in current_u if current_u[vm] > targets[vm] and vm != donor]
         to_give = sum(v.ops_blocks - v.min_ops_blocks for v in sample.vms if v.vm == donor)
         budget = min(to_give, len(receivers) if sample.max_move_blocks is None else sample.max_move_blocks)
         if not receivers or budget <= 0:
-            return current_u, Decision()
+            return Decision()
         gains = Counter(receivers[i % len(receivers)] for i in range(budget))
-        return current_u, Decision(
+        return Decision(
             moves=tuple(OpsMove(donor, vm, blocks) for vm, blocks in gains.items()),
             reasons=(f"{', '.join(gains)} above target u: {budget} blocks of {donor}, whose u is highest",),
         )

@@ -31,8 +31,8 @@ class Policy(Protocol[S]):
         """The state to take over with where a split is in force already, disturbing nothing.
 
         For a controller that was restarted, or chosen in place of another unless it `splits_at_start`: no OPS
-        moves now, and limits stay until there is evidence against them, or are lifted by a policy that sets
-        none.
+        moves now, except under `static`, which has one split only; and limits stay until there is evidence
+        against them, or are lifted by a policy that sets none.
         """
 
     def step(self, state: S, sample: DeviceSample) -> tuple[S, Decision]:

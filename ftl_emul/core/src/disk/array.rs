@@ -223,7 +223,7 @@ impl Array {
                 }
                 Event::Done { slot } => self.done(slot),
                 Event::Unthrottle { tenant } => {
-                    self.tenants[usize::from(tenant)].throttle.timer_fired();
+                    self.tenants[usize::from(tenant)].throttle.timer_fired(time_ns);
                     self.wake(tenant);
                 }
             }

@@ -266,8 +266,9 @@ impl Engine {
                 self.wake(tenant);
             }
             Event::Unthrottle { tenant } => {
+                let now = self.timeline.now;
                 if let Some(queue) = self.slot_mut(tenant) {
-                    queue.throttle.timer_fired();
+                    queue.throttle.timer_fired(now);
                 }
                 self.wake(tenant);
             }

@@ -16,6 +16,14 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// How much longer a request takes under this limit than under `other`, at least; 0 where one of its bounds is new,
+    /// or there is none.
+    fn slowdown(&self, other: &Self) -> f64 {
+        let bounds = [(self.iops, other.iops), (self.bytes_s, other.bytes_s)];
+        let set = bounds.into_iter().filter_map(|(own, other)| own.map(|own| other.unwrap_or(0.0) / own));
+        set.min_by(f64::total_cmp).unwrap_or(0.0)
+    }
+
     /// Refuses what is not finite and above 0, where given.
     pub fn validate(&self) -> Result<(), FtlError> {
         for value in [self.iops, self.bytes_s].into_iter().flatten() {
@@ -44,16 +52,23 @@ pub(crate) struct Throttle {
     limit: Limit,
     /// When the limit lets the next request start.
     eligible_ns: u64,
-    /// A timer is set for that moment.
-    timer_set: bool,
+    /// The moment for which a timer is set.
+    timer_ns: Option<u64>,
 }
 
 impl Throttle {
     /// Changes the limit from now on.
+    ///
+    /// What a tenant may catch up on, and what it has to wait for, remain the same number of requests. Nothing was
+    /// counted before a limit was set, so that a new one begins with neither.
     pub fn set(&mut self, limit: Limit, now: u64) -> Result<(), FtlError> {
         limit.validate()?;
+        let slowdown = limit.slowdown(&self.limit);
+        let eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS));
+        let scaled_ns = whole(eligible_ns.abs_diff(now) as f64 * slowdown);
+        self.eligible_ns =
+            if eligible_ns > now { now.saturating_add(scaled_ns) } else { now.saturating_sub(scaled_ns) };
         self.limit = limit;
-        self.eligible_ns = self.eligible_ns.min(now);
         Ok(())
     }
 
@@ -68,16 +83,17 @@ impl Throttle {
     pub fn gate(&mut self, now: u64) -> Gate {
         if self.is_open(now) {
             Gate::Open
-        } else if std::mem::replace(&mut self.timer_set, true) {
+        } else if self.timer_ns.is_some_and(|timer_ns| timer_ns <= self.eligible_ns) {
             Gate::Shut
         } else {
+            self.timer_ns = Some(self.eligible_ns);
             Gate::ShutUntil(self.eligible_ns)
         }
     }
 
-    /// The timer of [`Gate::ShutUntil`] has fired.
-    pub fn timer_fired(&mut self) {
-        self.timer_set = false;
+    /// A timer of [`Gate::ShutUntil`] has fired; one that a new limit brought forward is not waited for.
+    pub fn timer_fired(&mut self, now: u64) {
+        self.timer_ns = self.timer_ns.filter(|&timer_ns| timer_ns > now);
     }
 
     /// Counts a request that arrived at a moment against the limit as it starts; returns for how long the limit has
@@ -92,5 +108,103 @@ impl Throttle {
             self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
         }
         held_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn iops(iops: f64) -> Limit {
+        Limit { iops: Some(iops), bytes_s: None }
+    }
+
+    /// A tenant with a request waiting at all times.
+    #[derive(Default)]
+    struct Tenant {
+        throttle: Throttle,
+        now: u64,
+        timers: Vec<u64>,
+    }
+
+    impl Tenant {
+        /// Requests that start until `end`.
+        fn started_until(&mut self, end: u64) -> u64 {
+            let mut count = 0;
+            while self.now < end {
+                match self.throttle.gate(self.now) {
+                    Gate::Open => {
+                        self.throttle.start(self.now, self.now, 4096);
+                        count += 1;
+                        continue;
+                    }
+                    Gate::ShutUntil(at) => self.timers.push(at),
+                    Gate::Shut => {}
+                }
+                self.now = end.min(*self.timers.iter().min().expect("a timer is set"));
+                for _ in self.timers.extract_if(.., |&mut at| at <= self.now) {
+                    self.throttle.timer_fired(self.now);
+                }
+            }
+            count
+        }
+    }
+
+    #[test]
+    fn new_limit_begins_without_credit() {
+        for before in [Limit::default(), Limit { iops: None, bytes_s: Some(1e9) }] {
+            let mut tenant = Tenant { now: 60 * SECOND, ..Tenant::default() };
+            tenant.throttle.set(before, 0).unwrap();
+            tenant.throttle.set(iops(100.0), tenant.now).unwrap();
+            assert_eq!(tenant.started_until(61 * SECOND), 100);
+        }
+    }
+
+    #[test]
+    fn higher_limit_keeps_the_number_of_requests_to_catch_up_on() {
+        let mut tenant = Tenant::default();
+        tenant.throttle.set(iops(10.0), 0).unwrap();
+        assert_eq!(tenant.started_until(SECOND), 10);
+        tenant.now = 60 * SECOND;
+        tenant.throttle.set(iops(1000.0), tenant.now).unwrap();
+        assert_eq!(tenant.started_until(61 * SECOND), 1010);
+    }
+
+    #[test]
+    fn higher_limit_shortens_a_wait_and_its_timer() {
+        let mut throttle = Throttle::default();
+        throttle.set(iops(0.1), 0).unwrap();
+        throttle.start(0, 0, 4096);
+        assert_eq!(throttle.gate(0), Gate::ShutUntil(10 * SECOND));
+        throttle.set(iops(1.0), 0).unwrap();
+        assert_eq!(throttle.gate(0), Gate::ShutUntil(SECOND));
+        assert_eq!(throttle.gate(0), Gate::Shut);
+        throttle.timer_fired(SECOND);
+        throttle.start(SECOND, SECOND, 4096);
+        assert_eq!(throttle.gate(SECOND), Gate::ShutUntil(2 * SECOND));
+        throttle.timer_fired(10 * SECOND - 1);
+        throttle.start(10 * SECOND - 1, 0, 4096);
+        let next = throttle.gate(10 * SECOND - 1);
+        assert!(matches!(next, Gate::Open), "{next:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn changes_of_a_limit_grant_no_request_of_their_own(
+            limits in prop::collection::vec(1.0..1000.0_f64, 1..50), step in 1..2 * SECOND,
+        ) {
+            let (mut tenant, mut granted, mut began) = (Tenant::default(), 0.0, 0);
+            for limit in limits {
+                tenant.throttle.set(iops(limit), tenant.now).unwrap();
+                began += tenant.started_until(tenant.now + step);
+                granted += limit * step as f64 / 1e9;
+                prop_assert!((began as f64 - granted).abs() <= 1.01, "{began} of {granted}");
+                prop_assert!(tenant.timers.len() <= 50, "{}", tenant.timers.len());
+            }
+        }
     }
 }
