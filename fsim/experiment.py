@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -139,6 +139,8 @@ class Experiment:
     seed: int = 1
     trace: TraceSource | None = None
     """In place of Postmark."""
+    transactions: int | None = None
+    """Of Postmark, in place of its setting's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,10 @@ def run(experiment: Experiment) -> Outcome:
 def _steps(experiment: Experiment) -> Iterator[Step]:
     if experiment.trace is not None:
         return trace_steps(experiment.trace)
-    return steps(SETTINGS[experiment.setting], experiment.seed)
+    setting = SETTINGS[experiment.setting]
+    if experiment.transactions is not None:
+        setting = replace(setting, transactions=experiment.transactions)
+    return steps(setting, experiment.seed)
 
 
 # Allocators compared: every one at every utilisation of every drive with every seed, on all processors.

@@ -9,7 +9,7 @@ import platform
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -142,18 +142,24 @@ def read_result(path: Path) -> PapersResult:
 def run_figures(
     figures: Sequence[Figure], *, quick: bool, seed: int, jobs: int, progress: ProgressSink
 ) -> PapersResult:
-    """Run every trial of every figure on `jobs` processes, and judge.
+    """Run every trial of every figure on `jobs` processes, and judge. What figures share is run once.
 
     Ctrl-C ends it with the figures that were complete by then.
     """
     trials = {figure.key: _trials(figure, quick=quick, seed=seed) for figure in figures}
-    work = [(figure.key, trial) for figure in figures for trial in trials[figure.key]]
+    sharing: dict[tuple[_Experiment, Trial], list[str]] = {}
+    for figure in figures:
+        for trial in trials[figure.key]:
+            if figure.run is not None:
+                sharing.setdefault((figure.run, trial), []).append(figure.key)
+    work = [(keys[0], trial) for (_, trial), keys in sharing.items()]
     found: dict[str, list[_Measured]] = {figure.key: [] for figure in figures}
     phase = progress.phase("papers", len(work), "runs")
     complete = True
     try:
-        for key, measured in _run_all(work, jobs):
-            found[key].append(measured)
+        for keys, measured in zip(sharing.values(), _run_all(work, jobs), strict=True):
+            for key in keys:
+                found[key].append(measured)
             phase.advance(1)
     except KeyboardInterrupt:
         complete = False
@@ -169,6 +175,7 @@ def run_figures(
     )
 
 
+_Experiment = Callable[[Trial], list[Panel]]
 _Measured = tuple[list[Panel] | None, float, str]
 """Panels, or None and the reason; CPU seconds in between."""
 
@@ -180,7 +187,8 @@ def _trials(figure: Figure, *, quick: bool, seed: int) -> list[Trial]:
     return [Trial(seed + number, quick) for number in range(count)]
 
 
-def _run_all(work: list[tuple[str, Trial]], jobs: int) -> Iterator[tuple[str, _Measured]]:
+def _run_all(work: list[tuple[str, Trial]], jobs: int) -> Iterator[_Measured]:
+    """In the order of `work`."""
     if jobs == 1 or len(work) < 2:
         yield from map(_measure, work)
         return
@@ -193,17 +201,17 @@ def _worker_starts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _measure(item: tuple[str, Trial]) -> tuple[str, _Measured]:
+def _measure(item: tuple[str, Trial]) -> _Measured:
     key, trial = item
     experiment = FIGURES[key].run
     if experiment is None:
-        return key, (None, 0.0, "nothing to run")
+        return None, 0.0, "nothing to run"
     began = time.process_time()
     try:
         panels = experiment(trial)
     except NotPossibleError as error:
-        return key, (None, time.process_time() - began, str(error))
-    return key, (panels, time.process_time() - began, "")
+        return None, time.process_time() - began, str(error)
+    return panels, time.process_time() - began, ""
 
 
 def _outcome(

@@ -89,7 +89,7 @@ def levers(trial: Trial) -> list[Panel]:
         )
         with PreparedDrive(Drive(vms, _small(trial, "512MiB", "256MiB"), seed=trial.seed)) as prepared:
             for name, (policy, scheduler) in _LEVERS.items():
-                run = prepared.run(policy, scheduler, "12x" if trial.quick else "20x")
+                run = prepared.run(policy, scheduler, "8x" if trial.quick else "20x")
                 totals["total", name] = total_pages_per_s(run)
                 waf["WAF", name] = run.waf or 1.0
                 off[name, "off 1:3:6, %"] = _off_weights(run)
@@ -109,7 +109,7 @@ LEVERS = Figure(
     "Three VMs, weights 1:3:6, eight outstanding requests each, two mixes of workloads. `fair queue` is on "
     "one pool of blocks, `fair queue and OPS` is the policy `proportional`, `OPS for fewest GC writes` the "
     "same without its queue and limits. Shares of pages; preset fast15 of 512 MiB (quick: 256), OP 15 %; 20 "
-    "drive writes, the last half counts.",
+    "drive writes (quick: 8), the last half counts.",
     _LABELS,
     levers,
     tuple(
@@ -164,7 +164,7 @@ def latency(trial: Trial) -> list[Panel]:
     """p99 of a light VM beside heavy ones, and what keeping it costs the total."""
     p99, totals = {}, {}
     device = _small(trial, "512MiB", "256MiB")
-    duration = "12x" if trial.quick else "20x"
+    duration = "8x" if trial.quick else "20x"
     heavy = "name=a,workload=uniform,weight=6,qd=32", "name=b,workload=hotcold,weight=6,qd=32"
     paced = Drive(("name=db,workload=uniform,weight=1,mode=open,iops=100", *heavy), device, seed=trial.seed)
     without_target: Mapping[str, tuple[Policy[Any], str]] = {
@@ -245,7 +245,7 @@ def starvation(trial: Trial) -> list[Panel]:
             (STRICT, ProportionalStrict(), "wfq"),
         )
         for name, policy, scheduler in cases:
-            run = prepared.run(policy, scheduler, "20x")
+            run = prepared.run(policy, scheduler, "12x" if trial.quick else "20x")
             total = total_pages_per_s(run)
             for vm, weight in zip(run.vms, _WEIGHTS.values(), strict=True):
                 shares[name, vm.name] = pages_per_s(vm) / total / (weight / sum(_WEIGHTS.values()))

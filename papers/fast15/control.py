@@ -156,7 +156,7 @@ def algorithm_1(trial: Trial) -> list[Panel]:
     cells: dict[tuple[str, str], float] = {}
     ops: dict[tuple[str, str], float] = {}
     vms = same_workload("uniform", _UNIFORM_WEIGHTS)
-    duration = "8x" if trial.quick else "20x"
+    duration = "5x" if trial.quick else "20x"
     parts = (REACHABLE, 1.1) if trial.quick else (0.8, REACHABLE, 0.9, 1.0, 1.1)
     with PreparedDrive(drive(trial, vms, *_KEYS, size_mib=768, timing="paper")) as prepared:
         specified = feasible_iops(prepared, _UNIFORM_WEIGHTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -247,6 +248,7 @@ SEPARATE, SHARED_BLOCK = _ALONE
 ABSENT = "neighbours absent"
 
 
+@lru_cache(maxsize=8)
 def alone_and_together(trial: Trial) -> dict[str, dict[str, dict[tuple[str, str], float]]]:
     """IOPS and u of each VM by itself and together, for three meanings of "by itself"."""
     found: dict[str, dict[str, dict[tuple[str, str], float]]] = {"iops": {}, "u": {}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from papers.figure import (
@@ -25,18 +27,50 @@ from slo_ctl.base.progress import Silent
 
 IN_REAL_TIME = "fast15:1"
 """Run by tests/real/test_block_layer_figure.py."""
-RUN = [key for key, figure in FIGURES.items() if figure.run is not None and key != IN_REAL_TIME]
+_TOGETHER = (
+    ("fast15:4a", "fast15:4b"),
+    ("fast15:5b", "fast15:7"),
+    ("fast15:eq1", "fast15:eq2"),
+    ("greedy-space:3", "greedy-space:4"),
+    *(
+        tuple(key for key, figure in FIGURES.items() if key.startswith(paper) and figure.run is not None)
+        for paper in ("serra:", "parallel-serra:")
+    ),
+)
+"""Figures of the same measurements, which one process makes once."""
+RUN = [
+    *_TOGETHER,
+    *(
+        (key,)
+        for key, figure in FIGURES.items()
+        if figure.run is not None and key != IN_REAL_TIME and not any(key in keys for keys in _TOGETHER)
+    ),
+]
 
 
-@pytest.mark.parametrize("key", RUN)
-def test_quick_run(key: str) -> None:
-    result = run_figures([FIGURES[key]], quick=True, seed=1, jobs=1, progress=Silent())
-    figure = result.figures[0]
-    if figure.agreement is Agreement.NOT_RUN:
-        pytest.skip(figure.note)
-    assert any(rule.agreement is not Agreement.NOT_RUN for rule in figure.rules)
-    wrong = [rule for rule in figure.rules if rule.agreement is Agreement.DIFFERS]
-    assert not wrong, "\n".join(f"{rule.rule}: {rule.ours} {rule.reason}" for rule in wrong)
+@pytest.mark.parametrize("keys", RUN, ids=" ".join)
+def test_quick_run(keys: tuple[str, ...]) -> None:
+    figures = [FIGURES[key] for key in keys]
+    for figure in run_figures(figures, quick=True, seed=1, jobs=1, progress=Silent()).figures:
+        assert any(rule.agreement is not Agreement.NOT_RUN for rule in figure.rules), figure.note
+        wrong = [rule for rule in figure.rules if rule.agreement is Agreement.DIFFERS]
+        assert not wrong, "\n".join(f"{rule.rule}: {rule.ours} {rule.reason}" for rule in wrong)
+
+
+def test_figures_of_one_experiment_run_it_once() -> None:
+    runs: list[Trial] = []
+
+    def experiment(trial: Trial) -> list[Panel]:
+        runs.append(trial)
+        return [Panel("p", "", {("r", "c"): float(trial.seed)})]
+
+    first = replace(figure_with(), run=experiment, quick_seeds=2)
+    second = replace(first, key="fast15:00", quick_seeds=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("papers.outcome.FIGURES", {each.key: each for each in (first, second)})
+        found = run_figures([first, second], quick=True, seed=1, jobs=1, progress=Silent()).figures
+    assert [trial.seed for trial in runs] == [1, 2, 3]
+    assert [each.tables[0].cells[0].mean for each in found] == [1.5, 2.0]
 
 
 def test_every_figure_has_its_papers_key_and_rules() -> None:
