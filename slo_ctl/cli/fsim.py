@@ -13,7 +13,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
-from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON
+from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, on_error_of
 from slo_ctl.cli.output import Outputs, deliver
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def command(
         int, typer.Option(min=1, max=_MAX_SEEDS, help="Number of seeds, for confidence intervals.")
     ] = 1,
     jobs: JOBS = None,
-    on_error: Annotated[
-        str, typer.Option(metavar="raise|skip", help="Stop at a bad record of a trace, or skip and count it.")
-    ] = "raise",
+    on_error: ON_ERROR = "raise",
     report: REPORT = None,
     json: JSON = False,
     save_json: SAVE_JSON = None,
@@ -140,9 +138,7 @@ def _trace_source(path: Path, on_error: str) -> TraceSource:
     """The trace, read once so that its errors are reported before anything runs."""
     from fsim.workloads import TraceSource, trace_steps
 
-    if on_error not in ("raise", "skip"):
-        raise UserError(f"--on-error: {on_error} is not known", "known: raise, skip")
-    source = TraceSource(path.resolve(), skip_bad_records=on_error == "skip")
+    source = TraceSource(path.resolve(), skip_bad_records=on_error_of(on_error) == "skip")
     if not sum(1 for _ in trace_steps(source)):
         raise UserError(f"--trace: {path} has no writes", "use a trace with writes: only they allocate space")
     return source

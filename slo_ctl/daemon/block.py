@@ -10,7 +10,8 @@ from pathlib import Path
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.device_view import Capacity, DeviceView, total_iops
+from slo_ctl.daemon.activity import Capacity
+from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, together

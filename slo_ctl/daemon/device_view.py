@@ -1,4 +1,4 @@
-"""What all kinds of managed devices have in common: capacity, problems, the observer, and their view."""
+"""What all kinds of managed devices have in common: problems, the observer, and their view."""
 
 from __future__ import annotations
 
@@ -11,53 +11,12 @@ from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.decide.gc_model import gc_time_us
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceStatus, FlashTiming, StreamWindow
+from slo_ctl.model import DeviceStatus, StreamWindow
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
-
-# Capacity of a device, as measured, and before that from its timing model.
-
-_US_PER_S = 1e6
-
-_FADES_PER_EPOCH = 0.005
-"""Of the capacity, in epochs that did less though more was asked for: work changes, and drives age."""
-
-
-class Capacity:
-    """The most IOPS that were measured while VMs asked for more; older ones fade."""
-
-    def __init__(self) -> None:
-        self.iops: float | None = None
-        """None before any VM has asked for more than it got."""
-
-    def add(self, iops: float, *, asked_for_more: bool) -> None:
-        """One more epoch."""
-        if not asked_for_more:
-            if self.iops is not None:
-                self.iops = max(self.iops, iops)
-            return
-        self.iops = max(iops, (self.iops or 0.0) * (1.0 - _FADES_PER_EPOCH))
-
-
-def estimated_iops(
-    timing: FlashTiming, dies: int, channels: int, *, reads: int, writes: int, gc_writes: int
-) -> float:
-    """The most requests of a page each that a drive can do, with the mix and the GC there have been so far.
-
-    An upper bound: all dies busy all the time. Of a drive that has done nothing yet, reads alone.
-    """
-    write_share = writes / (reads + writes) if reads + writes else 0.0
-    u = gc_writes / (writes + gc_writes) if writes else 0.0
-    write_us = timing.program_us + gc_time_us(timing, u)
-    die_us = write_share * write_us + (1.0 - write_share) * timing.read_us
-    bounds = [dies / die_us] if die_us else []
-    bounds += [channels / timing.transfer_us] if timing.transfer_us else []
-    return _US_PER_S * min(bounds)
-
 
 # What goes wrong with one device is its own problem: it stops no other device's work.
 

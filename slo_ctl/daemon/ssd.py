@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.daemon.device_view import Capacity, DeviceView, estimated_iops, total_iops
+from slo_ctl.daemon.activity import Activity, Capacity, estimated_iops
+from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
@@ -52,64 +53,6 @@ from slo_ctl.model import (
 )
 from slo_ctl.observe.block import joined
 from slo_ctl.observe.ssd import ServedDevice
-
-# Which streams of a device are active, and since when what they are entitled to has been the same.
-
-
-@dataclass(slots=True)
-class Activity:
-    """Of the streams on one device. Times are of one clock that never goes back."""
-
-    idle_after_s: float
-    """A stream without requests for this long is idle: one that pauses is not."""
-    window_s: float
-    """Shares are judged over this long; one that contains a change is not judged."""
-    _last_active_s: dict[str, float] = field(default_factory=dict)
-    _slos: dict[str, Slo] = field(default_factory=dict)
-    _active: frozenset[str] | None = None
-    _changed_s: float = float("-inf")
-    _change: str = ""
-
-    def mark(self, sample: DeviceSample, now_s: float) -> DeviceSample:
-        """The sample with `active` meaning: within the last `idle_after_s`."""
-        for vm in sample.vms:
-            if vm.active:
-                self._last_active_s[vm.vm] = now_s
-        keys = {vm.vm for vm in sample.vms}
-        self._last_active_s = {vm: at for vm, at in self._last_active_s.items() if vm in keys}
-        horizon_s = now_s - self.idle_after_s
-        active = {vm for vm, at_s in self._last_active_s.items() if at_s >= horizon_s}
-        marked = replace(
-            sample,
-            vms=tuple(
-                vm if vm.active == (vm.vm in active) else replace(vm, active=not vm.active)
-                for vm in sample.vms
-            ),
-        )
-        self._note_changes({vm.vm: vm.slo for vm in marked.vms if vm.active}, now_s)
-        return marked
-
-    def changed(self, why: str, now_s: float) -> None:
-        """Something else changed what streams are entitled to."""
-        self._changed_s, self._change = now_s, why
-
-    def settling(self, now_s: float) -> str:
-        """Changes within the window, and how long ago; may be empty."""
-        ago_s = now_s - self._changed_s
-        return f"{self._change} {ago_s:.0f} s ago" if ago_s < self.window_s else ""
-
-    def _note_changes(self, slos: Mapping[str, Slo], now_s: float) -> None:
-        active = frozenset(slos)
-        if self._active is None:
-            self._changed_s, self._change = now_s, "the daemon started"
-        elif woken := sorted(active - self._active):
-            self._changed_s, self._change = now_s, f"{', '.join(woken[:3])} became active"
-        elif changed := sorted(vm for vm in active if vm in self._slos and self._slos[vm] != slos[vm]):
-            self._changed_s, self._change = now_s, f"the SLO of {', '.join(changed[:3])} changed"
-        self._active, self._slos = active, dict(slos)
-
-
-# One emulated SSD that is being served: its sample, its policy, and what that wants done.
 
 DEFAULT_MOVE_BUDGET = 0.1
 """Share of the time of each die, unless configured."""

@@ -36,11 +36,6 @@ class BlockDelay:
     threads: int
     """Threads present at both readings."""
 
-    @property
-    def mean_us(self) -> float | None:
-        """Mean time of a wait; None without any."""
-        return self.delay_s * 1e6 / self.waits if self.waits else None
-
 
 def delay_between(earlier: Mapping[str, Waits], later: Mapping[str, Waits], window_s: float) -> BlockDelay:
     """Sum up the differences of threads that are in both readings, without outliers."""

@@ -7,16 +7,20 @@ What a newer daemon adds is ignored, what an older one lacks gets the dataclass'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from slo_ctl.model import plain_values
 from slo_ctl.model.status import HostStatus
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT_VERSION = 1
+_MAX_EXACT_INT = 2**53
+"""Integers up to this one are floats without rounding."""
 
 _T = TypeVar("_T")
 
@@ -48,8 +52,8 @@ def plain(value: Any) -> Any:
 def from_plain(kind: type[_T], value: Any) -> _T:
     """The dataclass `kind` that `plain` gave `value` for."""
     try:
-        read: _T = plain_values.read(kind, value)
-    except plain_values.OtherTypeError:
+        read: _T = _read(kind, value)
+    except _OtherTypeError:
         return _converted(kind, value)
     return read
 
@@ -74,3 +78,75 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+# What is exactly of the declared types is read without the time that pydantic takes to be imported. Anything
+# else is left to pydantic, which knows more conversions and says which field is wrong.
+
+
+class _OtherTypeError(Exception):
+    """A value is not of the declared type."""
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """The value of type `kind` that `value` is in plain types. Raises _OtherTypeError.
+
+    Fields that `kind` does not have are ignored; those that `value` lacks get their defaults.
+    """
+    if kind is NoneType and value is None:
+        return None
+    if kind is float and type(value) is int and abs(value) <= _MAX_EXACT_INT:
+        return float(value)
+    if kind in (str, int, float, bool) and type(value) is kind:
+        return value
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return _read_dataclass(kind, value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _read_enum(kind, value)
+    if get_origin(kind) in (Union, UnionType):
+        return _read_union(get_args(kind), value)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        item, *rest = get_args(kind)
+        if rest == [...]:
+            return tuple([_read(item, each) for each in value])
+    raise _OtherTypeError
+
+
+def _read_dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
+    read_fields = {}
+    for name, field_type, required in _fields_of(kind):
+        if name in value:
+            read_fields[name] = _read(field_type, value[name])
+        elif required:
+            raise _OtherTypeError
+    return kind(**read_fields)
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Name, type and whether there is no default, of each field."""
+    types = get_type_hints(kind)
+    return tuple(
+        (each.name, types[each.name], each.default is MISSING and each.default_factory is MISSING)
+        for each in fields(kind)
+        if each.init
+    )
+
+
+def _read_enum(kind: type[Enum], value: Any) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _OtherTypeError from None
+
+
+def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Of the type that the value has already, else of the first one that it can be read as."""
+    if type(value) in kinds:
+        return value
+    for kind in kinds:
+        try:
+            return _read(kind, value)
+        except _OtherTypeError:
+            continue
+    raise _OtherTypeError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter, lt, sub
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,6 @@ class VmReading:
     gc_page_writes: int
     victims: int
     victim_valid_pages: int
-    moved_pages_of: tuple[int, ...]
-    """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
     switch_merges: int = 0
     """Merges caused by this VM, on mappings with log blocks (docs/device.md)."""
     partial_merges: int = 0
@@ -65,6 +63,8 @@ class VmReading:
     """Die and channel time spent on this VM's requests, garbage collection included."""
     queued_ns: int = 0
     """Time with a request waiting for its turn in the device's queue."""
+    moved_pages_of: tuple[int, ...] = field(default=(), kw_only=True)
+    """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
 
     @property
     def requests(self) -> int:
@@ -88,13 +88,12 @@ class VmReading:
 
     def since(self, earlier: VmReading) -> VmReading:
         """Difference between an earlier reading and this one."""
-        differences = dict(zip(_COUNTERS, map(sub, _counters(self), _counters(earlier)), strict=True))
         moved = tuple(map(sub, self.moved_pages_of, earlier.moved_pages_of))
-        return VmReading(**differences, moved_pages_of=moved)
+        return VmReading(*map(sub, _counters(self), _counters(earlier)), moved_pages_of=moved)
 
 
-_COUNTERS = tuple(each.name for each in fields(VmReading) if each.name != "moved_pages_of")
-_counters = attrgetter(*_COUNTERS)
+_counters = attrgetter(*(each.name for each in fields(VmReading)[:-1]))
+"""All but `moved_pages_of`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +415,6 @@ def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
         gc_page_writes=flash["gc_page_writes"],
         victims=flash["victims"],
         victim_valid_pages=flash["victim_valid_pages"],
-        moved_pages_of=(),
     )
 
 

@@ -321,7 +321,6 @@ class ProfileStore(RecordStore[Profile]):
 
 _KB_BYTES = 1024
 _NS = 1e9
-_HINT = "see docs/profiling.md for the format"
 
 
 def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ftl_emul import Device
 from slo_ctl.base.errors import UserError
@@ -23,11 +24,23 @@ from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
 from slo_ctl.replay.scenario_build import command_line
-from slo_ctl.replay.workers import local_executor, worker_starts
 
 _MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25
 """A VM by itself runs for this part of the duration: it writes as much as all together in that time."""
+
+
+def worker_starts() -> None:
+    """Ctrl-C goes to the whole group; the parent alone ends the run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def local_executor(
+    workers: int, begins: Callable[..., None] = worker_starts, arguments: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """So many processes, each of which begins with `begins(*arguments)`."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(max(1, workers), context, begins, arguments)
 
 
 def plan_of(scenario: Scenario) -> DrivePlan:

@@ -23,7 +23,6 @@ from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
-from slo_ctl.replay.workers import local_executor
 
 _PAGE_BYTES = 4096
 _MOST_LOSSES = 3
@@ -290,7 +289,7 @@ def _run_on_workers(
 def _executor(workers: int, *, mpi: bool) -> Executor:
     """Local processes, or the ranks that MPI started: mpi4py is what parallel profiles use, too."""
     if not mpi:
-        return local_executor(workers)
+        return engine.local_executor(workers)
     from mpi4py.futures import MPIPoolExecutor
 
     executor: Executor = MPIPoolExecutor()

@@ -15,7 +15,8 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
-from slo_ctl.daemon.ssd import Activity, EmulatedDevice
+from slo_ctl.daemon.activity import Activity
+from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.places import places
