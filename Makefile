@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom reproducible bench validate claims campaign fuzz man screenshots install uninstall deb rpm oci clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb rpm oci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -83,6 +83,9 @@ install: setup ## units, programs, pages below PREFIX=/usr/local (DESTDIR=, PYTH
 
 uninstall: ## remove what `make install` with the same DESTDIR= and PREFIX= put there; configuration and state stay
 	@scripts/install.sh --uninstall
+
+wheel: setup ## wheel in dist/, with the server of devices in it
+	@. build/env.sh && scripts/wheel.sh
 
 deb: setup ## Debian package in dist/, for Debian 13 and later
 	@. build/env.sh && scripts/deb.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the Debian package of this tree into dist/ (DEB_DIR), for Debian 13 and later. Needs what `make setup` makes,
-# debhelper, and the package index for Python packages that Debian lacks.
+# Builds the Debian package of this tree into dist/ (DEB_DIR), for Debian 13 and later, or with DEB_FOR=NAME for another
+# release in debian/releases. Needs what `make setup` makes, debhelper, and the package index for Python packages that
+# the release lacks.
 # Exit codes: 0 built, 1 a step failed, 2 something has to be installed first.
 set -Eeuo pipefail
 trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/deb.sh); the log is in build/deb.log"' ERR
@@ -13,6 +14,25 @@ if ! type -P dh >/dev/null; then
     exit 2
 fi
 
+: "${DEB_FOR:=trixie}"
+CONTROL=debian/control
+if [ "$DEB_FOR" != trixie ]; then
+    read -r _ PYTHON_VERSION SUFFIX bundled < <(grep "^$DEB_FOR " debian/releases) || {
+        say "DEB_FOR=$DEB_FOR: known are trixie, $(sed -n 's/^\([a-z]\+\) .*/\1/p' debian/releases | paste -sd ,)"
+        exit 2
+    }
+    # Not from the distribution what is bundled; its compiled parts are of one version of Python.
+    mkdir -p build
+    CONTROL=$PWD/build/control-$DEB_FOR
+    sed "s/^ python3 (>= .*/ python3 (>= $PYTHON_VERSION), python3 (<< 3.$((${PYTHON_VERSION#3.} + 1))), libstdc++6,/" debian/control \
+        >"$CONTROL"
+    for name in $bundled; do sed -i "/^ python3-$name (/d" "$CONTROL"; done
+    # No comma after the last one.
+    sed -i '/^Depends:/,/^Recommends:/{:a;N;/\nRecommends:/!ba;s/,\nRecommends:/\nRecommends:/}' "$CONTROL"
+    export PYTHON_VERSION SUFFIX VENDOR="$bundled${VENDOR:+ $VENDOR}"
+fi
+export CONTROL
+
 # debhelper works in debian/: one build at a time.
 mkdir -p build "${DEB_DIR:=dist}"
 exec 9>build/deb.lock
@@ -20,7 +40,7 @@ flock 9
 export DEB_DIR DEB_RULES_REQUIRES_ROOT=no
 debian/rules clean >build/deb.log 2>&1
 debian/rules binary >>build/deb.log 2>&1 || { tail -n 25 build/deb.log >&2; false; }
-version=$(dpkg-parsechangelog -S Version)
+version=$(dpkg-parsechangelog -S Version)${SUFFIX:-}
 architecture=$(dpkg --print-architecture)
 debian/rules clean >>build/deb.log 2>&1
 printf '%s\n' "$DEB_DIR/slo-ctl_${version}_$architecture.deb"

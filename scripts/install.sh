@@ -45,21 +45,17 @@ check_paths() {
 
 # --- what is installed ----------------------------------------------------------------------------------------
 
-# Our packages, their metadata and the compiled core, as a wheel has them; and the server of devices where the code looks first.
+# Our packages, their metadata, the compiled core and the server of devices, as the wheel has them.
 packages() { # packages STAGE
     local wheels=$work/wheels
     # debhelper exports flags and SOURCE_DATE_EPOCH. Crates with C in them would be compiled again, and with them the
     # server: what is installed is what was tested.
     unset CFLAGS CPPFLAGS CXXFLAGS LDFLAGS
-    # One at a time: two would take each other's library out of target/maturin.
-    mkdir -p build
-    flock build/maturin.lock .venv/bin/maturin build --release --strip --quiet --out "$wheels"
+    scripts/wheel.sh "$wheels" >/dev/null
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-index \
         --target "$1$HOME_DIR" "$wheels"/slo_ctl-*.whl
     # Of this machine and of pip, which is not to manage what is installed here.
     rm -rf "${1:?}$HOME_DIR/bin" "$1$HOME_DIR"/slo_ctl-*.dist-info/{direct_url.json,INSTALLER,RECORD,REQUESTED,sboms}
-    env -u SOURCE_DATE_EPOCH cargo build --release --quiet -p ftl-serve
-    install --strip -m 755 "${CARGO_TARGET_DIR:-target}/release/ftl-serve" "$1$HOME_DIR/ftl_emul/"
 }
 
 # The lines of pyproject.toml for the packages named in VENDOR.

@@ -37,7 +37,7 @@ check "mypy" .venv/bin/mypy
 # Tests that are no package import what lies beside them, some also what lies in tests/show. One run for each
 # folder: several have a conftest.
 for tests in act api cli config drives nvme observe packaging papers profile record replay show slo traces; do
-    check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show:tests" .venv/bin/mypy "tests/$tests"
+    check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show:tests:scripts" .venv/bin/mypy "tests/$tests"
 done
 for tests in file_systems decide; do
     check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"

@@ -184,7 +184,7 @@ def show(
     from slo_ctl.show.drives import print_device
     from slo_ctl.show.terminal import console_for
 
-    print_device(console_for(sys.stdout), status)
+    print_device(console_for(sys.stdout), status, root_option(root))
 
 
 def _show_nvme(device: str, json_: bool) -> None:

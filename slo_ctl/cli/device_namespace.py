@@ -17,6 +17,8 @@ from slo_ctl.cli.output import print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.drives.places import RunPlaces
+    from slo_ctl.drives.record import DeviceRecord
+    from slo_ctl.drives.store import DeviceStore
 
 _SOCKETS_S = 5.0
 """For the sockets of a namespace that was added to a served device; they take a tenth of a second."""
@@ -108,13 +110,13 @@ def remove(
     place: _PLACE,
     yes: YES = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove it although a VM or an NBD client uses it.")
+        bool, typer.Option("--force", help="Remove it although a VM or another client uses it.")
     ] = False,
     root: ROOT = None,
 ) -> None:
     """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
 
-    Refused while a VM has it as a disk or an NBD client is connected to it.
+    Refused while a VM has it as a disk, or a client is connected to it or to all namespaces of the device.
 
     Examples:
     slo-ctl device remove ssd0/web
@@ -126,7 +128,7 @@ def remove(
     record = store.load(name)
     require_namespace(record, namespace)
     if not force:
-        _refuse_in_use(root, name, namespace)
+        _refuse_in_use(root, store, record, namespace)
     confirm(yes, f"removing {place} destroys its data", f"Remove namespace {place} and all data in it?")
     remove_namespace(store, record, namespace)
     print_lines(f"removed {place}")
@@ -140,13 +142,14 @@ def _split(place: str) -> tuple[str, str]:
     return name, namespace
 
 
-def _refuse_in_use(root: Path | None, device: str, namespace: str) -> None:
-    """Raise UserError when a VM has the namespace, or a process is connected to it."""
+def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, namespace: str) -> None:
+    """Raise UserError when a VM has the namespace, or a process is or may be connected to it."""
     from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.drives.attach import clients_of
+    from slo_ctl.drives.attach import clients_of, clients_of_device
+    from slo_ctl.drives.status import device_status
     from slo_ctl.model import Tenant
 
-    host, place = VmHost(root), Tenant(device, namespace)
+    host, place, run = VmHost(root), Tenant(record.name, namespace), store.places.run_of(record.name)
     user = next((stream for stream in host.inventory.streams if stream.tenant == place), None)
     if user is not None:
         disk = user.disk.target if user.disk is not None else ""
@@ -156,8 +159,14 @@ def _refuse_in_use(root: Path | None, device: str, namespace: str) -> None:
             if disk
             else "stop the VM, or add --force",
         )
-    if clients := clients_of(host.places.devices.run_of(device), namespace):
+    if clients := clients_of(run, namespace):
         raise UserError(
             f"namespace {place} is in use: {counted(clients, 'client connection')}",
             "stop the clients, or add --force",
+        )
+    if clients := clients_of_device(run, device_status(store, record)):
+        raise UserError(
+            f"namespace {place} may be in use: {counted(clients, 'client connection')} to all namespaces of "
+            f"{record.name}",
+            "stop these clients of all.sock and NVMe/TCP, or add --force",
         )

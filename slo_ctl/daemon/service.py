@@ -41,7 +41,7 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
     once the API answers and the first epoch is over. Returns how many settings could not be restored.
     Raises UserError when the API, metrics or page cannot listen, and StoppedAtOnce at a second signal.
     """
-    notify = sdnotify.SystemdNotifier().notify
+    notify = notifier()
     with _signals(daemon) as asked, ExitStack() as stack:
         daemon.metrics.listen(daemon.config.metrics_listen)
         daemon.page.listen(daemon.config.page_listen)
@@ -54,6 +54,14 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
             undo = not (keep or daemon.config.daemon.keep_on_stop)
             not_restored = _stop(daemon, undo=undo)
     return not_restored
+
+
+def notifier() -> Callable[[str], object]:
+    """Sends to systemd. sdnotify encodes as Latin-1 and drops what cannot be: the name of a VM must not keep
+    the watchdog unfed.
+    """
+    send = sdnotify.SystemdNotifier().notify
+    return lambda text: send(text.encode("ascii", "backslashreplace").decode("ascii"))
 
 
 def _run(

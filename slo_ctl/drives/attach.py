@@ -19,7 +19,7 @@ from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.places import Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, parse_domain
-from slo_ctl.host.processes import connections
+from slo_ctl.host.processes import connections, tcp_connections
 from slo_ctl.model import Tenant
 
 _RECONNECT_DELAY_S = 60
@@ -148,8 +148,18 @@ def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant,
 
 def clients_of(run: RunPlaces, namespace: str) -> int:
     """Connections to the sockets of a namespace, of NBD and vhost-user; 0 where the kernel does not say."""
-    own = (run.export(namespace), run.vhost_user_socket(namespace))
-    sockets = {os.fsencode(path) for socket in own for path in (socket, os.path.realpath(socket))}
+    return _connected((run.export(namespace), run.vhost_user_socket(namespace)))
+
+
+def clients_of_device(run: RunPlaces, device: DriveStatus) -> int:
+    """Connections that may be for any namespace of the device: to `all.sock`, and of NVMe hosts."""
+    nvme = (device.statistics or {}).get("nvme_tcp")
+    _, _, port = nvme["address"].rpartition(":") if nvme else ("", "", "")
+    return _connected((run.all_exports,)) + (tcp_connections(int(port)) if port.isdecimal() else 0)
+
+
+def _connected(paths: Iterable[Path]) -> int:
+    sockets = {os.fsencode(name) for path in paths for name in (path, os.path.realpath(path))}
     try:
         return len(connections(lambda path: path in sockets))
     except OSError:

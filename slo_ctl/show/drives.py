@@ -186,13 +186,13 @@ def device_table(devices: Sequence[DriveStatus]) -> Table:
     return table
 
 
-def print_device(console: Console, device: DriveStatus) -> None:
-    """An emulated device."""
+def print_device(console: Console, device: DriveStatus, root_option: str = "") -> None:
+    """An emulated device. `root_option` ends commands in hints."""
     facts = {
         "device": f"{device.name} (EMULATED {'SSD' if device.kind == 'ssd' else 'hard disk'})",
-        "served": _served(device),
+        "served": _served(device, root_option),
         "spec": device.spec,
-        **(_disk_facts(device) if device.disk else _flash_facts(device)),
+        **(_disk_facts(device) if device.disk else _flash_facts(device, root_option)),
         "folder": device.folder,
         "control": device.control_socket,
     }
@@ -213,7 +213,7 @@ def print_device(console: Console, device: DriveStatus) -> None:
         console.print(Text(printable(nvme_text(nvme))), soft_wrap=True)
 
 
-def _flash_facts(device: DriveStatus) -> dict[str, str]:
+def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
     geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
     dies = geometry["channels"] * geometry["dies_per_channel"]
     return {
@@ -225,7 +225,7 @@ def _flash_facts(device: DriveStatus) -> dict[str, str]:
         f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}"
         + (f", suspend {_us(timing['suspend_ns'])}" if timing.get("suspend_ns") else ""),
         "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
-        "preconditioned": _preconditioned(device),
+        "preconditioned": _preconditioned(device, root_option),
     }
 
 
@@ -256,18 +256,18 @@ def _disk_facts(device: DriveStatus) -> dict[str, str]:
     }
 
 
-def _preconditioned(device: DriveStatus) -> str:
+def _preconditioned(device: DriveStatus, root_option: str) -> str:
     done = device.preconditioned
     if done is None:
-        return f"no (slo-ctl device precondition {device.name}, while it is not served)"
+        return f"no (slo-ctl device precondition {device.name}{root_option}, while it is not served)"
     when = datetime.fromtimestamp(done.at_s, UTC).date().isoformat()
     how = "steady state" if done.settled else "not settled"
     return f"{how}, WAF {numbers.decimal(done.waf)} after {done.drive_writes:.1f} drive writes ({when})"
 
 
-def _served(device: DriveStatus) -> str:
+def _served(device: DriveStatus, root_option: str) -> str:
     if not device.served:
-        return f"no (slo-ctl device serve {device.name})"
+        return f"no (slo-ctl device serve {device.name}{root_option})"
     if device.statistics is None:
         return f"yes, but its server does not respond: {device.problem}"
     if device.statistics["latency"] == "real":

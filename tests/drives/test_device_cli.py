@@ -12,6 +12,7 @@ from slo_ctl.cli.app import run
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host.processes import tcp_connections
 
 SPEC = "name=ssd0,size=64MiB,op=30%,dies=2"
 
@@ -178,8 +179,34 @@ def test_namespace_in_use_is_removed_only_with_force(root: Path, capsys: pytest.
             shown = capsys.readouterr().err
     assert "namespace ssd0/vm2 is in use: 1 client connection" in shown
     assert "--force" in shown
+    exports = places(root).run_of("ssd0").all_exports
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(exports))
+        server.listen()
+        client.connect(str(exports))
+        connection, _ = server.accept()
+        with connection:
+            assert device(root, "remove", "ssd0/vm2", "--yes") == 2
+            shown = capsys.readouterr().err
+    assert "namespace ssd0/vm2 may be in use: 1 client connection to all namespaces of ssd0" in shown
     assert device(root, "remove", "ssd0/vm1", "--yes", "--force") == 0
     assert device(root, "remove", "ssd0/vm2", "--yes") == 0
+
+
+def test_connections_of_nvme_hosts_are_counted_at_the_port_of_the_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert tcp_connections(port) == 0
+        with socket.create_connection(("127.0.0.1", port)):
+            connection, _ = server.accept()
+            with connection:
+                assert tcp_connections(port) == 1
+
+
+def test_hints_of_a_device_name_the_root(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "show", "ssd0") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"served no (slo-ctl device serve ssd0 --root {root})" in shown
 
 
 def test_slow_server_is_not_reported_as_unreachable(tmp_path: Path) -> None:

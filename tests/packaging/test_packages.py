@@ -34,6 +34,19 @@ def test_every_dependency_is_in_debian() -> None:
         assert there.get(name.removesuffix("-python")) == least, name
 
 
+def test_older_releases_bundle_only_dependencies() -> None:
+    needed = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {requirement.partition(">=")[0] for requirement in needed}
+    rows = [line.split() for line in (TREE / "debian" / "releases").read_text().splitlines()]
+    releases = {row[0]: row[1:] for row in rows if row[0] != "#"}
+    assert set(releases) == {"bookworm", "noble"}
+    for python, suffix, *bundled in releases.values():
+        assert re.fullmatch(r"3\.\d+", python)
+        assert suffix.startswith("~")  # an upgrade to Debian 13 takes its package of the same version
+        assert bundled
+        assert set(bundled) <= names
+
+
 def test_replay_and_plot_packages_are_not_dependencies() -> None:
     """The daemon's host needs neither matplotlib nor polars, which are larger than all the rest."""
     depends = CONTROL.partition("\nDepends:")[2].partition("\nRecommends:")[0]
