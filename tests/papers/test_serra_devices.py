@@ -28,8 +28,8 @@ MIB = 1 << 20
 def test_random_access_time_matches_calculation_by_hand() -> None:
     # Over the whole of a disk: average seek, half a revolution, a command, and the transfer.
     parameters = ArrayParameters(BARRACUDA_XT, file_bytes=2_000_000_000_000 // 50 * 49, placed_within=1.0)
-    found = DiskArray(parameters, 1).measure(RAND_READ, 8192, 0, 60.0)
-    expected = 8.5e-3 * 0.98 + 60 / 7200 / 2 + 100e-6 + 8192 / 103.5e6
+    found = DiskArray(parameters, 1).measure(RAND_READ, 65536, 0, 60.0)
+    expected = 8.5e-3 * 0.98 + 60 / 7200 / 2 + 100e-6 + 65536 / 103.5e6
     assert found.access_time_s == pytest.approx(expected, rel=0.03)
 
 

@@ -1,4 +1,4 @@
-"""The profiler with real fio: a file, a loop device, a served emulated SSD; and interrupted."""
+"""The profiler with real fio: a loop device, a served emulated SSD, a full file system; and interrupted."""
 
 from __future__ import annotations
 
@@ -12,26 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import pytest
-from cgroup_groups import prompted
 from serving import READY_S, make_device, served
 from waiting import until
-from yardstick import Yardstick
-
-from slo_ctl.decide.request_sizes import Interval
-from slo_ctl.model.measurement import RAND_READ, SEQ_READ, Access
-from slo_ctl.profile.fio import Fio, FioOptions
-from slo_ctl.profile.target import find_target
-
-GROUP = "measured times, and the kernel's switches"
 
 MIB = 1 << 20
-TRIES = 3
-WRONG = 0.5
-"""An error above this: not the same thing was measured."""
 SMALL = (
     "--interval",
     "8k-64k/8k",
@@ -86,82 +73,6 @@ def loop_device(folder: Path, size: int = 64 * MIB) -> Iterator[str]:
         yield device
     finally:
         subprocess.run(["losetup", "--detach", device], check=False)
-
-
-def test_estimated_profile_of_a_file_matches_the_complete_one(root: Path, record_property: Any) -> None:
-    """Every size of a file on this machine, measured and estimated from two of them."""
-    file = root / "file"
-    file.write_bytes(os.urandom(16 * MIB))
-    errors = _least_errors(root, str(file))
-    record_property("median_ratio_error", median(errors))
-    sys.stderr.write(f"file of this machine: median ratio error {median(errors):.1%}\n")
-    # Two cores shared with others: this shows that both measure the same thing, bench/serra.py how well.
-    assert median(errors) < WRONG
-
-
-def test_estimated_profile_of_a_loop_device_matches_the_complete_one(
-    root: Path, record_property: Any
-) -> None:
-    """The same for reads of a loop device.
-
-    With writes, too, the median error was 79 % when that was tried; why is not known.
-    """
-    with loop_device(root) as device:
-        with Path(device).open("r+b") as written:
-            written.write(os.urandom(16 * MIB))
-            os.fsync(written)
-        errors = _least_errors(root, device)
-    record_property("median_ratio_error", median(errors))
-    sys.stderr.write(f"loop device of this machine: median ratio error {median(errors):.1%}\n")
-    assert median(errors) < WRONG
-
-
-def _least_errors(root: Path, target: str) -> list[float]:
-    """Of up to three times: where other work changes in the midst of one, each has measured another device.
-
-    Skips the test when there was so much of it each time that nothing can be said.
-    """
-    tried, undisturbed = [], False
-    for number in range(TRIES):
-        with Yardstick() as yardstick, prompted():
-            tried.append(_errors(root / str(number), target))
-        undisturbed |= yardstick.undisturbed
-        if median(tried[-1]) < WRONG:
-            break
-    else:
-        if not undisturbed:
-            pytest.skip(f"other work on this machine disturbs all that is measured: {tried}")
-    return min(tried, key=median)
-
-
-def _errors(root: Path, target: str) -> list[float]:
-    """Of the ratio of reads at every size: the complete profile's against that of two sizes."""
-    fio = Fio(find_target(target), FioOptions(16 * MIB, seed=7))
-    times = {
-        (access, size): fmean(fio.measure(access, size, number, 0.1).access_time_s for number in range(4))
-        for size in Interval(16 << 10, 64 << 10, 16 << 10).sizes()
-        for access in (SEQ_READ, RAND_READ)
-    }
-    words = (
-        "--interval",
-        "16k-64k/16k",
-        "--points",
-        "2",
-        "--file-size",
-        "16MiB",
-        "--test-time",
-        "100ms",
-        "--repetitions",
-        "6",
-        "-q",
-    )
-    sizes = profile(root, target, *words)["ratios"]["read"]["sizes"]
-    return [_error(each, times) for each in sizes]
-
-
-def _error(each: dict[str, Any], times: dict[tuple[Access, int], float]) -> float:
-    size = each["size_bytes"]
-    return abs(float(each["ratio"]) / (times[RAND_READ, size] / times[SEQ_READ, size]) - 1)
 
 
 def test_a_loop_device_is_only_read_unless_named(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""The search of the optimal write size with real fio: a file, a loop device, served SSDs; interrupted."""
+"""The search of the optimal write size with real fio: a file, a loop device; interrupted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroup_groups import prompted
-from serving import READY_S, make_device, served
-from test_serra_profile import MIB, loop_device
-
-GROUP = "measured times, and the kernel's switches"
+from serving import READY_S
+from test_serra_profile import loop_device
 
 SMALL = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--repetitions", "4", "--quiet")
 OUTCOMES = {"none needed", "found", "not reached"}
@@ -109,35 +106,6 @@ def test_busy_mounted_or_write_protected_loop_device_is_refused(root: Path) -> N
             assert "it is read-only" in refused(root, str(mounted), *SMALL)
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
-
-
-def test_served_page_mapped_ssd_has_no_write_size(root: Path) -> None:
-    """Its modelled times are longer than what the path to it adds, sequential or not."""
-    make_device(root, "name=d,size=256MiB")
-    with prompted(), served(root, "d", "--latency", "real") as server:
-        uri = server.uri()
-        assert "would be overwritten" in refused(root, uri, *SMALL)
-        found = find(root, uri, *SMALL, "--allow-write", uri)
-        complete(found)
-        assert found["identity"]["model"] == "EMULATED SSD d"
-        # Two cores shared with others: at most the smallest sizes are disturbed.
-        assert found["outcome"] == "none needed" or found["optimal_write_bytes"] <= 256 << 10
-    assert find(root, uri, "--show")["validity"]["stale"] is None
-
-
-def test_served_fast_drive_has_its_clustered_block_as_write_size(root: Path) -> None:
-    """dies=4, cluster=4, block=512KiB: 2 MiB. One doubling is left to noise.
-
-    A quarter of the modelled time: its smallest writes still take milliseconds.
-    """
-    spec = "name=h,size=128MiB,op=20%,dies=4,channels=4,cluster=4,page=4KiB,block=512KiB,mapping=fast"
-    make_device(root, spec)
-    with prompted(), served(root, "h", "--latency", "real", "--time-scale", "0.25") as server:
-        uri = server.uri()
-        words = ("--bytes", "128MiB", "--sizes", "256KiB-8MiB", "--repetitions", "4", "--quiet")
-        found = find(root, uri, *words, "--allow-write", uri)
-    complete(found)
-    assert found["optimal_write_bytes"] in (MIB, 2 * MIB, 4 * MIB)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
