@@ -27,8 +27,8 @@ reports who waits in a queue, it is taken to want more."""
 JUDGED_FROM = 0.95
 """The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and
 then."""
-_LEFT_BY_MINIMUMS = 0.05
-"""Share of the total that is divided by weight despite minimums, so that a minimum starves no VM."""
+LEAST_SHARE = 0.05
+"""Of its share by weight: what minimums and limits for others leave every VM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements
     most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
     least = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
     reserved = sum(least.values())
-    available = (1.0 - _LEFT_BY_MINIMUMS) * total
+    available = (1.0 - LEAST_SHARE) * total
     overcommitted = reserved > available
     if overcommitted:
         least = {vm: minimum * available / reserved for vm, minimum in least.items()}

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.base.text import and_list
-from slo_ctl.decide.entitlement import water_level
+from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
 
 AT_LIMIT = 0.9
 """A VM that does this part of its limit is throttled by it: neither limiters nor short windows are exact."""
@@ -31,8 +31,6 @@ MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
 """Of a limit, in a step."""
 LIFT_FROM = 1.5
 """A limit so much above what its VM does is lifted."""
-LEAST_SHARE = 0.05
-"""Of its share by weight: what everybody keeps."""
 RAISE_AFTER = 5
 """Windows that objectives are met with room before anything is restored; doubled when that was too soon."""
 JUDGED_AFTER = 6

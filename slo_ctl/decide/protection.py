@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle
-from slo_ctl.decide.limit_control import Bounded, LimitState, at_limit, control
+from slo_ctl.decide.entitlement import LEAST_SHARE, Entitlements, claim_of, entitle
+from slo_ctl.decide.limit_control import AT_LIMIT, Bounded, LimitState, at_limit, control
 from slo_ctl.model import DeviceNumber, Slo
 
 FADES_PER_WINDOW = 0.05
@@ -115,10 +115,6 @@ def _attainable_min_iops(vm: Contender, due: Entitlements) -> float:
 # A limit of a VM on a whole drive, divided among the namespaces that it uses.
 
 _ALL: Mapping[DeviceNumber, float] = MappingProxyType({})
-_LEAST_PART = 0.05
-"""Of the limit, for each namespace: a VM that begins to use one is not stopped there."""
-_ROOM_BELOW = 0.9
-"""Of the limit: a VM that does less and is throttled on one namespace has it divided in the wrong way."""
 
 
 def split_limit(
@@ -132,7 +128,7 @@ def split_limit(
     `iops` is what it does, by namespace; `before` are the parts in force, whose proportion stays unless the
     VM is throttled on one namespace while it leaves room on another; `granted` is what they really grant. A
     namespace that it did nothing on gets no part, and is not limited, until it does; one with a part keeps
-    it.
+    it, and begins with `LEAST_SHARE` at least, so that the VM is not stopped there.
     """
     known = {name: before[name] for name in before if name in iops}
     used = [name for name, each in iops.items() if each > 0 or name in known]
@@ -140,11 +136,11 @@ def split_limit(
         return dict.fromkeys(used or iops.keys(), limit_iops)
     total = sum(iops[name] for name in used)
     held = any(at_limit(iops[name], part, granted.get(name)) for name, part in known.items())
-    if len(known) == len(used) and not (held and total < _ROOM_BELOW * sum(known.values())):
+    if len(known) == len(used) and not (held and total < AT_LIMIT * sum(known.values())):
         return _scaled(known, limit_iops)
     if total <= 0:
         return _scaled(dict.fromkeys(used, 1.0), limit_iops)
-    return _scaled({name: max(_LEAST_PART, iops[name] / total) for name in used}, limit_iops)
+    return _scaled({name: max(LEAST_SHARE, iops[name] / total) for name in used}, limit_iops)
 
 
 def _scaled(parts: Mapping[DeviceNumber, float], limit_iops: float) -> dict[DeviceNumber, float]:

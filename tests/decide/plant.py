@@ -103,13 +103,7 @@ class Plant:
 
     def iops(self) -> dict[str, float]:
         running = [v for v in self.vms if v.active]
-        own = {
-            v.name: (
-                v.read_us_per_request + v.write_pages_per_request * gc_model.write_time_us(self.timing, v.u)
-            )
-            * 1e-6
-            for v in running
-        }
+        own = {v.name: self._request_s(v) for v in running}
         if self.scheduled:
             total = sum(v.scheduler_weight for v in running)
             return {v.name: v.scheduler_weight / total / own[v.name] for v in running}
@@ -182,11 +176,17 @@ class Plant:
             min_ops_blocks=v.min_ops_blocks,
             limit_iops=v.limit_iops,
             scheduler_weight=v.scheduler_weight,
+            device_s=counts[0] * self._request_s(v) if self.scheduled else 0.0,
             outstanding=outstanding,
             backlog_share=0.5 if rate > 0.99 * v.demand_iops else 1.0,
             queued_share=1.0 if self.scheduled else self.contention,
             throttled=None if outstanding is None else max(0.0, v.outstanding - outstanding),
         )
+
+    def _request_s(self, v: PlantVm) -> float:
+        """Device time of a request."""
+        write_us = gc_model.write_time_us(self.timing, v.u)
+        return 1e-6 * (v.read_us_per_request + v.write_pages_per_request * write_us)
 
     def _unheld_iops(self, v: PlantVm) -> float:
         limit, v.limit_iops = v.limit_iops, None

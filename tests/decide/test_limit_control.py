@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slo_ctl.decide.entitlement import LEAST_SHARE
 from slo_ctl.decide.limit_control import (
     CONFIRMED_AFTER,
     JUDGED_AFTER,
-    LEAST_SHARE,
     LONGEST_RETRY,
     RETRY_AFTER,
     Bounded,

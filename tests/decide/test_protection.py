@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slo_ctl.decide.limit_control import LEAST_SHARE, MOST_DECREASE, MOST_INCREASE, ROOM
+from slo_ctl.decide.entitlement import LEAST_SHARE
+from slo_ctl.decide.limit_control import MOST_DECREASE, MOST_INCREASE, ROOM
 from slo_ctl.decide.protection import Contender, Protection, step
 from slo_ctl.model import Slo
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.interface import Policy
-from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import DeviceSample, Slo
@@ -67,7 +66,11 @@ POLICIES: dict[str, PolicyEntry] = {
         keeps_minimums=True,
     ),
     "min_waf": PolicyEntry(
-        MinWaf, "fewest GC writes in total, with a device-time scheduler keeping the proportions", "wfq"
+        lambda: Proportional("min_waf", keeps_own_ops=False),
+        "as proportional, with OPS wherever it saves most GC",
+        "wfq",
+        keeps_minimums=True,
+        keeps_p99=True,
     ),
 }
 _IOPS = re.compile(r"\d{1,9}(\.\d{1,3})?")

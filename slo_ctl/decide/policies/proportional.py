@@ -153,12 +153,14 @@ class Proportional:
 
     name: str = "proportional"
     placement: Placement = Placement.ISOLATED
+    keeps_own_ops: bool = True
+    """Each VM keeps part of its own OPS, even where it would save more GC elsewhere."""
 
     def start(self, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Split the OPS of an unused device for writes by weight; ValueError when the minimums exceed it."""
         ops = assume_rates(sample)
         decision = Decision(
-            moves=initial_moves(ops, sample),
+            moves=initial_moves(ops, sample, self._needs(sample)),
             limits_iops={v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops},
             scheduler_weights={v.vm: v.slo.weight for v in sample.vms},
             reasons=("OPS split for the fewest GC writes when VMs write by their weights",),
@@ -183,7 +185,8 @@ class Proportional:
         due = _entitlements(sample, meters)
         keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
         level = keep * state.level + (1.0 - keep) * due.level
-        ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
+        ops = follow(state.ops, sample, _latency_bound(sample, meters, due))
+        ops, moves, plans = next_moves(ops, sample, self._needs(sample))
         moving = summary(plans)
         reasons = (moving,) if moving and bool(moving) != bool(state.moving) else ()
         if state.moving and not moving:
@@ -215,6 +218,9 @@ class Proportional:
             reasons=reasons + ((change,) if change else ()) + _overcommitted(due),
         )
         return ProportionalState(meters, ops, limited, moving, circumstances, resumed, level), decision
+
+    def _needs(self, sample: DeviceSample) -> dict[str, int] | None:
+        return None if self.keeps_own_ops else {v.vm: v.min_ops_blocks for v in sample.vms}
 
 
 def read_all(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) -> dict[str, Meter]:

@@ -35,8 +35,6 @@ SPEED_UP = 2.0
 """Times its share: what the bottleneck may have in case a fast phase comes."""
 LEAD_MEMORY_WINDOWS = 200.0
 """Leads fade over this many windows."""
-GIVEN_UP = 0.02
-"""Part of the level: the last percents would cost the others most of their OPS, and all wait for their GC."""
 SERVICE_MEMORY_WINDOWS = 12.0
 """Times of requests are means over this many windows."""
 LEAST_OPS = 0.01
@@ -214,7 +212,8 @@ def needs(timing: FlashTiming, vms: Sequence[Need], total_blocks: float) -> tupl
     vms = [_scaled(v, part) for v in vms]
     top = max((v.level(timing, total_blocks) for v in vms if v.max_iops == math.inf), default=0.0)
     top = top if math.isfinite(top) and top > 0.0 else max((v.max_iops / v.weight for v in vms), default=0.0)
-    level = (1.0 - GIVEN_UP) * _largest(fits, top)
+    # The last part would cost the others most of their OPS, and is within the noise.
+    level = (1.0 - MISSED_FROM) * _largest(fits, top)
     return level, {v.vm: math.floor(v.blocks(timing, level)) for v in vms}
 
 

