@@ -59,6 +59,8 @@ class ServeOptions:
     """Where NVMe hosts may connect as well."""
     vhost_user: bool = False
     """One more socket for each namespace."""
+    vhost_user_poll_us: int | None = None
+    """How long their queues are polled after a request; None: the server's default."""
     tls_certificates: Path | None = None
     """Directory of certificates: NBD clients have to use TLS."""
     tls_verify_peer: bool = False
@@ -111,6 +113,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     *(f"latency={options.latency}", f"time-scale={options.time_scale!r}"),
                     f"checkpoint-seconds={options.checkpoint_s!r}",
                     *([f"threads={options.threads}"] if options.threads else []),
+                    *_vhost_user_words(options),
                     *_tls_words(options),
                     *(f"{key}={value}" for key, values in inherited.items() for value in values),
                     *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
@@ -211,6 +214,11 @@ class _LaterSockets:
     def _created_now(self) -> dict[str, int]:
         """When each of the namespaces was created that were not there at first."""
         return {each.namespace.name: each.created_ns for each in read_settings(self._folder).created}
+
+
+def _vhost_user_words(options: ServeOptions) -> list[str]:
+    poll_us = options.vhost_user_poll_us
+    return [] if poll_us is None else [f"vhost-user-poll-us={poll_us}"]
 
 
 def _tls_words(options: ServeOptions) -> list[str]:

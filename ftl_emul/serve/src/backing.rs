@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use vm_memory::VolatileSlice;
 
 use crate::error::{ServeError, refuse};
 
@@ -140,6 +141,65 @@ impl Backing {
             (rest, at) = (after, at + fits);
         }
         if fua { self.flush() } else { Ok(()) }
+    }
+
+    /// Reads what is in memory already into a guest's memory; `WouldBlock` where the disk would have to be waited for.
+    pub fn read_guest(&self, parts: &[VolatileSlice<'_>], offset: u64) -> io::Result<()> {
+        match self.move_guest(parts, offset, |fd, vectors, count, at| {
+            // SAFETY: see `move_guest`.
+            unsafe { libc::preadv2(fd, vectors, count, at, libc::RWF_NOWAIT) }
+        }) {
+            // A file system that does not say what is in memory.
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                self.move_guest(parts, offset, |fd, vectors, count, at| {
+                    // SAFETY: see `move_guest`.
+                    unsafe { libc::preadv(fd, vectors, count, at) }
+                })
+            }
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => Err(io::ErrorKind::WouldBlock.into()),
+            done => done,
+        }
+    }
+
+    /// Writes from a guest's memory; `WouldBlock` for what has to be written by [`Self::write`], be it only to find out
+    /// why it fails.
+    pub fn write_guest(&self, parts: &[VolatileSlice<'_>], offset: u64) -> io::Result<()> {
+        self.usable()?;
+        let length: usize = parts.iter().map(VolatileSlice::len).sum();
+        if offset % PIECE_BYTES + length as u64 > PIECE_BYTES {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let done = self.move_guest(parts, offset, |fd, vectors, count, at| {
+            // SAFETY: see `move_guest`.
+            unsafe { libc::pwritev(fd, vectors, count, at) }
+        });
+        done.map_err(|_| io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Calls `transfer` with the file, vectors for the kernel, their number, and the offset; `WouldBlock` where it moves
+    /// less than all.
+    ///
+    /// The vectors are valid during the call: the slices borrow the mapping of the guest's memory, and the guards keep
+    /// it accessible. The guest may change that memory meanwhile, which only the kernel's copy sees.
+    fn move_guest(
+        &self,
+        parts: &[VolatileSlice<'_>],
+        offset: u64,
+        transfer: impl Fn(i32, *const libc::iovec, i32, i64) -> isize,
+    ) -> io::Result<()> {
+        let guards: Vec<_> = parts.iter().map(|part| (part.ptr_guard_mut(), part.len())).collect();
+        let vectors: Vec<libc::iovec> = guards
+            .iter()
+            .map(|(guard, length)| libc::iovec { iov_base: guard.as_ptr().cast(), iov_len: *length })
+            .collect();
+        let length: usize = parts.iter().map(VolatileSlice::len).sum();
+        let fd = self.file.as_raw_fd();
+        let moved = transfer(fd, vectors.as_ptr(), exact::<i32>(vectors.len()), exact::<i64>(offset));
+        match usize::try_from(moved) {
+            Ok(moved) if moved == length => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Everything written so far is on stable storage when this returns.

@@ -37,7 +37,7 @@ impl FrontEnds {
     /// Starts those that the parameters ask for, over a server that has been started.
     pub fn start(server: &'static Server, nbd: &Nbd, parameters: &Parameters) -> Result<Self, ServeError> {
         let nvme_tcp = nvme_tcp::start(server, parameters)?;
-        let vhost_user = vhost_user::start(server, &parameters.vhost_user_fds)?;
+        let vhost_user = vhost_user::start(server, parameters)?;
         if let Some(fd) = parameters.sockets_fd {
             let added = Added { server, nbd: nbd.front(), vhost_user: vhost_user.clone() };
             let channel = inherited::take(fd);

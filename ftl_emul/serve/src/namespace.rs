@@ -189,9 +189,23 @@ impl Namespace {
     /// Reads what is in memory already, for a model without a clock; `WouldBlock` where the disk has to be waited for.
     pub fn read_now(&self, model: &Model, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve_unrecorded(model, Op::Read, offset, length, || false, |at, _| self.backing.read_now(buffer, at))?;
-        // Only now: the caller repeats with `read` what the disk has to be waited for.
-        drop(self.record(Op::Read, offset, length));
+        self.move_now(model, Op::Read, offset, length, |backing| backing.read_now(buffer, offset))
+    }
+
+    /// A small read or write whose data the caller moves, for a model without a clock. `WouldBlock` of `move_data` means
+    /// that the caller repeats it by another way.
+    #[inline]
+    pub fn move_now(
+        &self,
+        model: &Model,
+        op: Op,
+        offset: u64,
+        length: u64,
+        mut move_data: impl FnMut(&Backing) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.serve_unrecorded(model, op, offset, length, || false, |_, _| move_data(&self.backing))?;
+        // Only now, as what would block is repeated.
+        drop(self.record(op, offset, length));
         Ok(())
     }
 

@@ -2,9 +2,13 @@
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::{ServeError, refuse};
 use crate::nvme_tcp::Permissions;
+
+/// Polling for longer costs a CPU and saves next to nothing.
+const MAX_POLL_US: u64 = 1000;
 
 /// How completions are timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +51,8 @@ pub struct Parameters {
     pub nvme_hosts: Vec<String>,
     /// Listening sockets for vhost-user clients, inherited, each with its namespace.
     pub vhost_user_fds: Vec<(RawFd, String)>,
+    /// For so long a queue of such a client is polled after a request, before its thread sleeps; zero: never.
+    pub vhost_user_poll: Duration,
     /// Where listening sockets of namespaces come that are added while the device is served, inherited.
     pub sockets_fd: Option<RawFd>,
     /// What NVMe hosts may do beside reading and writing.
@@ -76,6 +82,7 @@ impl Default for Parameters {
             nvme_discovery_fd: None,
             nvme_hosts: Vec::new(),
             vhost_user_fds: Vec::new(),
+            vhost_user_poll: Duration::from_micros(32),
             sockets_fd: None,
             nvme_permissions: Permissions::default(),
             checkpoint_s: 60.0,
@@ -123,6 +130,12 @@ impl Parameters {
                 Some((fd, name)) => self.vhost_user_fds.push((descriptor(key, fd)?, name.to_owned())),
                 None => return refuse(format!("{key}={value}: write FD:NAMESPACE")),
             },
+            "vhost-user-poll-us" => {
+                self.vhost_user_poll = match value.parse() {
+                    Ok(poll_us) if poll_us <= MAX_POLL_US => Duration::from_micros(poll_us),
+                    _ => return refuse(format!("{key}={value}: write a number from 0 to {MAX_POLL_US}")),
+                }
+            }
             "nvme-host" => self.nvme_hosts.push(value.to_owned()),
             "nvme-allow" => match value {
                 "namespaces" => self.nvme_permissions.namespaces = true,
@@ -134,7 +147,7 @@ impl Parameters {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, threads, pid-file, \
                      nbd-fd, control-fd, lock-fd, stop-fd, sockets-fd, nvme-tcp-fd, nvme-discovery-fd, nvme-host, \
-                     nvme-allow, vhost-user-fd, tls-certificates, tls-verify-peer and command"
+                     nvme-allow, vhost-user-fd, vhost-user-poll-us, tls-certificates, tls-verify-peer and command"
                 ));
             }
         }

@@ -16,7 +16,6 @@ mod workers;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::RawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,9 +33,10 @@ use vhost::vhost_user::BackendReqHandler;
 use crate::error::ServeError;
 use crate::inherited;
 use crate::namespace::Namespace;
+use crate::parameters::Parameters;
 use crate::server::Server;
 use request::Disk;
-use session::Session;
+use session::{Serving, Session};
 
 /// Between two looks at the sizes of namespaces.
 const LOOKING: Duration = Duration::from_millis(100);
@@ -78,16 +78,21 @@ struct Slot {
 /// See the module.
 pub struct VhostUser {
     server: &'static Server,
+    /// See [`Serving`].
+    max_poll: Duration,
     slots: Mutex<Vec<Arc<Slot>>>,
     stopping: AtomicBool,
 }
 
 /// Starts to listen on inherited sockets, each of which belongs to the namespace of that name; None without any.
-pub fn start(server: &'static Server, listening: &[(RawFd, String)]) -> Result<Option<Arc<VhostUser>>, ServeError> {
+pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<Arc<VhostUser>>, ServeError> {
+    let listening = &parameters.vhost_user_fds;
     if listening.is_empty() {
         return Ok(None);
     }
-    let served = Arc::new(VhostUser { server, slots: Mutex::default(), stopping: AtomicBool::new(false) });
+    // Requests that wait for the modelled drive are not polled for.
+    let max_poll = if server.time_scale.is_none() { parameters.vhost_user_poll } else { Duration::ZERO };
+    let served = Arc::new(VhostUser { server, max_poll, slots: Mutex::default(), stopping: AtomicBool::new(false) });
     for (fd, name) in listening {
         // Without a namespace where it was deleted since the sockets were opened.
         if let Some(namespace) = server.namespace(name) {
@@ -182,10 +187,13 @@ impl VhostUser {
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let server = self.server;
         let disk = Disk::new(Arc::clone(&slot.namespace), &server.model, &server.config.name);
-        let granule_bytes = server.config.granule_bytes();
-        let is_untimed = server.time_scale.is_none();
-        let session = Session::new(Arc::new(disk), &server.request_memory, granule_bytes, is_untimed, is_trusted);
-        let session = Arc::new(Mutex::new(session));
+        let serving = Serving {
+            granule_bytes: server.config.granule_bytes(),
+            is_untimed: server.time_scale.is_none(),
+            is_trusted,
+            max_poll: self.max_poll,
+        };
+        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), &server.request_memory, serving)));
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             loop {

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use ftl_core::Op;
 use ftl_core::convert::exact;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD,
@@ -11,7 +12,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileSlice};
 
 use crate::model::Model;
 use crate::namespace::{Flags, Namespace};
@@ -136,6 +137,29 @@ impl BlockRequest {
             Kind::Malformed => Err(VIRTIO_BLK_S_IOERR),
         };
         self.finish(memory, done)
+    }
+
+    /// Carries out a read or write that [`Self::is_quick`] between the file and the guest's memory. None where the disk
+    /// or a file system without room would have to be waited for, and where the memory is not in one piece for each
+    /// descriptor: nothing has been done then that [`Self::carry_out`] does not do again.
+    pub fn carry_out_now(&self, disk: &Disk, memory: &GuestMemoryMmap) -> Option<u32> {
+        let (namespace, model) = (&disk.namespace, disk.model);
+        let (Ok(()), Ok(offset)) = (self.whole_sectors(), self.offset()) else { return Some(self.fail(memory)) };
+        let of = |segment: &Segment| memory.get_slice(segment.address, exact::<usize>(segment.length)).ok();
+        let parts: Vec<VolatileSlice<'_>> = self.data.iter().map(of).collect::<Option<_>>()?;
+        let done = match self.kind {
+            Kind::Read => {
+                namespace.move_now(model, Op::Read, offset, self.data_bytes, |file| file.read_guest(&parts, offset))
+            }
+            Kind::Write => {
+                namespace.move_now(model, Op::Write, offset, self.data_bytes, |file| file.write_guest(&parts, offset))
+            }
+            _ => return None,
+        };
+        match done {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
+            done => Some(self.finish(memory, done.map_err(|e| failed(&e)))),
+        }
     }
 
     /// Fails it without having carried it out.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ftl_core::convert::exact;
 use vhost::VhostUserMemoryRegionBase;
@@ -76,14 +77,24 @@ struct Ring {
     running: Option<Running>,
 }
 
+/// How a namespace is served to a client.
+#[derive(Debug, Clone, Copy)]
+pub struct Serving {
+    /// What space is allocated and released by.
+    pub granule_bytes: u64,
+    /// The model does not make requests wait.
+    pub is_untimed: bool,
+    /// See [`Memory::map`].
+    pub is_trusted: bool,
+    /// For so long a queue is polled, where that replaces notifications; zero: never.
+    pub max_poll: Duration,
+}
+
 /// See the module.
 pub struct Session {
     disk: Arc<Disk>,
     workers: Arc<Workers>,
-    is_trusted: bool,
-    is_untimed: bool,
-    /// What space is allocated and released by.
-    granule_bytes: u64,
+    serving: Serving,
     features: u64,
     protocol_features: u64,
     memory: Option<Memory>,
@@ -96,14 +107,12 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 }
 
 impl Session {
-    /// A client that has just connected. See [`Memory::map`] for `is_trusted`.
-    pub fn new(disk: Arc<Disk>, pool: &Arc<Pool>, granule_bytes: u64, is_untimed: bool, is_trusted: bool) -> Self {
+    /// A client that has just connected.
+    pub fn new(disk: Arc<Disk>, pool: &Arc<Pool>, serving: Serving) -> Self {
         Self {
             workers: Workers::new(pool, disk.namespace.nsid()),
             disk,
-            is_trusted,
-            is_untimed,
-            granule_bytes,
+            serving,
             features: 0,
             protocol_features: 0,
             memory: None,
@@ -144,7 +153,7 @@ impl Session {
         let event_idx = self.features & (1 << VIRTIO_RING_F_EVENT_IDX) != 0;
         let durable = self.features & (1 << VIRTIO_BLK_F_FLUSH) == 0;
         let (disk, workers) = (Arc::clone(&self.disk), Arc::clone(&self.workers));
-        let (memory, in_flight, is_untimed) = (self.memory.clone(), self.in_flight.clone(), self.is_untimed);
+        let (memory, in_flight, serving) = (self.memory.clone(), self.in_flight.clone(), self.serving);
         let ring = self.ring(index)?;
         if ring.running.is_some() || ring.kick.is_none() || !(ring.enabled || is_enabled_anyway) {
             return Ok(());
@@ -189,7 +198,8 @@ impl Session {
             tracker,
             resumed,
             durable,
-            is_untimed,
+            is_untimed: serving.is_untimed,
+            max_poll: serving.max_poll,
         };
         let (queue, thread) = Virtqueue::start(setup, disk, workers).map_err(Error::ReqHandlerError)?;
         ring.running = Some(Running { queue, thread });
@@ -221,7 +231,7 @@ impl Session {
     fn configuration(&self) -> [u8; CONFIG_BYTES] {
         let mut config = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
-        let sectors = self.granule_bytes >> SECTOR_SHIFT;
+        let sectors = self.serving.granule_bytes >> SECTOR_SHIFT;
         let sectors = u16::try_from(sectors).unwrap_or(u16::MAX).max(1);
         put(0, &(self.disk.namespace.size_bytes() >> SECTOR_SHIFT).to_le_bytes()); // capacity
         put(8, &MAX_SEGMENT_BYTES.to_le_bytes()); // size_max
@@ -284,7 +294,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
-        let memory = Memory::map(None, regions, files, self.is_trusted).map_err(Error::ReqHandlerError)?;
+        let memory = Memory::map(None, regions, files, self.serving.is_trusted).map_err(Error::ReqHandlerError)?;
         self.use_memory(Some(memory));
         Ok(None)
     }
@@ -299,7 +309,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        let memory = Memory::map(self.memory.as_ref(), &[**region], vec![file], self.is_trusted);
+        let memory = Memory::map(self.memory.as_ref(), &[**region], vec![file], self.serving.is_trusted);
         self.use_memory(Some(memory.map_err(Error::ReqHandlerError)?));
         Ok(None)
     }
@@ -405,7 +415,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         if queues > MAX_QUEUES {
             return Err(refused(format!("requests in flight of {queues} queues")));
         }
-        check_file(&file, given.mmap_offset, given.mmap_size, self.is_trusted).map_err(Error::ReqHandlerError)?;
+        check_file(&file, given.mmap_offset, given.mmap_size, self.serving.is_trusted)
+            .map_err(Error::ReqHandlerError)?;
         let mapped = InFlight::map(file, given.mmap_offset, given.mmap_size, queues);
         self.in_flight = Some(Arc::new(mapped.map_err(Error::ReqHandlerError)?));
         Ok(())

@@ -1,7 +1,8 @@
 //! A split virtqueue (Virtual I/O Device specification 1.2, section 2.7) while it is served, by a thread of its own.
 //!
-//! Small reads and writes that wait for nothing are carried out right here; all others by the client's [`Workers`],
-//! which finish them in any order. The rings are the guest's memory: nothing in them is relied upon.
+//! Requests are taken several at a time. Small reads and writes that wait for nothing are carried out right here, between
+//! the file and the guest's memory, and answered together with one notification; all others are left to the client's
+//! [`Workers`], which finish them in any order. The rings are the guest's memory: nothing in them is relied upon.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ftl_core::convert::exact;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::desc::split::Descriptor;
@@ -23,11 +25,12 @@ use crate::vhost_user::request::{BlockRequest, Disk};
 use crate::vhost_user::workers::Workers;
 
 /// Reads and writes carried out by the thread of the queue, where the model does not make them wait.
-const QUICK_BYTES: u64 = 16 << 10;
-/// For so long a queue that has just had requests is looked at again and again, instead of waiting for a notification.
-const MAX_POLL: Duration = Duration::from_micros(50);
-/// Requests carried out by the thread of the queue before it notifies the driver of them.
-const MAX_BATCH: u32 = 8;
+const QUICK_BYTES: u64 = 64 << 10;
+/// Requests taken at once, and answered together: half of a usual queue depth, so that the driver takes the answers to one
+/// half while the other is carried out.
+const MAX_BATCH: usize = 16;
+/// After polling in vain, so many sleeps at most go by before the next attempt.
+const MAX_PAUSE: u32 = 64;
 /// A stopped queue waits so long for the modelled drive.
 const STOPPING: Duration = Duration::from_secs(10);
 const DESCRIPTOR_BYTES: u32 = 16;
@@ -50,6 +53,8 @@ pub struct Setup {
     pub durable: bool,
     /// The model does not make requests wait.
     pub is_untimed: bool,
+    /// See [`Polling`].
+    pub max_poll: Duration,
 }
 
 struct State {
@@ -82,9 +87,19 @@ pub struct Virtqueue {
     _kick: File,
 }
 
+/// Where the descriptors of requests are.
+struct Table {
+    memory: Arc<GuestMemoryMmap>,
+    address: GuestAddress,
+    size: u16,
+}
+
+/// A request that was carried out: the first of its descriptors, and the bytes that the device has written.
+type Done = (u16, u32);
+
 /// What there is to do.
 enum Next {
-    Request(u16, Arc<GuestMemoryMmap>),
+    Requests(Table),
     Nothing,
     Full,
     Stop,
@@ -126,17 +141,15 @@ impl Virtqueue {
             wake,
             _kick: setup.kick,
         });
-        let (here, resumed) = (Arc::clone(&queue), setup.resumed);
+        let (here, resumed, polling) = (Arc::clone(&queue), setup.resumed, Polling::new(setup.max_poll));
         let run = move || {
-            for head in resumed {
-                let memory = {
-                    let mut state = here.state();
-                    state.outstanding += 1;
-                    Arc::clone(&state.memory)
-                };
-                Self::carry_out(&here, head, memory).as_deref().into_iter().for_each(notify);
-            }
-            here.serve();
+            let table = {
+                let mut state = here.state();
+                state.outstanding += exact::<u16>(resumed.len());
+                state.table()
+            };
+            here.carry_out_all(&table, resumed);
+            here.serve(polling);
         };
         let thread = thread::Builder::new().name("slo-ctl vhost".into()).spawn(run)?;
         Ok((queue, thread))
@@ -187,19 +200,12 @@ impl Virtqueue {
         let _full = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn serve(self: &Arc<Self>) {
-        let mut polling = Polling::new(self.is_untimed);
-        let (mut call, mut answered) = (None, 0);
+    fn serve(self: &Arc<Self>, mut polling: Polling) {
+        let mut heads = Vec::with_capacity(MAX_BATCH);
         loop {
-            let next = self.next();
-            if answered >= MAX_BATCH || !matches!(next, Next::Request(..)) {
-                call.take().as_deref().into_iter().for_each(notify);
-                answered = 0;
-            }
-            match next {
-                Next::Request(head, memory) => {
-                    call = Self::carry_out(self, head, memory).or(call);
-                    answered += 1;
+            match self.next(&mut heads) {
+                Next::Requests(table) => {
+                    self.carry_out_all(&table, heads.drain(..));
                     polling.found();
                 }
                 Next::Nothing if polling.is_on() => std::hint::spin_loop(),
@@ -215,38 +221,46 @@ impl Virtqueue {
         }
     }
 
-    fn next(&self) -> Next {
+    /// Takes requests from the available ring, up to [`MAX_BATCH`]; `heads` is empty.
+    fn next(&self, heads: &mut Vec<u16>) -> Next {
         let mut state = self.state();
         if state.stopping || state.broken {
             return Next::Stop;
         }
-        if state.outstanding >= state.ring.size() {
+        let size = state.ring.size();
+        let room = usize::from(size.saturating_sub(state.outstanding)).min(MAX_BATCH);
+        if room == 0 {
             state.is_full = true;
             return Next::Full;
         }
         let memory = Arc::clone(&state.memory);
         let position = state.ring.next_avail();
         // Err where the index of the available ring is further ahead than the ring is long (2.7.13.3).
-        let head = match state.ring.iter(&*memory) {
-            Ok(mut available) => available.next().map(|chain| chain.head_index()),
+        match state.ring.iter(&*memory) {
+            Ok(available) => heads.extend(available.take(room).map(|chain| chain.head_index())),
             Err(_) => return self.break_off(&mut state, "the available ring has more entries than its size"),
-        };
-        let size = state.ring.size();
-        match head {
-            Some(head) if head >= size => self.break_off(&mut state, "a descriptor lies beyond the table"),
-            Some(head) => {
-                state.outstanding += 1;
-                if let Some(tracker) = &mut state.tracker {
+        }
+        if let Some(beyond) = heads.iter().position(|&head| head >= size) {
+            heads.truncate(beyond);
+            let stop = self.break_off(&mut state, "a descriptor lies beyond the table");
+            if heads.is_empty() {
+                return stop;
+            }
+        }
+        if !heads.is_empty() {
+            state.outstanding += exact::<u16>(heads.len());
+            if let Some(tracker) = &mut state.tracker {
+                for &head in &*heads {
                     tracker.begin(head);
                 }
-                Next::Request(head, memory)
             }
-            None if state.ring.avail_idx(&*memory, Ordering::Acquire).is_ok_and(|index| index.0 == position) => {
-                Next::Nothing
-            }
+            return Next::Requests(state.table());
+        }
+        match state.ring.avail_idx(&*memory, Ordering::Acquire) {
+            Ok(index) if index.0 == position => Next::Nothing,
             // Or there is one since.
-            None if state.ring.is_valid(&*memory) => Next::Nothing,
-            None => self.break_off(&mut state, "a ring is not in the guest's memory"),
+            _ if state.ring.is_valid(&*memory) => Next::Nothing,
+            _ => self.break_off(&mut state, "a ring is not in the guest's memory"),
         }
     }
 
@@ -284,27 +298,42 @@ impl Virtqueue {
         }
     }
 
-    /// Carries a request out, or has that done. Returns what the driver is to be notified with.
-    fn carry_out(this: &Arc<Self>, head: u16, memory: Arc<GuestMemoryMmap>) -> Option<Arc<File>> {
-        let (table, size) = {
-            let state = this.state();
-            (GuestAddress(state.ring.desc_table()), state.ring.size())
-        };
-        let chain = Chain::new(&memory, table, size, head);
-        let Some(request) = BlockRequest::parse(&memory, chain) else {
-            return this.finish(head, 0);
-        };
-        if this.is_untimed && !this.durable && request.is_quick(QUICK_BYTES) {
-            let written = this.attempt(&request, &memory);
-            return this.finish(head, written);
+    /// Carries requests out and answers those that wait for nothing, all together.
+    fn carry_out_all(self: &Arc<Self>, table: &Table, heads: impl IntoIterator<Item = u16>) {
+        let mut done = [(0, 0); MAX_BATCH];
+        let mut count = 0;
+        for head in heads {
+            if let Some(written) = self.carry_out(table, head) {
+                done[count] = (head, written);
+                count += 1;
+            }
+            if count == MAX_BATCH {
+                self.finish(&done);
+                count = 0;
+            }
         }
-        let here = Arc::clone(this);
-        this.workers.submit(Box::new(move || {
+        self.finish(&done[..count]);
+    }
+
+    /// Carries a request out and returns the bytes written, or has that done by another thread.
+    fn carry_out(self: &Arc<Self>, table: &Table, head: u16) -> Option<u32> {
+        let chain = Chain::new(&table.memory, table.address, table.size, head);
+        let Some(request) = BlockRequest::parse(&table.memory, chain) else { return Some(0) };
+        if self.is_untimed && !self.durable && request.is_quick(QUICK_BYTES) {
+            let work = || request.carry_out_now(&self.disk, &table.memory);
+            // A panic fails this request only.
+            let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Some(request.fail(&table.memory)));
+            if done.is_some() {
+                return done;
+            }
+        }
+        let (here, memory) = (Arc::clone(self), Arc::clone(&table.memory));
+        self.workers.submit(Box::new(move || {
             let written = {
                 let _room = here.workers.room(request.data_bytes());
                 here.attempt(&request, &memory)
             };
-            here.finish(head, written).as_deref().into_iter().for_each(notify);
+            here.finish(&[(head, written)]);
         }));
         None
     }
@@ -316,19 +345,25 @@ impl Virtqueue {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| request.fail(memory))
     }
 
-    /// Puts a request into the used ring (2.7.8). Returns what to notify the driver with, if it wants that.
-    fn finish(&self, head: u16, written: u32) -> Option<Arc<File>> {
+    /// Puts requests into the used ring (2.7.8), and notifies the driver if it wants that.
+    fn finish(&self, done: &[Done]) {
+        if done.is_empty() {
+            return;
+        }
         let mut guard = self.state();
         let state = &mut *guard;
         let memory = Arc::clone(&state.memory);
-        if let Some(tracker) = &state.tracker {
-            tracker.finish(head);
+        let mut added = Ok(());
+        for &(head, written) in done {
+            if let Some(tracker) = &state.tracker {
+                tracker.finish(head);
+            }
+            added = added.and(state.ring.add_used(&*memory, head, written));
+            if let Some(tracker) = &state.tracker {
+                tracker.finished(head, state.ring.next_used());
+            }
         }
-        let used = state.ring.add_used(&*memory, head, written);
-        if let Some(tracker) = &state.tracker {
-            tracker.finished(head, state.ring.next_used());
-        }
-        let call = match used.and_then(|()| wants_notification(&mut state.ring, &memory)) {
+        let call = match added.and_then(|()| wants_notification(&mut state.ring, &memory)) {
             Ok(true) => state.call.clone(),
             Ok(false) => None,
             Err(_) => {
@@ -336,7 +371,7 @@ impl Virtqueue {
                 None
             }
         };
-        state.outstanding -= 1;
+        state.outstanding -= exact::<u16>(done.len());
         // A system call even where nobody waits, as nobody does before the queue is to stop.
         if state.outstanding == 0 && state.stopping {
             self.drained.notify_all();
@@ -346,7 +381,14 @@ impl Virtqueue {
         if was_full {
             self.wake();
         }
-        call
+        call.as_deref().into_iter().for_each(notify);
+    }
+}
+
+impl State {
+    fn table(&self) -> Table {
+        let (memory, address) = (Arc::clone(&self.memory), GuestAddress(self.ring.desc_table()));
+        Table { memory, address, size: self.ring.size() }
     }
 }
 
@@ -367,31 +409,52 @@ fn wants_notification(ring: &mut Queue, memory: &GuestMemoryMmap) -> Result<bool
     Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
 }
 
-/// Whether a queue is looked at for a moment before its thread sleeps: while requests follow each other closely.
+/// Whether a queue is polled before its thread sleeps.
+///
+/// It is for at most `budget` after each request, as long as the last wait was shorter than that. Where polling was in
+/// vain, as it always is while the driver needs this CPU, it is given up for 1, 2, 4 and up to [`MAX_PAUSE`] waits. A
+/// queue without requests is not polled at all.
 struct Polling {
-    is_wanted: bool,
+    budget: Duration,
     is_on: bool,
     since: Instant,
+    /// Waits before the next attempt, and how many the next failure costs.
+    pause: u32,
+    next_pause: u32,
 }
 
 impl Polling {
-    fn new(is_wanted: bool) -> Self {
-        Self { is_wanted, is_on: false, since: Instant::now() }
+    fn new(budget: Duration) -> Self {
+        Self { budget, is_on: false, since: Instant::now(), pause: 0, next_pause: 1 }
     }
 
+    /// There was a request.
     fn found(&mut self) {
-        if self.is_wanted {
-            self.since = Instant::now();
+        if self.budget.is_zero() {
+            return;
         }
+        if self.is_on {
+            self.next_pause = 1;
+        }
+        self.since = Instant::now();
     }
 
-    fn is_on(&self) -> bool {
-        self.is_wanted && self.is_on && self.since.elapsed() < MAX_POLL
+    fn is_on(&mut self) -> bool {
+        if self.is_on && self.since.elapsed() >= self.budget {
+            self.is_on = false;
+            self.pause = self.next_pause;
+            self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
+        }
+        self.is_on
     }
 
-    /// Looking would have found the next request; or it would not, as where the driver needs this CPU.
+    /// The queue has waited for a notification, which polling might have replaced.
     fn slept(&mut self) {
-        self.is_on = self.since.elapsed() < MAX_POLL;
+        if self.pause > 0 {
+            self.pause -= 1;
+        } else {
+            self.is_on = self.since.elapsed() < self.budget;
+        }
     }
 }
 
@@ -435,6 +498,44 @@ impl Iterator for Chain<'_> {
             let entries = entries.min(u32::from(u16::MAX));
             (self.table, self.size, self.left) = (descriptor.addr(), entries, entries);
             (self.next, self.is_indirect) = (Some(0), true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn polling_that_finds_nothing_is_tried_ever_less_often() {
+        let mut polling = Polling::new(HOUR);
+        for waits in [1, 2, 4, 8] {
+            // The last request is long ago: polling stops.
+            polling.is_on = true;
+            polling.since = Instant::now().checked_sub(2 * HOUR).unwrap();
+            assert!(!polling.is_on());
+            polling.found();
+            for _ in 0..waits {
+                polling.slept();
+                assert!(!polling.is_on());
+            }
+            polling.slept();
+            assert!(polling.is_on());
+        }
+        polling.found();
+        assert_eq!(polling.next_pause, 1);
+    }
+
+    #[test]
+    fn queue_without_budget_or_requests_is_not_polled() {
+        let mut never = Polling::new(Duration::ZERO);
+        let mut idle = Polling::new(HOUR);
+        idle.since = Instant::now().checked_sub(2 * HOUR).unwrap();
+        for polling in [&mut never, &mut idle] {
+            polling.slept();
+            assert!(!polling.is_on());
         }
     }
 }
