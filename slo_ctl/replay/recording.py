@@ -253,7 +253,7 @@ def _seconds(value_s: float) -> str:
 # An emulated device: its server sees every request, whatever the front end.
 
 
-class ServedDevice:
+class RecordedDevice:
     """Namespaces of a served device; times are modelled ones where it has a latency."""
 
     def __init__(self, record: DeviceRecord, client: ControlClient) -> None:
@@ -293,11 +293,11 @@ class ServedDevice:
 
 
 @contextmanager
-def served_device(record: DeviceRecord, control: Path) -> Iterator[ServedDevice]:
+def served_device(record: DeviceRecord, control: Path) -> Iterator[RecordedDevice]:
     """A served device while it is recorded. Raises UserError where it cannot be."""
     try:
         with ControlClient(control) as client:
-            yield ServedDevice(record, client)
+            yield RecordedDevice(record, client)
     except ControlError as error:
         hint = (
             f"serve it: slo-ctl device serve {record.name}"
