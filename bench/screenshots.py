@@ -28,7 +28,7 @@ from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model import HostStatus
 from slo_ctl.model.status_json import to_json
-from slo_ctl.record.history_reader import names, read_vm
+from slo_ctl.record.history_reader import VmHistory, names, read_vm
 from slo_ctl.show.history_report import render_history_report
 from slo_ctl.show.history_summary import HostReport
 from slo_ctl.show.status import DaemonOutage
@@ -134,7 +134,12 @@ def cropped(image: Image.Image) -> Image.Image:
 async def top(go_on: Callable[[], HostStatus]) -> str:
     """`slo-ctl top` as SVG, in the fonts of whoever looks at it."""
     status = go_on()
-    app = TopApp(lambda: to_json(status), DaemonOutage(lambda _: ""), interval_s=0.05)
+    app = TopApp(
+        lambda: to_json(status),
+        lambda vm, _limit: VmHistory(vm, 0.0, 0.0, 10.0),
+        DaemonOutage(lambda _: ""),
+        interval_s=0.05,
+    )
     async with app.run_test(size=(110, 28)) as pilot:
         for _ in range(TOP_S):
             status = go_on()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -15,6 +16,7 @@ from slo_ctl.cli.output import warn
 
 if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
+    from slo_ctl.record.history_reader import VmHistory
 
 _SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
 
@@ -40,8 +42,16 @@ def post(root: Path | None, path: str) -> dict[str, Any]:
     return _reply(root, lambda: client(root).post(path))
 
 
-def _reply(root: Path | None, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def vm_history(api: ApiClient, vm: str, **query: object) -> VmHistory:
+    """The history of a VM from the daemon. Raises UnreachableError, UserError and StatusFormatError."""
+    from slo_ctl.model.status_json import from_plain
+    from slo_ctl.record.history_reader import VmHistory
 
+    name = quote(vm, safe="", errors="surrogateescape")
+    return from_plain(VmHistory, api.get(f"/v1/history/{name}?{urlencode(query)}"))
+
+
+def _reply(root: Path | None, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return ask()
     except UnreachableError as error:

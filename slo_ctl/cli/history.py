@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote, urlencode
 
 import typer
 
@@ -16,7 +15,7 @@ from slo_ctl.base.errors import UnreachableError, UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli import EXIT_FAILURE, EXIT_UNREACHABLE
-from slo_ctl.cli.api_access import client, report_unreachable
+from slo_ctl.cli.api_access import client, report_unreachable, vm_history
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
@@ -100,13 +99,10 @@ def _read(root: Path | None, vm: str, since: float, until: float, limit: int) ->
 
 def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
     """The history of a VM from the daemon. Raises UnreachableError."""
-    from slo_ctl.model.status_json import StatusFormatError, from_plain
-    from slo_ctl.record.history_reader import VmHistory
+    from slo_ctl.model.status_json import StatusFormatError
 
-    query = urlencode({"since": f"{since:.3f}", "until": f"{until:.3f}", "limit": limit})
-    body = client(root).get(f"/v1/history/{quote(vm, safe='', errors='surrogateescape')}?{query}")
     try:
-        return from_plain(VmHistory, body)
+        return vm_history(client(root), vm, since=f"{since:.3f}", until=f"{until:.3f}", limit=limit)
     except StatusFormatError as error:
         warn(f"slo-ctl: invalid history from the daemon: {error}")
         raise typer.Exit(EXIT_FAILURE) from None

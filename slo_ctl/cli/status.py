@@ -13,7 +13,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
-from slo_ctl.cli.api_access import client, get, start_hint
+from slo_ctl.cli.api_access import client, get, start_hint, vm_history
 from slo_ctl.cli.completion import complete_verdict, complete_vm
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
@@ -261,7 +261,7 @@ def top(
 
     Continues across restarts of the daemon. Changes nothing. Keys: n, v, i, t, w, l, o and a sort by name,
     verdict, IOPS, target, weight, p99, OPS and WAF; / searches; f shows degraded VMs, or those of one
-    verdict; [ and ] go back and forward in time; space pauses; ? explains the keys; q quits.
+    verdict; [ and ] go back and forward through the last hour; space pauses; ? explains the keys; q quits.
 
     Examples:
     slo-ctl top
@@ -272,7 +272,12 @@ def top(
     from slo_ctl.show.top import TopApp
 
     daemon = client(root, _TOP_TIMEOUT_S)
-    app = TopApp(lambda: daemon.get("/v1/status"), _outage(root), interval)
+    app = TopApp(
+        lambda: daemon.get("/v1/status"),
+        lambda vm, limit: vm_history(daemon, vm, limit=limit),
+        _outage(root),
+        interval,
+    )
     app.run()
     if app.return_code:
         # It has printed what went wrong.

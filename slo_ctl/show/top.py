@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -15,9 +16,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from slo_ctl.base import numbers
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json
+from slo_ctl.show.past import past_statuses
 from slo_ctl.show.status import (
     DaemonOutage,
     device_lines,
@@ -31,6 +34,8 @@ from slo_ctl.show.terminal import Column, as_text, fitting, sparkline
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+
+    from slo_ctl.record.history_reader import VmHistory
 
 _CURVE_POINTS = 120
 """Points kept for each VM."""
@@ -79,11 +84,13 @@ _STEP = 10
 _MAX_ROWS_KEPT = 100_000
 """Rows of statuses to go back to, of an hour at most: 500 VMs for three minutes."""
 _MAX_KEPT = 3600
+_MAX_BUCKETS = 360
+"""Of the history, for the last hour: 10 s each."""
 HELP = f"""\
 Sort      {"  ".join(f"{key} {by}" for key, by in _SORT_KEYS.items())}; again: the other way round
 /         search: show VMs with this text in their name; Escape shows all
 f  F      show degraded VMs only, or those of one verdict
-[  ]      go back and forward in time, as far as this view has been open
+[  ]      go back and forward in time, through the last hour
 Escape    return to now
 space     pause        q  quit        up, down  choose a VM
 
@@ -98,6 +105,15 @@ class StatusReceived(Message):
     def __init__(self, status: HostStatus | None, problem: str) -> None:
         super().__init__()
         self.status = status
+        self.problem = problem
+
+
+class PastReceived(Message):
+    """What the history knows of the time before this view, the earliest first."""
+
+    def __init__(self, past: list[HostStatus], problem: str) -> None:
+        super().__init__()
+        self.past = past
         self.problem = problem
 
 
@@ -119,7 +135,10 @@ class HelpScreen(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """The view. `request` gets the status of the daemon, in a thread; `outage` tracks failed requests."""
+    """The view. `request` gets the status of the daemon, in a thread; `outage` tracks failed requests.
+
+    `history` gets the history of a VM, with at most so many points.
+    """
 
     CSS = """
     #header { height: auto; }
@@ -145,11 +164,16 @@ class TopApp(App[None]):
     ]
 
     def __init__(
-        self, request: Callable[[], dict[str, Any]], outage: DaemonOutage, interval_s: float = 1.0
+        self,
+        request: Callable[[], dict[str, Any]],
+        history: Callable[[str, int], VmHistory],
+        outage: DaemonOutage,
+        interval_s: float = 1.0,
     ) -> None:
         super().__init__()
         self._request = request
         self._outage = outage
+        self._history = history
         self._interval_s = interval_s
         self._requesting = False
         self._paused = False
@@ -163,6 +187,10 @@ class TopApp(App[None]):
         self._curves: dict[_Key, deque[float | None]] = {}
         self._past: deque[HostStatus] = deque(maxlen=_MAX_KEPT)
         """Statuses received, the latest last."""
+        self._recorded: list[HostStatus] = []
+        """Those from before this view, from the history; read when somebody goes back as far."""
+        self._history_asked = False
+        self._history_problem = ""
         self._back = 0
         """Statuses before the latest that is shown."""
         self._searched = ""
@@ -213,7 +241,7 @@ class TopApp(App[None]):
         self._remember(received.status)
         if self._back:
             # It stays at its moment.
-            self._back = min(self._back + 1, len(self._past) - 1)
+            self._back = min(self._back + 1, self._moments() - 1)
         self._show_past()
 
     def _remember(self, status: HostStatus) -> None:
@@ -225,14 +253,43 @@ class TopApp(App[None]):
         while len(self._past) > 1 and len(self._past) * max(len(status.vms), 1) > _MAX_ROWS_KEPT:
             self._past.popleft()
 
+    def _moments(self) -> int:
+        return len(self._recorded) + len(self._past)
+
     def _show_past(self) -> None:
-        self._status = self._past[-1 - self._back]
+        here = self._back < len(self._past)
+        self._status = (
+            self._past[-1 - self._back] if here else self._recorded[len(self._past) - 1 - self._back]
+        )
         self._show()
 
     def action_go_back(self, step: int) -> None:
         """Go back in time, or forward with a negative step."""
-        if self._past:
-            self._back = max(0, min(self._back + step, len(self._past) - 1))
+        if not self._past:
+            return
+        if self._back + step >= self._moments() and not self._history_asked:
+            self._history_asked = True
+            self.run_worker(partial(self._read_history, self._past[0]), thread=True, exit_on_error=False)
+        self._back = max(0, min(self._back + step, self._moments() - 1))
+        self._show_past()
+
+    def _read_history(self, first: HostStatus) -> None:
+        names = sorted({vm.vm for vm in first.vms if vm.device})
+        points = min(_MAX_BUCKETS, _MAX_ROWS_KEPT // max(len(names), 1))
+        try:
+            past = past_statuses([self._history(name, points) for name in names], first)
+            past = [status for status in past if status.at + status.epoch_s <= first.at]
+            self.post_message(PastReceived(past, "" if past else "the history has nothing earlier"))
+        except (UserError, StatusFormatError) as error:
+            self.post_message(PastReceived([], f"the history cannot be read: {error}"))
+
+    def on_past_received(self, received: PastReceived) -> None:
+        """Go on to it from the first status of this view."""
+        self._history_problem = received.problem
+        self._recorded = received.past
+        if received.past and self._back == len(self._past) - 1:
+            self._back += 1
+        if self.query("#header"):
             self._show_past()
 
     def action_now(self) -> None:
@@ -341,6 +398,8 @@ class TopApp(App[None]):
             state += ", PAUSED"
         if self._back:
             state += f", {numbers.duration(past_s)} BACK (Escape: now)"
+        if self._back and self._history_problem:
+            state += f"; {printable(self._history_problem)}"
         total = len(self._status.vms) if self._status else 0
         lines.append(Text(f"{len(self.shown())} of {total} VMs, {state}", style="dim"))
         self.query_one("#header", Static).update(Text("\n").join(lines))

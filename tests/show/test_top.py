@@ -17,6 +17,7 @@ from textual.widgets import DataTable, Static
 from slo_ctl.base.errors import UnreachableError
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import to_json
+from slo_ctl.record.history_reader import Point, VerdictChange, VmHistory
 from slo_ctl.show.status import DaemonOutage
 from slo_ctl.show.terminal import BARS
 from slo_ctl.show.top import HelpScreen, StatusReceived, TopApp
@@ -38,6 +39,14 @@ class Daemon:
     def __init__(self, status: HostStatus | None) -> None:
         self.status = status
         self.questions = 0
+        self.points: tuple[Point, ...] = ()
+        """Of each VM, in its history."""
+
+    def history(self, vm: str, _limit: int) -> VmHistory:
+        if self.status is None:
+            raise UnreachableError("api.sock: no such file")
+        verdicts = (VerdictChange(AT - 3600, "ssd0", "capped", "at its maximum of 100 IOPS"),)
+        return VmHistory(vm, AT - 3600, AT, 10.0, self.points, verdicts)
 
     def __call__(self) -> dict[str, Any]:
         self.questions += 1
@@ -47,7 +56,7 @@ class Daemon:
 
 
 def app_of(daemon: Daemon) -> TopApp:
-    return TopApp(daemon, DaemonOutage(lambda _: "start it"), interval_s=0.05)
+    return TopApp(daemon, daemon.history, DaemonOutage(lambda _: "start it"), interval_s=0.05)
 
 
 async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
@@ -161,6 +170,50 @@ def test_going_back_is_not_called_stale() -> None:
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "BACK" in text(app, "#header"))
         assert "STALE" not in text(app, "#header")
+
+    run(daemon, steps)
+
+
+def test_going_back_continues_in_the_history() -> None:
+    daemon = Daemon(host_status(vms=VMS[:2]))
+    daemon.points = tuple(Point(AT - 10.0 * (n + 1), "ssd0", 10, iops=100.0 - n) for n in reversed(range(30)))
+
+    def iops(app: TopApp) -> str:
+        return str(app.query_one("#vms", DataTable).get_cell("web\0ssd0", "IOPS"))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: names(app) == ["db", "web"])
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: iops(app) == "100")
+        assert "10 s BACK" in text(app, "#header")
+        assert "capped: at its maximum of 100 IOPS" in text(app, "#detail")
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: iops(app) == "90")
+        for _ in range(5):
+            await pilot.press("left_square_bracket")
+        await until(pilot, lambda: iops(app) == "71")
+        assert "5 min BACK" in text(app, "#header")
+        # A new status does not move the view.
+        daemon.status = host_status(vms=VMS[:2], at=AT + 60)
+        await until(pilot, lambda: "6 min BACK" in text(app, "#header"))
+        assert iops(app) == "71"
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: iops(app) == "81")
+        await pilot.press("escape")
+        await until(pilot, lambda: iops(app) == "3,000")
+
+    run(daemon, steps)
+
+
+def test_missing_history_is_reported() -> None:
+    daemon = Daemon(host_status(vms=VMS))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == 4)
+        daemon.status = host_status(vms=VMS, at=AT + 1)
+        await until(pilot, lambda: daemon.questions > 3)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "the history has nothing earlier" in text(app, "#header"))
 
     run(daemon, steps)
 
