@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from slo_ctl.model.status_json import from_json
 from slo_ctl.profile.fio import find_fio
 
 DEVICE = "ssd0"
+_LOOPBACK = "127.0.0.1"
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 """A clean stop of this drive takes a second or two; after so long a program is killed."""
@@ -42,8 +44,16 @@ _ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 class TryHost:
     """Everything in `root`, and cgroups of its own. `close` removes all that exists."""
 
-    def __init__(self, root: Path | None, vms: Mapping[str, float], stop: StopRequest) -> None:
-        """`vms` are their weights. Raises UserError when a program is missing, or `root` is not empty."""
+    def __init__(
+        self, root: Path | None, vms: Mapping[str, float], stop: StopRequest, page_port: int | None = None
+    ) -> None:
+        """`vms` are their weights; the daemon serves its page on `page_port`, if any.
+
+        Raises UserError when a program is missing, the port is in use, or `root` is not empty.
+        """
+        if page_port is not None:
+            _check_free(page_port)
+        self._page_port = page_port
         find_server()
         _check_fio_has_nbd()
         self.notes: list[str] = []
@@ -110,6 +120,8 @@ class TryHost:
             '[libvirt]\nuri = "none"\n',
             f'[[device]]\nname = "{DEVICE}"\nscheduler = "auto"\n',
         ]
+        if self._page_port is not None:
+            parts.append(f'[page]\nlisten = "{_LOOPBACK}:{self._page_port}"\n')
         for vm, weight in self._vms.items():
             group = self._groups.get(vm)
             where = f'cgroup = "{group}"' if group else f'namespaces = ["{DEVICE}/{vm}"]'
@@ -117,6 +129,11 @@ class TryHost:
         (self.root / "slo-ctl.toml").write_text("".join(parts))
         self._start_slo_ctl("daemon", "daemon")
         self._wait_for("daemon", self._has_status)
+
+    @property
+    def page(self) -> str:
+        """Address of the daemon's page; empty without one."""
+        return "" if self._page_port is None else f"http://{_LOOPBACK}:{self._page_port}/"
 
     def status(self) -> HostStatus:
         """Of the daemon. Raises UserError when it does not answer."""
@@ -213,6 +230,13 @@ class TryHost:
             except OSError as error:
                 left.append(f"cgroup {group} could not be removed: {error.strerror}")
         return left
+
+
+def _check_free(port: int) -> None:
+    try:
+        socket.create_server((_LOOPBACK, port)).close()
+    except OSError as error:
+        raise UserError(f"--page {port}: {error.strerror}", "name another port, such as 8080") from None
 
 
 def _check_fio_has_nbd() -> None:

@@ -45,6 +45,12 @@ def command(
             help="Directory for all files, emptied at the end. [default: a new one in /dev/shm or /tmp]",
         ),
     ] = None,
+    page: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", help="Serve the page of the daemon too, at 127.0.0.1:PORT."
+        ),
+    ] = None,
     no_top: Annotated[
         bool, typer.Option("--no-top", help="Print lines instead of a live table, also in a terminal.")
     ] = False,
@@ -63,6 +69,7 @@ def command(
     Examples:
     slo-ctl try
     slo-ctl try --seconds 120 --weights a=1,b=1,c=2
+    slo-ctl try --seconds 600 --page 8080        # and open http://127.0.0.1:8080/
     slo-ctl try --json > try.json
     """
     from slo_ctl.cli.try_host import TryHost
@@ -73,7 +80,7 @@ def command(
     # Acted upon between two steps, or one could come before the number of a started process is known.
     signals = [each for each in (SIGINT, SIGTERM, SIGHUP) if getsignal(each) is not SIG_IGN]
     with asked_to_stop(signals) as stop:
-        host = TryHost(root, vms, stop)
+        host = TryHost(root, vms, stop, page)
         try:
             tried = run(host, vms, seconds, live=sys.stderr.isatty() and not no_top)
         except KeyboardInterrupt:

@@ -198,7 +198,8 @@ def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bo
             vms = tuple(replace(vm, before=figures) for vm, figures in meter.read(vms))
             screen.show(f"1 of 3: without slo-ctl, {left_s:.0f} s left", vms)
         host.start_daemon(WINDOW_S)
-        screen.note(f"the daemon has been started; watch it with: slo-ctl top --root {host.root}")
+        page = f", or at {host.page}" if host.page else ""
+        screen.note(f"the daemon has been started; watch it with: slo-ctl top --root {host.root}{page}")
         meter, held = Meter(host, part_s), 0
         for left_s in _steps(host, seconds * _SETTLING):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))

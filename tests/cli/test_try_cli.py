@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
 def test_invalid_weights_are_refused(weights: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try", "--weights", weights]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        assert run(["try", "--page", str(port)]) == 2
+    assert f"--page {port}: Address already in use" in capsys.readouterr().err
 
 
 def test_directory_with_files_is_refused_and_kept(

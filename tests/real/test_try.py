@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,8 +123,12 @@ def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None
 
 
 def test_try_reports_a_killed_daemon_and_cleans_up() -> None:
-    with trying() as run:
-        run.until(DAEMON_STARTED)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with trying("--page", str(port)) as run:
+        assert f"http://127.0.0.1:{port}/" in run.until(DAEMON_STARTED)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=READY_S) as reply:
+            assert b"slo-ctl" in reply.read()
         status = ApiClient(DaemonPlaces(run.root).api_socket).get("/v1/status")
         os.kill(status["daemon_pid"], signal.SIGKILL)
         run.end()
