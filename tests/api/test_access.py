@@ -111,7 +111,7 @@ class Asker:
         body = b'{"fields": {"weight": 3}}' if method == "PUT" else b""
         head = f"{method} {target} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(10)
+            client.settimeout(60)
             with user(NOBODY, DAEMON.gr_gid):
                 client.connect(str(self._path))
             client.sendall(head + body)

@@ -185,7 +185,7 @@ def test_kernel_capabilities_are_detected(rig: Rig) -> None:
 
 @pytest.mark.slow
 def test_kernel_enforces_the_limit(tmp_path: Path) -> None:
-    """Within 3 % on a device that could do far more; where others keep the CPUs busy, at most 15 % below."""
+    """Within 3 % on a device that could do far more; where others keep the CPUs busy, at most 25 % below."""
     tree = io_tree()
     if tree.version != 1:
         pytest.skip("cgexec is called as for v1 here")
@@ -210,7 +210,7 @@ def test_kernel_enforces_the_limit(tmp_path: Path) -> None:
             assert max(found) <= 1.03
             least = max(least, min(found))
             disturbed.append(not yardstick.undisturbed)
-        assert exact or (all(disturbed) and least >= 0.85)
+        assert exact or (all(disturbed) and least >= 0.75)
         keeper.undo()
         free = fio(reader, path, "--rw=randread", "--iodepth=16", "--runtime=2", "--size=32M")
         assert iops_of(free, "read") > 2 * 400

@@ -90,7 +90,9 @@ def trying(*words: str) -> Iterator[Trying]:
 
 def test_try_shows_the_gain_and_cleans_up() -> None:
     with trying("--json") as run:
-        result = json.loads(run.end())
+        output = run.end()
+    assert output, run.said
+    result = json.loads(output)
     before = {vm["vm"]: vm["before"] for vm in result["vms"]}
     after = {vm["vm"]: vm["after"] for vm in result["vms"]}
     # Without: as many requests as each has outstanding. With: as the weights say, in their order at least.

@@ -31,9 +31,10 @@ GUEST = LIMITED
 _SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
 _WEIGHTS = {"db": 1, "web": 3, "mail": 6}
 _NAMESPACE = "4MiB"
-# Slow enough for an emulated CPU, and so small that its GC begins within a minute.
-_DRIVE = "name=d,size=13MiB,op=60%,dies=1,program_us=7000,unallocated=12MiB"
-_BLOCK_PAGES = 128
+# Slow enough for an emulated CPU, and so small that its GC begins within a minute. Of small blocks it has to
+# collect many, so that u is soon known.
+_DRIVE = "name=d,size=13MiB,op=60%,dies=1,block=128KiB,program_us=7000,unallocated=12MiB"
+_BLOCK_PAGES = 32
 _STEP_IOPS = 10.0
 """In which the guest's kernel grants limits: the next one may be in force for a part of the time."""
 _WITHIN = 0.1
@@ -141,7 +142,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     assert _as_weights(iops), guest.run(_SHOW, check=False).stdout
 
     # OPS moves once GC has collected 20 blocks of each VM, so that u is known.
-    moved = first_that(lambda found: found != split, drive.ops_blocks, looks=300, pause_s=2.0)
+    moved = first_that(lambda found: found != split, drive.ops_blocks, looks=150, pause_s=2.0)
     assert moved != split, guest.run(_SHOW, check=False).stdout
     drive.freeze(frozen=True)
     rows = first_that(lambda rows: _agrees(rows, before, drive.spaces()), drive.status, looks=15, pause_s=2.0)
