@@ -110,6 +110,34 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         yield Violation("conserved", first_s, "", what)
 
 
+def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
+    """While requests wait, dies and channels are at most 5 % less busy than without the daemon.
+
+    Requests that wait for a limit, and not for the drive, do not count; what moves of OPS take is work.
+    """
+    if runs.without is None:
+        return
+    with_daemon, without = runs.daemon, runs.without
+    waits = with_daemon.run.of("queued_ns").max(axis=0, initial=0.0) >= 1e9 * WANTS_FROM
+    calm = np.concatenate([[0], np.cumsum(~waits)])
+    starts = range(with_daemon.run.seconds - SERVED_WINDOW_S + 1)
+    alone = [without.total("device_ns", start_s, start_s + SERVED_WINDOW_S) for start_s in starts]
+    worst: dict[int, float] = {}
+    for start_s in starts:
+        end_s = start_s + SERVED_WINDOW_S
+        if calm[end_s] > calm[start_s]:
+            continue
+        could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
+        busy = with_daemon.total("device_ns", start_s, end_s)
+        busy += float(with_daemon.run.moves_ns[start_s:end_s].sum())
+        if busy < AS_BUSY_FROM * could and not _is_reported(with_daemon, start_s, end_s):
+            worst[start_s] = busy / could
+    for first_s, last_s in _stretches(worst):
+        least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
+        what = f"{least:.0%} of the device time without the daemon, until {last_s + SERVED_WINDOW_S} s"
+        yield Violation("busy", first_s, "", what)
+
+
 def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
     """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
 
@@ -389,6 +417,7 @@ def all_is_restored(runs: Runs) -> Iterator[Violation]:
 
 CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
     "conserved": work_is_conserved,
+    "busy": the_drive_is_as_busy,
     "entitled": entitlements_are_kept,
     "insufficient": no_false_insufficient,
     "ok": no_false_ok,

@@ -122,7 +122,7 @@ def tried(order: Order, *, with_daemon: bool = True) -> Trial:
     if not with_daemon:
         return Trial(order, simulate(made, daemon=False), None, ())
     run = simulate(made)
-    without = simulate(made, daemon=False) if "conserved" in order.checks else None
+    without = simulate(made, daemon=False) if {"conserved", "busy"} & set(order.checks) else None
     honest = simulate(made.honest()) if made.hostile and "hostile" in order.checks else None
     found = check(run, without, honest, names=order.checks, measure=order.measure)
     return Trial(order, run, without, tuple(found))

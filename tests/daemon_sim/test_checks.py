@@ -88,6 +88,21 @@ def test_lower_total_than_without_the_daemon_is_a_violation() -> None:
     assert check(run, without, names=["conserved"]), "nobody was given a minimum"
 
 
+def test_idle_dies_while_requests_wait_are_a_violation() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    run.of("device_ns")[:, 100:110] *= 0.96
+    assert check(run, without, names=["busy"]) == []
+    run.of("device_ns")[:, 100:110] *= 0.96
+    (found,) = check(run, without, names=["busy"])
+    assert found.at_s == 97, "the first window with 7 such seconds"
+    assert "92% of the device time" in found.what
+    run.moves_ns[100:110] = 0.1 * without.of("device_ns")[:, 100:110].sum(axis=0)
+    assert check(run, without, names=["busy"]) == []
+    run.moves_ns[:] = 0
+    run.of("queued_ns")[:, 105] = 0
+    assert check(run, without, names=["busy"]) == [], "no request waits for the drive"
+
+
 def test_lower_total_of_the_fluid_ideal_is_allowed_if_reported() -> None:
     run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
     # A page of a takes 1 ms and one of b 9 ms: equal shares are 174 pages/s each.
