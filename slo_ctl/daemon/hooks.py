@@ -19,15 +19,13 @@ class Hooks:
     """All hooks of the configuration."""
 
     def __init__(self, config: Config) -> None:
-        self._program = HookQueue(None)
-        self._webhook = HookQueue(None)
-        self._queues = {PROGRAM: self._program, WEBHOOK: self._webhook}
+        self._queues = {kind: HookQueue(None) for kind in (PROGRAM, WEBHOOK)}
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Use those of `config` from now on."""
-        self._program.configure(Program(config.on_verdict) if config.on_verdict else None)
-        self._webhook.configure(Webhook(config.webhook) if config.webhook else None)
+        self._queues[PROGRAM].configure(Program(config.on_verdict) if config.on_verdict else None)
+        self._queues[WEBHOOK].configure(Webhook(config.webhook) if config.webhook else None)
 
     def results(self) -> Counter[tuple[str, str]]:
         """Results of all changes so far, by kind of hook."""

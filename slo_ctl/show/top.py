@@ -287,6 +287,8 @@ class TopApp(App[None]):
         """Go on to it from the first status of this view."""
         self._history_problem = received.problem
         self._recorded = received.past
+        # What could not be read now is asked for again.
+        self._history_asked = bool(received.past)
         if received.past and self._back == len(self._past) - 1:
             self._back += 1
         if self.query("#header"):

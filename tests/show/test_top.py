@@ -214,6 +214,10 @@ def test_missing_history_is_reported() -> None:
         await until(pilot, lambda: daemon.questions > 3)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "the history has nothing earlier" in text(app, "#header"))
+        # It is asked for again.
+        daemon.points = (Point(AT - 10.0, "ssd0", 10, iops=100.0),)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "11 s BACK" in text(app, "#header"))
 
     run(daemon, steps)
 
