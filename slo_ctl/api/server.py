@@ -38,6 +38,8 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """`name`: of the thread, and in the log."""
         super().__init__(("", 0), connection, bind_and_activate=False)
         self.socket.close()
+        # A connection that its client has given up must not leave accept() waiting for the next one.
+        listening.setblocking(False)
         self.socket = listening
         self._max_connections = max_connections
         self._began_s: dict[socket.socket, float] = {}
