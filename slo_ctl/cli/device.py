@@ -126,7 +126,8 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
 
     store = device_store(root)
     statuses: list[DriveStatus] = []
-    for name in store.names():
+    names = store.names()
+    for name in names:
         try:
             statuses.append(device_status(store, store.load(name)))
         except UserError as error:
@@ -145,7 +146,7 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
 
     if statuses:
         console_for(sys.stdout).print(device_table(statuses))
-    else:
+    elif not names:
         print_lines(f"no devices in {store.places.devices}")
 
 

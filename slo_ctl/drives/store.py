@@ -55,13 +55,16 @@ class DeviceStore:
         self.places = places
 
     def names(self) -> list[str]:
-        """Devices there are, by name."""
+        """Devices there are, by name, also of other users. Raises UserError if they cannot be listed."""
         folder = self.places.devices
-        if not folder.is_dir():
+        try:
+            return sorted(
+                item.name for item in folder.iterdir() if is_name(item.name) and _may_have_record(item)
+            )
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(
-            item.name for item in folder.iterdir() if is_name(item.name) and (item / RECORD_FILE).is_file()
-        )
+        except OSError as error:
+            raise UserError(f"{folder}: {error.strerror}", "run as its owner") from None
 
     def load(self, name: str) -> DeviceRecord:
         """One device with the namespaces it has now. Raises UserError when there is none of that name."""
@@ -134,7 +137,9 @@ class DeviceStore:
                 folder.rename(trash)
             shutil.rmtree(trash)
         except ServedError:
-            raise UserError(f"device {name} is being served", "stop `slo-ctl device serve` first") from None
+            raise UserError(
+                f"device {name} is being served", f"stop `slo-ctl device serve {name}` first"
+            ) from None
         except OSError as error:
             raise UserError(f"cannot delete {folder}: {error.strerror}", "run as its owner") from None
         shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
@@ -434,6 +439,14 @@ def read_preconditioned(folder: Path) -> Preconditioned | None:
         return None
 
 
+def _may_have_record(folder: Path) -> bool:
+    """Whether it is the directory of a device, as far as this user may know."""
+    try:
+        return (folder / RECORD_FILE).is_file()
+    except PermissionError:
+        return True
+
+
 def precondition(
     store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]
 ) -> Preconditioned:
@@ -449,7 +462,7 @@ def precondition(
     except ServedError:
         raise UserError(
             f"device {record.name} is being served",
-            "stop `slo-ctl device serve` first (it takes seconds)",
+            f"stop `slo-ctl device serve {record.name}` first",
         ) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None

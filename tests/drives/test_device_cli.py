@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import shutil
 import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -81,6 +87,56 @@ def test_a_damaged_device_does_not_hide_the_others(root: Path, capsys: pytest.Ca
     shown = capsys.readouterr()
     assert "ssd1" in shown.out
     assert "ssd0" in shown.err
+
+
+@pytest.fixture
+def other_user() -> Iterator[tuple[Path, Callable[[], AbstractContextManager[None]]]]:
+    """A root that any user may enter, and a context in which this process may not enter others' devices."""
+    folder = Path(tempfile.mkdtemp(prefix="slo-"))
+    folder.chmod(0o755)
+
+    @contextmanager
+    def unprivileged() -> Iterator[None]:
+        if os.geteuid() == 0:
+            os.seteuid(pwd.getpwnam("nobody").pw_uid)
+            try:
+                yield
+            finally:
+                os.seteuid(0)
+            return
+        for each in (folder / "devices").iterdir():
+            each.chmod(0)
+        try:
+            yield
+        finally:
+            for each in (folder / "devices").iterdir():
+                each.chmod(0o700)
+
+    yield folder, unprivileged
+    shutil.rmtree(folder)
+
+
+def test_a_device_of_another_user_is_named_and_no_crash(
+    other_user: tuple[Path, Callable[[], AbstractContextManager[None]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, unprivileged = other_user
+    assert device(root, "create", SPEC) == 0
+    assert device(root, "list") == 0
+    capsys.readouterr()
+    with unprivileged():
+        assert device(root, "list") == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"{root}/devices/ssd0/device.toml: Permission denied" in shown.err
+    assert "unexpected" not in shown.err
+
+
+def test_hint_names_the_server_that_has_to_be_stopped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DeviceStore(places(root)).locked("ssd0"):
+        for command in (("delete", "ssd0", "--yes"), ("precondition", "ssd0")):
+            assert device(root, *command) == 2
+            shown = capsys.readouterr().err
+            assert f"hint: stop `slo-ctl device serve ssd0 --root {root}` first\n" in shown
 
 
 def test_delete_asks_for_confirmation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
