@@ -50,13 +50,16 @@ def list_(
         raise UserError("--connect and --no-libvirt exclude each other", "give one of them")
     host = VmHost(root, connect, not no_libvirt, cgroup_root, tuple(cgroup or ()))
     inventory = host.inventory
+    notes = (*host.notes, *inventory.notes, *host.unknown_clients())
     if json_:
+        from dataclasses import replace
+
         from slo_ctl.show.vms import inventory_json
 
-        print_json(inventory_json(inventory))
+        print_json(inventory_json(replace(inventory, notes=notes)))
     else:
         _print_inventory(inventory, _moved(host, inventory.streams))
-    _warn_notes([*host.notes, *(() if json_ else (*inventory.notes, *host.unknown_clients()))])
+        _warn_notes(notes)
 
 
 @app.command()

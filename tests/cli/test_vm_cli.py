@@ -118,6 +118,20 @@ def test_names_are_escaped(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "\x1b[2J[red]\udcff" in names
 
 
+def test_json_has_the_notes_of_the_table(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[vm.db]\ncgroup = "/nosuch"\n')
+    words = ("--no-libvirt", "--cgroup-root", str(root), "--root", str(tmp_path))
+    note = "VM db (slo-ctl.toml:1): cgroup /nosuch: no such cgroup"
+    assert listed(*words) == 0
+    assert note in capsys.readouterr().err
+    assert listed(*words, "--json") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["notes"] == [note]
+    assert shown.err == ""
+
+
 def test_vm_list_without_vms_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--no-libvirt", "--cgroup-root", str(root / SCOPE)) == 2
     assert "no cgroup tree" in capsys.readouterr().err
