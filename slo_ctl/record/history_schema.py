@@ -60,7 +60,9 @@ def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     elif code in _DAMAGED:
         reason, hint = "{path} is damaged", "move it away: the daemon then begins a new one"
     else:
-        reason, hint = _REASONS.get(code, (f"{{path}}: {error}", "the system log may say more"))
+        # The text of an OSError names the file, which this does already.
+        words = error.strerror or error if isinstance(error, OSError) else error
+        reason, hint = _REASONS.get(code, (f"{{path}}: {words}", "the system log may say more"))
     return HistoryError("history: " + reason.format(path=path), hint)
 
 

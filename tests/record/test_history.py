@@ -248,6 +248,13 @@ def test_database_of_another_program_is_not_touched(history: History, path: Path
     assert count(path, "treasure") == 0
 
 
+def test_directory_in_place_of_the_file_is_reported_in_words(history: History, path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(HistoryError) as refusal:
+        history.add(at(0))
+    assert refusal.value.reason == f"history: {path}: Is a directory"
+
+
 def test_damaged_file_is_renamed(history: History, path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all" * 1000)
