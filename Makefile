@@ -63,7 +63,7 @@ claims: setup-test ## verify the quick claims of README and docs; writes docs/cl
 	@. build/env.sh && .venv/bin/python bench/claims.py $(CLAIMS_ARGS)
 
 campaign: setup-test ## random faults for MINUTES=5: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
-	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m campaigns $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
+	@. build/env.sh && PYTHONPATH=tests exec .venv/bin/python -m campaigns $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
 fuzz: setup ## fuzz parsers guided by coverage, MINUTES=1 each: NAME=config, or all; see tests/fuzz (SEED=1)

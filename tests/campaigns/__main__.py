@@ -25,8 +25,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("build/campaigns"), metavar="FOLDER")
     given = parser.parse_args()
     threading.excepthook = lambda args: sys.stderr.write(f"thread {args.thread}: {args.exc_value}\n")
-    # So that what was started is ended.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _end)
     campaign = Campaign(given.name, KINDS[given.name], given.results)
     if given.round is not None:
         return int("fault" in campaign.run_round(given.seed, given.round))
@@ -34,6 +33,12 @@ def main() -> int:
     print(f"now: {summary(done)}")  # noqa: T201
     print(f"in all ({campaign.file(given.seed)}): {summary(read(campaign.file(given.seed)))}")  # noqa: T201
     return int(any("fault" in each for each in done))
+
+
+def _end(*_: object) -> None:
+    """Leave by way of every `finally`, so that what was started is ended; once, as they take a while."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -111,8 +111,11 @@ def daemon_kill(root: Path, random: Random, tally: Tally) -> None:
 def _killed_while_starting(root: Path, after_s: float) -> None:
     words = [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(root)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        time.sleep(after_s)
-        process.kill()
+        try:
+            time.sleep(after_s)
+        finally:
+            # Leaving the block waits for the process.
+            process.kill()
 
 
 def _killed(

@@ -57,6 +57,10 @@ class Campaign:
             self.round(folder, Random(f"{seed}/{number}"), tally)  # noqa: S311 - no secret
         except Exception as problem:
             fault = str(problem) if isinstance(problem, AssertionError) else traceback.format_exc()
+        except BaseException:
+            # Told to end; the round has stopped what it started.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         else:
             shutil.rmtree(folder, ignore_errors=True)
         result: dict[str, Any] = {"round": number, "seconds": round(time.monotonic() - began_s, 1), **tally}

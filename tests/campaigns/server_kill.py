@@ -127,12 +127,15 @@ def killed_while_starting(root: Path, options: list[str], after_s: float) -> Non
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        time.sleep(after_s)
-        process.send_signal(signal.SIGSTOP)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        for child in children.read_text().split() if children.exists() else []:
-            with suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGKILL)
-        process.kill()
+        try:
+            time.sleep(after_s)
+        finally:
+            # Leaving the block waits for the process.
+            process.send_signal(signal.SIGSTOP)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            for child in children.read_text().split() if children.exists() else []:
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            process.kill()
     store = DeviceStore(places(root))
     until(lambda: not store.is_served("d"), "that nobody has the device", READY_S)

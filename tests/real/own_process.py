@@ -30,10 +30,15 @@ class OwnProcess:
             env=os.environ | dict(environment or {}),
         )
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == "ready":
-                return
-        self.process.wait(READY_S)
+        try:
+            for line in self.process.stdout:
+                if line.strip() == "ready":
+                    return
+            self.process.wait(READY_S)
+        except BaseException:
+            # Nobody has this object yet who could stop the process.
+            self.stop()
+            raise
         raise AssertionError(f"not ready: {self.log()}")
 
     def log(self) -> str:
