@@ -23,7 +23,8 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from slo_ctl.base.progress import Silent
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 SHARE_BAR = 0.03
 EVENT_BAR = 0.05

@@ -9,7 +9,8 @@ from slo_ctl.decide import gc_model
 from slo_ctl.model import FlashTiming, TimingModel
 from slo_ctl.replay.result import RunResult
 from slo_ctl.replay.run import run
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
 VM_BLOCKS, OPS_BLOCKS, BLOCK_BYTES, DIES = 1000, 450, 512 * 1024, 4

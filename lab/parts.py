@@ -22,7 +22,8 @@ from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import RunResult, VmResult
 from slo_ctl.replay.run import Stage
 from slo_ctl.replay.scenario import Window, WindowKind
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 Split = tuple[int, ...]
 """OPS blocks of each VM, in order."""

@@ -128,7 +128,8 @@ def replay(
         --device size=8GiB,op=15% --compare shared,static --report out.html
     slo-ctl replay scenario.toml --policy proportional-strict --json
     """
-    from slo_ctl.replay.scenario_build import ScenarioText, build_scenario, read_toml
+    from slo_ctl.replay.scenario_build import build_scenario
+    from slo_ctl.replay.scenario_text import ScenarioText, read_toml
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     text = read_toml(scenario) if scenario is not None else ScenarioText()
@@ -202,7 +203,8 @@ def demo(
     slo-ctl demo
     slo-ctl demo --report demo.html
     """
-    from slo_ctl.replay.scenario_build import build_scenario, read_toml
+    from slo_ctl.replay.scenario_build import build_scenario
+    from slo_ctl.replay.scenario_text import read_toml
     from slo_ctl.show.replay_table import story
 
     with as_file(files("slo_ctl.replay") / "demo.toml") as path:

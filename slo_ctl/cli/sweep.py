@@ -18,7 +18,7 @@ from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
 from slo_ctl.cli.output import print_columns, print_json, print_lines, terminable
 
 if TYPE_CHECKING:
-    from slo_ctl.replay.scenario_build import ScenarioText
+    from slo_ctl.replay.scenario_text import ScenarioText
     from slo_ctl.replay.sweep import Answer
 
 _MOST_POINTS = 100_000
@@ -133,7 +133,8 @@ def command(
 
 def _read(paths: list[Path]) -> dict[str, ScenarioText]:
     """Scenarios by the names of their files, each checked."""
-    from slo_ctl.replay.scenario_build import check_on_any_drive, read_toml
+    from slo_ctl.replay.scenario_build import check_on_any_drive
+    from slo_ctl.replay.scenario_text import read_toml
 
     found: dict[str, ScenarioText] = {}
     for path in paths:

@@ -66,8 +66,6 @@ class FdpConfig:
     reclaim_groups: int
     handles: int
     reclaim_unit_bytes: int
-    max_handles_per_namespace: int | None = None
-    """None: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,6 @@ class NvmeController:
     unallocated_bytes: int | None
     max_namespaces: int
     max_endurance_group: int = 0
-    max_nvm_set: int = 0
     transport: str = ""
     address: str = ""
     multipath: bool = False

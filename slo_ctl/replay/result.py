@@ -308,7 +308,7 @@ class Result(_Model):
     scenario: dict[str, JsonValue]
     """`Scenario.echo()`."""
     command: str
-    """Repeats the run; `scenario_build.command_line`."""
+    """Repeats the run; `scenario_text.command_line`."""
     seed: Count
     device: DeviceResult
     runs: list[RunResult] = Field(default_factory=list)

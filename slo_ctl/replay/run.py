@@ -23,7 +23,7 @@ from slo_ctl.replay.player import requests_of
 from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
-from slo_ctl.replay.scenario_build import command_line
+from slo_ctl.replay.scenario_text import command_line
 
 _MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25

@@ -1,6 +1,7 @@
 """A replay scenario, checked as a whole.
 
-`scenario_build` makes a Scenario of what was written, and the command line of a Scenario.
+`scenario_text` reads what was written, and writes a Scenario as a command line; `scenario_build` checks
+what was written and makes a Scenario of it.
 """
 
 from __future__ import annotations

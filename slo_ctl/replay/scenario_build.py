@@ -1,28 +1,25 @@
-"""A Scenario from what was written, options and files alike, and back: one grammar of keys and values."""
+"""A Scenario from its text, whether from options or files: one grammar of keys and values, checked."""
 
 from __future__ import annotations
 
-import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.keyvalue import Fields, did_you_mean, join_pairs, split_pairs
+from slo_ctl.base.keyvalue import Fields, did_you_mean
 from slo_ctl.base.quantity import (
     Duration,
     QuantityError,
-    format_bytes_exact,
     format_number,
     parse_count,
     parse_duration,
     parse_fraction,
 )
 from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES, policy_entry
-from slo_ctl.drives.build import SCHEDULER_NAMES, device_pairs, device_spec, divide
+from slo_ctl.drives.build import SCHEDULER_NAMES, device_spec, divide
 from slo_ctl.model import ShareBy, Slo, TimingModel
 from slo_ctl.replay.scenario import (
     REMAP_NAMES,
@@ -36,12 +33,13 @@ from slo_ctl.replay.scenario import (
     Window,
     WindowKind,
 )
+from slo_ctl.replay.scenario_text import ScenarioText
 
 if TYPE_CHECKING:
     from traces.parameters import Parameter, Value
 
 
-# Synthetic workloads as a VM's keys: checked against `traces.workload_kinds.WORKLOADS`, and written back.
+# Synthetic workloads as a VM's keys: checked against `traces.workload_kinds.WORKLOADS`.
 #
 # This is the one place that knows the registry. Its parameters are keys of a VM under their own names.
 
@@ -79,11 +77,6 @@ def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
     return values
 
 
-def texts(values: Mapping[str, Value]) -> dict[str, str]:
-    """The parameters as they are written on a command line."""
-    return {name: value if isinstance(value, str) else format_number(value) for name, value in values.items()}
-
-
 def _given(fields: Fields, parameter: Parameter) -> Value | None:
     key = parameter.name
     text = fields.text(key)
@@ -107,126 +100,9 @@ def _refuse(fields: Fields, message: str, parameters: tuple[Parameter, ...]) -> 
     fields.fail("workload", f"cannot be: {message}", "see the workload's parameters in the documentation")
 
 
+# A scenario.
+
 _SOURCES = ("trace", "workload")
-
-
-# A scenario as it was written, in options or in a TOML file; `scenario_build` makes a Scenario of it.
-
-_SETTINGS = (
-    "policy",
-    "compare",
-    "duration",
-    "timing",
-    "seed",
-    "window",
-    "epoch",
-    "scheduler",
-    "share_by",
-    "on_error",
-    "alone",
-)
-
-
-@dataclass
-class ScenarioText:
-    """A scenario as it was written: tables of keys and values, each with the place it came from."""
-
-    device: dict[str, object] = field(default_factory=dict)
-    device_where: str = "--device"
-    vms: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
-    events: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
-    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Everything else: key to (place, text)."""
-
-    def add_device(self, text: str) -> None:
-        """Lay the keys of one `--device` over what is there."""
-        self.device |= split_pairs("--device", text)
-
-    def add_vm(self, text: str) -> None:
-        """One `--vm`."""
-        pairs = split_pairs(f"--vm {text}", text)
-        self.vms.append((f"--vm {pairs.get('name') or text}", pairs))
-
-    def add_event(self, text: str) -> None:
-        """One `--event`."""
-        self.events.append((f"--event {text}", split_pairs(f"--event {text}", text)))
-
-    def set(self, key: str, text: str | None) -> None:
-        """One plain option such as `--seed`; None leaves what is there."""
-        if text is not None:
-            self.settings[key] = (f"--{key.replace('_', '-')}", text)
-
-
-def read_toml(path: Path) -> ScenarioText:
-    """The text of a scenario file.
-
-    Raises UserError when it cannot be read or is no TOML (with line), or a table is not what it should be.
-    """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "name a readable scenario file") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
-    except RecursionError:
-        raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise UserError(f"{path}: cannot be read: {error}", "look for a value far too long") from None
-    text = ScenarioText(device_where=f"{path}: [device]")
-    for key, value in tables.items():
-        where = f"{path}: {key}"
-        if key == "device":
-            text.device = _table(where, value)
-        elif key == "vm":
-            for number, vm in enumerate(_tables(where, value), 1):
-                text.vms.append((f"{path}: [[vm]] {vm.get('name') or number}", _under(vm, path.parent)))
-        elif key == "event":
-            text.events += [
-                (f"{path}: [[event]] {number}", event)
-                for number, event in enumerate(_tables(where, value), 1)
-            ]
-        elif key in _SETTINGS:
-            text.settings[key] = (where, _setting_text(where, value))
-        else:
-            known = (*_SETTINGS, "device", "vm", "event")
-            raise UserError(f"{path}: unknown key {key}", did_you_mean(key, known))
-    return text
-
-
-def _table(where: str, value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: must be a table", "write [device], [[vm]] and [[event]]")
-    return {str(key).casefold(): item for key, item in value.items()}
-
-
-def _tables(where: str, value: object) -> list[dict[str, object]]:
-    if not isinstance(value, list):
-        raise UserError(
-            f"{where}: must be an array of tables", "write [[vm]] and [[event]], with two brackets"
-        )
-    return [_table(f"{where}[{number}]", item) for number, item in enumerate(value, 1)]
-
-
-def _setting_text(where: str, value: object) -> str:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return ",".join(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise UserError(f"{where}: must be a single value", "see the scenario file in the documentation")
-
-
-def _under(vm: Mapping[str, object], folder: Path) -> Mapping[str, object]:
-    """`vm` with its trace's path taken relative to `folder`."""
-    trace = vm.get("trace")
-    if not isinstance(trace, str) or not trace:
-        return vm
-    return {**vm, "trace": str(folder / trace)}
-
-
 MAX_VM_NAME = 128
 """Characters; libvirt's own limit is in this range, and a table must stay readable."""
 
@@ -447,69 +323,3 @@ def _window(text: ScenarioText) -> Window:
             "write last-half, all or FROM..TO as 5x..20x",
         )
     return Window(WindowKind.RANGE, _moment(where, start), _moment(where, stop))
-
-
-# The command line that repeats a Scenario: the inverse of `scenario_build`.
-
-
-def command_words(scenario: Scenario) -> list[str]:
-    """The `slo-ctl replay` command line that repeats `scenario`, as words."""
-    words = ["slo-ctl", "replay", "--device", join_pairs(device_pairs(scenario.device))]
-    for vm in scenario.vms:
-        words += ["--vm", join_pairs(_vm_pairs(vm))]
-    for event in scenario.events:
-        words += ["--event", join_pairs(_event_pairs(event))]
-    words += ["--policy", scenario.policy]
-    if scenario.compare:
-        words += ["--compare", ",".join(scenario.compare)]
-    words += ["--duration", str(scenario.duration), "--timing", scenario.timing.value]
-    words += ["--seed", str(scenario.seed), "--window", str(scenario.window), "--epoch", str(scenario.epoch)]
-    words += ["--scheduler", scenario.scheduler]
-    if scenario.share_by is not ShareBy.PAGES:
-        words += ["--share-by", scenario.share_by.value]
-    if scenario.on_error != "raise":
-        words += ["--on-error", scenario.on_error]
-    if not scenario.measure_alone:
-        words.append("--no-alone")
-    return words
-
-
-def command_line(scenario: Scenario) -> str:
-    """`command_words` quoted for a shell; bytes of file names that are no UTF-8 appear as escapes."""
-    return shlex.join(command_words(scenario)).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _vm_pairs(vm: VmSpec) -> dict[str, str]:
-    pairs = {"name": vm.name}
-    if isinstance(vm.source, TraceSource):
-        source = vm.source
-        pairs["trace"] = str(source.path)
-        optional = {"format": source.format, "remap": source.remap, "loops": source.loops}
-        pairs |= {key: str(value) for key, value in optional.items() if value is not None}
-        if source.time_scale != 1.0:
-            pairs["scale"] = format_number(source.time_scale)
-        if source.period_s is not None:
-            pairs["period"] = f"{format_number(source.period_s)}s"
-    else:
-        pairs["workload"] = vm.source.workload
-        pairs |= texts(dict(vm.source.parameters))
-    pairs["weight"] = format_number(vm.slo.weight)
-    bounds = {"min": vm.slo.min_iops, "max": vm.slo.max_iops}
-    pairs |= {key: format_number(value) for key, value in bounds.items() if value is not None}
-    if vm.slo.p99_latency_us is not None:
-        pairs["p99"] = f"{format_number(vm.slo.p99_latency_us)}us"
-    if vm.mode is Mode.OPEN:
-        pairs["mode"] = vm.mode.value
-    else:
-        pairs["qd"] = str(vm.queue_depth)
-    pairs["size"] = format_bytes_exact(vm.size_bytes)
-    if vm.starts_stopped:
-        pairs["start"] = "stopped"
-    return pairs
-
-
-def _event_pairs(event: Event) -> dict[str, str]:
-    pairs = {"at": str(event.at), "vm": event.vm, "action": event.action.value}
-    if event.weight is not None:
-        pairs["weight"] = format_number(event.weight)
-    return pairs

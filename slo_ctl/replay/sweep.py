@@ -22,7 +22,8 @@ from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 _PAGE_BYTES = 4096
 _MOST_LOSSES = 3

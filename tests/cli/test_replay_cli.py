@@ -16,7 +16,7 @@ from slo_ctl.base.progress import ProgressSink
 from slo_ctl.cli import app
 from slo_ctl.replay.result import Result
 from slo_ctl.replay.scenario import Scenario
-from slo_ctl.replay.scenario_build import command_line
+from slo_ctl.replay.scenario_text import command_line
 
 VM = "name=db,workload=uniform,weight=3"
 

@@ -43,7 +43,8 @@ from slo_ctl.model.slo import SloError, check_fields, parse_change
 from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
 from slo_ctl.profile.store import ProfileStore
 from slo_ctl.record.slo_store import SloStore
-from slo_ctl.replay.scenario_build import build_scenario, read_toml
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import read_toml
 from traces import TraceError, open_trace
 from traces.formats.registry import FORMATS
 

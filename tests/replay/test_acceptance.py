@@ -10,7 +10,8 @@ import pytest
 from slo_ctl.base.progress import Silent
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult, VmResult
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ from slo_ctl.decide.policies import POLICIES
 from slo_ctl.model import Verdict
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 from slo_ctl.show.replay_table import notes_of
 
 UNREACHABLE = ("name=a,workload=uniform,qd=1,p99=1ms", "name=b,workload=uniform,qd=8")

@@ -13,7 +13,8 @@ from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.replay import policy_run
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import Result
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 TRACES = Path(os.environ.get("SLO_CTL_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
 REAL = [

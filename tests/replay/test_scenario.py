@@ -24,7 +24,8 @@ from slo_ctl.base.quantity import (
 )
 from slo_ctl.model import TimingModel
 from slo_ctl.replay.scenario import Action, Mode, Scenario, SyntheticSource, TraceSource, Window, WindowKind
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario, command_line, command_words, read_toml
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText, command_line, command_words, read_toml
 
 UNIFORM = "workload=uniform"
 

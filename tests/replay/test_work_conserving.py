@@ -8,7 +8,8 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.model import Verdict
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 DEVICE = "preset=fast15,size=256MiB,op=15%"
 UNIFORM = "workload=uniform"

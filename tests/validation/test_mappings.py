@@ -15,7 +15,8 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
 from slo_ctl.replay.scenario import Scenario
-from slo_ctl.replay.scenario_build import ScenarioText, build_scenario, command_line
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText, command_line
 from tests.validation.drive import PAGE, WRITE, apply, columns, config, feed
 from tests.validation.page_model import PageModel
 from tests.validation.tenants import (

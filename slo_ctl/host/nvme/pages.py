@@ -125,7 +125,6 @@ def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
         else None,
         max_namespaces=fields.uint("nn", bits=32),
         max_endurance_group=fields.uint("endgidmax", bits=16, default=0),
-        max_nvm_set=fields.uint("nsetidmax", bits=16, default=0),
     )
 
 
@@ -256,15 +255,9 @@ def fdp_configs(answer: Mapping[str, Any]) -> tuple[FdpConfig, ...]:
             reclaim_groups=each.uint("nrg", bits=32),
             handles=each.uint("nruh", bits=16),
             reclaim_unit_bytes=each.uint("runs"),
-            max_handles_per_namespace=_handles_per_namespace(each),
         )
         for index, each in enumerate(Fields(answer, "fdp configs").each("configs"))
     )
-
-
-def _handles_per_namespace(fields: Fields) -> int | None:
-    """MAXPIDS, which no version up to 3.0-rc1 prints; for one that will."""
-    return fields.uint("maxpids", bits=16) + 1 if fields.has("maxpids") else None
 
 
 def fdp_handles_used(answer: Mapping[str, Any]) -> tuple[bool, ...]:
