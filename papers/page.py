@@ -71,7 +71,7 @@ papers.html` draws them; the tests run each as `--quick` does. Labels say what i
 modelled; no number is the speed of a real drive.
 
 *agrees*: every rule holds. *differs, explained*: a rule does not hold, and an experiment of the same figure
-shows why. ± is half the 95 % confidence interval over seeds.
+shows why. *differs*: no experiment does. ± is half the 95 % confidence interval over seeds.
 """.splitlines()
 
 

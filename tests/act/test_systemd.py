@@ -299,7 +299,7 @@ class BusServer:
     def close(self) -> None:
         # Closing alone does not end accept(): it may take connections of the next socket of this number.
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        self._thread.join(10)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -344,8 +344,10 @@ def bus(
 ) -> Iterator[BusServer]:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={folder / 'bus'}")
     server = BusServer(folder / "bus", answers)
-    yield server
-    server.close()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def test_properties_are_read_over_d_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
