@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fsim.allocators import ALLOCATORS
@@ -14,37 +9,10 @@ from fsim.experiment import AllocationResult, DrivePoints
 from fsim.tables import cell, drive_line, headline, legend
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.show.plot_parts import FILE_STYLE, Plot, inline_svg, plot_figure, vm_colour, vm_dashes
+from slo_ctl.show.plot_parts import Plot, inline_svg, plot_figure, vm_colour, vm_dashes
 from slo_ctl.show.report import render_page
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-
-
-def save_plot(title: str, drives: Mapping[str, Mapping[str, Mapping[float, float]]], path: Path) -> None:
-    """Draw seconds by utilisation by allocator by drive, to an SVG or PNG file. Raises OSError."""
-    with mpl.rc_context(FILE_STYLE):
-        figure = Figure(figsize=(3.1 * len(drives), 3.0), layout="constrained")
-        panels = figure.subplots(1, len(drives), squeeze=False)[0]
-        for axes, (drive, curves) in zip(panels, drives.items(), strict=True):
-            for index, (allocator, points) in enumerate(curves.items()):
-                utilisations = sorted(points)
-                axes.plot(
-                    utilisations,
-                    [points[each] for each in utilisations],
-                    color=vm_colour(index).light,
-                    linestyle=vm_dashes(index),
-                    marker=_MARKERS[index % len(_MARKERS)],
-                    markersize=4,
-                    label=allocator,
-                )
-            axes.set_title(drive)
-            axes.set_ylim(bottom=0)
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-            axes.set_xlabel("utilisation of the file system")
-        panels[0].set_ylabel("elapsed time, s (emulated drive)")
-        panels[0].legend()
-        figure.suptitle(title)
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def render_allocation(result: AllocationResult) -> str:

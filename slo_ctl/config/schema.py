@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
@@ -18,7 +18,7 @@ from slo_ctl.drives.record import is_name
 from slo_ctl.host.peer import is_entry
 from slo_ctl.host.sockets import is_loopback
 from slo_ctl.model import ShareBy
-from slo_ctl.model.slo import SYNONYMS, parse_field
+from slo_ctl.model.slo import parse_field
 
 # What one value of the configuration may be: each checked and brought into base units.
 
@@ -341,30 +341,6 @@ class _FileWithNamedVms(_File):
     vm: dict[VmName, _Vm]
 
 
-_MODELS: dict[str, type[_Table]] = {
-    "daemon": _Daemon,
-    "libvirt": _Libvirt,
-    "cgroup": _Cgroup,
-    "history": _History,
-    "api": _Api,
-    "access": _Access,
-    "metrics": _Metrics,
-    "page": _Page,
-    "hooks": _Hooks,
-    "defaults": _Slo,
-    "class": _Slo,
-    "group": _Group,
-    "device": _Device,
-}
-_SECTIONS = (*_MODELS, "vm")
-
-
-def known_keys() -> dict[str, tuple[str, ...]]:
-    """Every key, by table."""
-    models: dict[str, type[_Table]] = {**_MODELS, "vm": _ListedVm}
-    return {name: tuple(key for key in _keys(model) if key not in SYNONYMS) for name, model in models.items()}
-
-
 def _keys(model: type[_Table]) -> tuple[str, ...]:
     """Names of the keys in a file."""
     return tuple(field.alias or name for name, field in model.model_fields.items())
@@ -416,8 +392,7 @@ def _error(file: ConfigFile, problem: Any) -> UserError:
     section, key = ".".join(str(part) for part in where[:-1]), str(where[-1])
     inside = _heading(where[:-1])
     if kind == "extra_forbidden":
-        known = _known(where)
-        return file.fail(where, f"{inside}unknown key {_cut(key)}", did_you_mean(key, known))
+        return file.fail(where, f"{inside}unknown key {_cut(key)}", did_you_mean(key, _known(file, where)))
     if kind == "missing":
         return file.fail(where, f"{inside}{key} is missing", f"add {key} = ...")
     if kind in ("model_type", "dict_type", "list_type", "model_attributes_type"):
@@ -439,13 +414,17 @@ def _heading(where: tuple[str | int, ...]) -> str:
     return f"[[{names[0]}]] " if listed else f"[{_cut('.'.join(names[:2]))}] "
 
 
-def _known(where: tuple[str | int, ...]) -> tuple[str, ...]:
-    if len(where) == 1:
-        return _SECTIONS
-    if where[0] == "vm":
-        model: type[_Table] = _ListedVm if isinstance(where[1], int) else _Vm
-    else:
-        model = _MODELS[str(where[0])]
+def _known(file: ConfigFile, where: Location) -> tuple[str, ...]:
+    """Keys of the table that `where` is in."""
+    model: Any = _model(file)
+    if len(where) > 1:
+        (kind,) = (
+            field.annotation
+            for field, key in zip(model.model_fields.values(), _keys(model), strict=True)
+            if key == where[0]
+        )
+        # Of tables with names, or a list of them: what each of them is.
+        model = get_args(kind)[-1] if get_args(kind) else kind
     return _keys(model)
 
 

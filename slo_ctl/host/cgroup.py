@@ -74,21 +74,14 @@ def _is_blkio(place: Path) -> bool:
     )
 
 
-def find_groups(
-    tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
-) -> Iterator[tuple[str, Found]]:
-    """Every group that `wanted` knows by its folder's name, as its cgroup and what `wanted` made of the name.
-
-    Nothing inside a wanted group is looked at. `note` takes one sentence for what could not be read.
-    """
-    for cgroup, _, found in walk_groups(tree, wanted, note):
-        yield cgroup, found
-
-
 def walk_groups(
     tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
 ) -> Iterator[tuple[str, int, Found]]:
-    """As `find_groups`, with the inode of the directory: another one is another group of the same name."""
+    """Every group whose name `wanted` knows: its path, its directory's inode, what `wanted` made of the name.
+
+    Another inode means another group of the same name. Groups inside a wanted group are not visited. `note`
+    takes one sentence for what could not be read.
+    """
     root = str(tree.root)
     waiting: list[tuple[str, int]] = [("", 0)]
     seen = 0

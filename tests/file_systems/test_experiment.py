@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fsim.allocators import ALLOCATORS
 from fsim.experiment import Experiment, run
-from fsim.report import save_plot
 from fsim.workloads import SETTINGS, PostmarkSetting
 from slo_ctl.drives.build import PAPER_DRIVES, plan_whole
 
@@ -51,11 +49,3 @@ def test_drives_are_those_of_table_i(name: str, capacity: int, logical: int) -> 
     plan = plan_whole(PAPER_DRIVES[name], "file system")
     assert plan.total_pages * 4096 == capacity << 30
     assert plan.config.block_pages * 4096 == logical << 20
-
-
-def test_a_plot_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "figure.svg"
-    save_plot("Postmark", {"drive": {"ext": {0.1: 2.0, 0.9: 3.0}, "greedy-space": {0.1: 1.0}}}, path)
-    text = path.read_text()
-    assert text.count("<svg") == 1
-    assert "<path" in text

@@ -9,7 +9,7 @@ from fake_host import PLAIN, SCOPE, FakeHost
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.host import cgroup
-from slo_ctl.host.cgroup import find_groups, find_tree, named_group, require_tree
+from slo_ctl.host.cgroup import find_tree, named_group, require_tree, walk_groups
 from slo_ctl.host.libvirt import Machine, machine_of
 
 
@@ -89,7 +89,7 @@ def test_groups_are_found_at_any_depth_without_descending_further(tmp_path: Path
     host.group(f"machine/production.partition/{PLAIN.format(id=2, name='db')}")
     host.group("system.slice/sshd.service")
     (host.root / "loop").symlink_to(host.root)
-    found = dict(find_groups(require_tree(host.root), machine_of, no_note))
+    found = {path: machine for path, _, machine in walk_groups(require_tree(host.root), machine_of, no_note)}
     assert found == {
         f"/machine.slice/{web}": Machine(1, "web"),
         "/machine/production.partition/qemu-2-db.libvirt-qemu": Machine(2, "db"),
@@ -102,7 +102,7 @@ def test_walk_is_bounded_and_reports_it(tmp_path: Path, monkeypatch: pytest.Monk
         host.group(f"g{number}")
     monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
     notes: list[str] = []
-    assert list(find_groups(require_tree(host.root), machine_of, notes.append)) == []
+    assert list(walk_groups(require_tree(host.root), machine_of, notes.append)) == []
     assert notes == ["more than 3 cgroups: the others were ignored"]
 
 
@@ -110,10 +110,10 @@ def test_vanishing_groups_are_ignored(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     tree = require_tree(host.root)
     (host.group("gone")).rmdir()
-    assert list(find_groups(tree, machine_of, no_note)) == []
+    assert list(walk_groups(tree, machine_of, no_note)) == []
     (host.root / "cgroup.controllers").unlink()
     host.root.rmdir()
-    assert list(find_groups(tree, machine_of, no_note)) == []
+    assert list(walk_groups(tree, machine_of, no_note)) == []
 
 
 def test_group_is_given_by_path_or_directory(tmp_path: Path) -> None:
