@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.cli import EXIT_FAILURE, EXIT_UNREACHABLE
+from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.output import warn
 
 if TYPE_CHECKING:

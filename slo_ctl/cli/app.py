@@ -16,7 +16,7 @@ import typer
 from slo_ctl.base.errors import OPTIONAL_PACKAGES, MissingPackageError, UnreachableError, UserError
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
-from slo_ctl.cli import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
+from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from slo_ctl.cli.help import Command, Group, examples_of
 
 PROGRAM = "slo-ctl"
@@ -49,7 +49,7 @@ COMMAND_GROUPS = {
     },
     "Shell": {
         "completion": "completion:command",
-        "man": "help:man",
+        "man": "man:command",
     },
 }
 """Commands in order of use, as `slo-ctl --help` lists them, each as MODULE:ATTRIBUTE[:CLASS] of

@@ -176,10 +176,10 @@ def _configured(root: Path | None) -> dict[str, list[str]]:
 
 
 def _devices(root: Path | None) -> DeviceStore:
-    # It imports this module.
-    from slo_ctl.cli.options import device_store
+    from slo_ctl.drives.places import places
+    from slo_ctl.drives.store import DeviceStore
 
-    return device_store(root)
+    return DeviceStore(places(root))
 
 
 def _namespaces(root: Path | None) -> list[str]:

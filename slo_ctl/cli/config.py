@@ -9,8 +9,8 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
-from slo_ctl.cli import EXIT_USAGE
 from slo_ctl.cli.api_access import post
+from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn
 

@@ -11,7 +11,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import counted
-from slo_ctl.cli import EXIT_FAILURE
+from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option
 
 _AT_ONCE = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli import EXIT_FAILURE
+from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost

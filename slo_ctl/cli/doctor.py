@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from slo_ctl.base.text import printable
-from slo_ctl.cli import EXIT_CHECK
+from slo_ctl.cli.exit_status import EXIT_CHECK
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json
 

@@ -14,9 +14,9 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.quantity import parse_time_s
-from slo_ctl.cli import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.api_access import client, report_unreachable, vm_history
 from slo_ctl.cli.completion import complete_vm
+from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 

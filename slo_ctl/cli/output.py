@@ -17,7 +17,7 @@ import typer
 from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.text import printable
-from slo_ctl.cli import EXIT_INTERRUPTED
+from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.cli import EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON
 from slo_ctl.cli.output import print_json, print_lines
 

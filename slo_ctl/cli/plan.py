@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.api_access import client
+from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json, warn
 

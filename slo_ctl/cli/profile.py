@@ -13,7 +13,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole, writing
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.cli import EXIT_INTERRUPTED
+from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
     JSON,

@@ -12,9 +12,9 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
-from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.api_access import client, get, start_hint, vm_history
 from slo_ctl.cli.completion import complete_verdict, complete_vm
+from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
 from slo_ctl.cli.output import warn

@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.text import counted
-from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
+from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
 from slo_ctl.cli.output import print_json, print_lines, warn
 

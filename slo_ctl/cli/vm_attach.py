@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli import EXIT_FAILURE
 from slo_ctl.cli.completion import complete_device_or_namespace
+from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost

@@ -13,7 +13,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import writing
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.cli import EXIT_INTERRUPTED
+from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
     JSON,
