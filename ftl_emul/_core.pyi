@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from os import PathLike
 from typing import Literal, SupportsFloat, SupportsIndex, final
 
-__all__ = ["Device", "DiskPreset", "Disks", "LatencyUs", "MoveRecord", "Moved", "Preconditioning", "Preset", "QueueRecord", "SpaceRecord", "TenantRecord", "disk_presets", "mappings", "presets", "schedulers", "victim_policies"]
+__all__ = ["Device", "DiskPreset", "Disks", "LatencyUs", "MoveRecord", "Moved", "Preconditioning", "Preset", "QueueRecord", "SpaceRecord", "TenantRecord", "disk_presets", "mappings", "presets", "schedulers", "toml_lines", "victim_policies"]
 
 @final
 class Device:
@@ -389,6 +389,11 @@ def presets() -> list[Preset]:
 def schedulers() -> list[tuple[str, str]]:
     """
     Schedulers: (name, description).
+    """
+
+def toml_lines(text: str) -> list[tuple[list[str | int], int]]:
+    """
+    The line, from 1, of each key, table and element of an array of a TOML file, with the way to it.
     """
 
 def victim_policies() -> list[tuple[str, str]]:

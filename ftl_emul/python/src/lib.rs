@@ -7,6 +7,7 @@ mod config;
 mod device;
 mod disks;
 mod records;
+mod toml_lines;
 
 use ftl_core::engine::SCHEDULERS;
 use ftl_core::{FtlError, MAPPINGS, PRESETS, VICTIM_POLICIES};
@@ -37,6 +38,7 @@ mod _core {
     use super::records::{
         LatencyUs, MoveRecord, Moved, Preconditioning, PresetRecord, QueueRecord, SpaceRecord, TenantRecord,
     };
+    use super::toml_lines::Step;
 
     /// The drives that need no further description.
     #[pyfunction]
@@ -60,6 +62,12 @@ mod _core {
     #[pyfunction]
     fn victim_policies() -> Vec<(&'static str, &'static str)> {
         listing(VICTIM_POLICIES)
+    }
+
+    /// The line, from 1, of each key, table and element of an array of a TOML file, with the way to it.
+    #[pyfunction]
+    fn toml_lines(text: &str) -> Vec<(Vec<Step>, usize)> {
+        super::toml_lines::toml_lines(text)
     }
 
     /// Schedulers: (name, description).
