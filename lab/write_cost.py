@@ -284,7 +284,7 @@ def collect(reader: TraceReader, wanted: str | None, sizes_bytes: Sequence[int])
         )
     if wanted is not None and wanted not in reader.volumes:
         there = ", ".join(reader.volumes[:_SHOWN_VOLUMES])
-        raise UserError(f"--volume: there is no volume '{wanted}'", f"there are {there}")
+        raise UserError(f"--volume: volume '{wanted}' not found", f"the trace has {there}")
     return _chosen(kept, counts, sizes_bytes)
 
 

@@ -245,7 +245,7 @@ class WriteSizeRecord(Stored):
         _ = self.rule
         strange = [row.size_bytes for row in self.pair if row.size_bytes not in sizes]
         if strange:
-            raise ValueError(f"a pair has size {strange[0]}, which is none of the sizes")
+            raise ValueError(f"a pair has size {strange[0]}, which is not one of the sizes")
         return self
 
     @property

@@ -132,7 +132,7 @@ class TraceReader:
                 for batch in self._decoded(source, screen, options):
                     if options.action != self._actions[0] and not screen.records - len(batch):
                         screen.notes.append(
-                            f"there are no {self._actions[0]} events; {options.action} "
+                            f"no {self._actions[0]} events; {options.action} "
                             f"({ACTIONS[options.action]}) was taken for a request"
                         )
                     for start in range(0, len(batch), self._batch_records):

@@ -97,7 +97,7 @@ class Partition:
         for size in self.sizes_bytes:
             _positive("a volume's size", size)
         if not self.sizes_bytes:
-            raise ValueError("there is no volume to give a range")
+            raise ValueError("no volume to give a range")
         _positive("device_bytes", self.device_bytes)
 
     @classmethod

@@ -110,7 +110,7 @@ def check_writable(option: str, path: Path) -> None:
         raise UserError(f"{option}: {path} is a directory", "name a file")
     folder = path.parent
     if not folder.is_dir():
-        raise UserError(f"{option}: there is no directory {folder}", "create it or name another file")
+        raise UserError(f"{option}: directory {folder} not found", "create it or name another file")
     if not os.access(folder, os.W_OK):
         raise UserError(f"{option}: {folder} is not writable", "name a file in a directory of yours")
 

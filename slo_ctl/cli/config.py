@@ -103,7 +103,7 @@ def reload(root: ROOT = None) -> None:
 
     With an error in it the daemon keeps the configuration that it has.
 
-    Exit status 0: taken; 2: an error; 4: the daemon is not reachable.
+    Exit status 0: reloaded; 2: an error; 4: the daemon is not reachable.
 
     Examples:
     slo-ctl config reload

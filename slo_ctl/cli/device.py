@@ -229,6 +229,7 @@ def serve(
     threads: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             max=4096,
             help="Requests in flight per connection. [default: 4, with --latency real 128]",

@@ -59,9 +59,10 @@ def command(
         typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90."),
     ] = _DEFAULT_UTILISATION,
     trim: Annotated[bool, typer.Option("--trim/--no-trim", help="Send TRIM for freed blocks.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first seed.")] = 1,
     seeds: Annotated[
-        int, typer.Option(min=1, max=_MAX_SEEDS, help="Number of seeds, for confidence intervals.")
+        int,
+        typer.Option(metavar="N", min=1, max=_MAX_SEEDS, help="Number of seeds, for confidence intervals."),
     ] = 1,
     jobs: JOBS = None,
     on_error: ON_ERROR = "raise",

@@ -46,7 +46,10 @@ def history(
     limit: Annotated[
         int,
         typer.Option(
-            min=1, max=5000, help="Approximate number of rows; fewer rows are means of longer intervals."
+            metavar="N",
+            min=1,
+            max=5000,
+            help="Approximate number of rows; fewer rows are means of longer intervals.",
         ),
     ] = 60,
     json_: JSON = False,
@@ -165,7 +168,7 @@ def report(
     ] = None,
     limit: Annotated[
         int,
-        typer.Option(min=1, max=5000, help="Approximate number of points of each curve."),
+        typer.Option(metavar="N", min=1, max=5000, help="Approximate number of points of each curve."),
     ] = 360,
     json_: JSON = False,
     root: ROOT = None,

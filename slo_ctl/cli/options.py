@@ -42,7 +42,7 @@ SAVE_JSON = Annotated[
 QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 REPORT = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")]
 JOBS = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Worker processes. [default: number of CPUs]")
+    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes. [default: number of CPUs]")
 ]
 TRACE_FORMAT = Annotated[
     str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
@@ -81,9 +81,11 @@ TARGET_UNLESS_EMULATED = Annotated[str | None, _TARGET]
 PASS_BYTES = Annotated[
     str, typer.Option("--bytes", metavar="SIZE", help="Bytes written by each pass, from the start of TARGET.")
 ]
-QUEUE_DEPTH = Annotated[int, typer.Option("--queue-depth", min=1, max=4096, help="Requests in flight.")]
+QUEUE_DEPTH = Annotated[
+    int, typer.Option("--queue-depth", metavar="N", min=1, max=4096, help="Requests in flight.")
+]
 ORDERS_SEED = Annotated[
-    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the random write order.")
+    int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Seed of the random write order.")
 ]
 ALLOW_WRITE_HELP = (
     "Overwrite an existing file, device or export; must match TARGET exactly. Refused when it holds data."
@@ -171,7 +173,7 @@ def check_root(root: Path | None) -> None:
     """Raise UserError where ROOT names no directory, for commands that only use what is there."""
     if root is not None and not root.is_dir():
         raise UserError(
-            f"--root: there is no directory {root}",
+            f"--root: directory {root} not found",
             "give the directory that the devices and the daemon were given",
         )
 
@@ -184,7 +186,7 @@ def check_config(config: Path | None) -> None:
         raise UserError(
             f"--config: {config} is not a directory", f"give its directory: --config {config.parent}"
         )
-    raise UserError(f"--config: there is no directory {config}", "give one with slo-ctl.toml or conf.d/")
+    raise UserError(f"--config: directory {config} not found", "give one with slo-ctl.toml or conf.d/")
 
 
 def confirm(yes: bool, consequence: str, question: str) -> None:

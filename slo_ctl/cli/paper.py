@@ -32,7 +32,7 @@ def command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Run small drives and few seeds, as CI does.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first seed.")] = 1,
     jobs: JOBS = None,
     earlier: Annotated[
         Path | None,
@@ -93,7 +93,7 @@ def _chosen_figures(names: list[str]) -> list[Figure]:
         if not found:
             known = [*FIGURES] if ":" in name else [*PAPERS, "all"]
             raise UserError(
-                f"there is no {'figure' if ':' in name else 'paper'} {name}", did_you_mean(name, known)
+                f"{'figure' if ':' in name else 'paper'} {name} not found", did_you_mean(name, known)
             )
         keys |= found
     return [figure for key, figure in FIGURES.items() if key in keys]

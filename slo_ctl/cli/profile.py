@@ -110,11 +110,14 @@ def profile(
         ),
     ] = None,
     points: Annotated[
-        int, typer.Option(min=2, max=1000, help="Sizes measured per interval, including both ends.")
+        int,
+        typer.Option(metavar="N", min=2, max=1000, help="Sizes measured per interval, including both ends."),
     ] = 3,
-    repetitions: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum repetitions per size.")] = 20,
+    repetitions: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Maximum repetitions per size.")
+    ] = 20,
     min_repetitions: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Minimum repetitions per size.")
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Minimum repetitions per size.")
     ] = 3,
     precision: Annotated[
         str,
@@ -137,7 +140,7 @@ def profile(
     ] = None,
     queue_depth: QUEUE_DEPTH = 1,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the sampled sizes and offsets.")
+        int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of the sampled sizes and offsets.")
     ] = 1,
     fit: Annotated[
         str, typer.Option(metavar="theil-sen|least-squares", help="Method of the linear fit.")
@@ -146,7 +149,7 @@ def profile(
         list[str] | None,
         typer.Option(
             metavar="TARGET",
-            help=f"{ALLOW_WRITE_HELP} Once for each target.",
+            help=f"{ALLOW_WRITE_HELP} Repeat it for each target.",
         ),
     ] = None,
     node: Annotated[
@@ -266,9 +269,7 @@ def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
 
     found = store.find(identify_target(target, around))
     if found is None:
-        raise UserError(
-            f"there is no profile of {target}", f"measure it with: slo-ctl device profile {target}"
-        )
+        raise UserError(f"no profile of {target}", f"measure it with: slo-ctl device profile {target}")
     return found
 
 

@@ -76,12 +76,12 @@ def replay(
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER", help="Seed of the random generators. [default: 1]"),
+        typer.Option(metavar="N", help="Seed of the random generators. [default: 1]"),
     ] = None,
     window: Annotated[
         str | None,
         typer.Option(
-            metavar="WINDOW",
+            metavar="RANGE",
             help="Part that is measured: last-half, all, or FROM..TO such as 5x..20x. [default: last-half]",
         ),
     ] = None,
@@ -191,7 +191,7 @@ def demo(
     ] = False,
     seed: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER", help="Seed of the random generators."),
+        typer.Option(metavar="N", help="Seed of the random generators."),
     ] = None,
     json: JSON = False,
     save_json: SAVE_JSON = None,

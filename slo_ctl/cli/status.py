@@ -201,7 +201,7 @@ def _watch(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except UserError as error:
         for word in words:
-            if error.message == f"there is no VM {word}" and word.replace(".", "", 1).isdecimal():
+            if error.message == f"VM {word} not found" and word.replace(".", "", 1).isdecimal():
                 raise UserError(error.message, f"for an interval of {word} s, write --watch={word}") from None
         raise
 

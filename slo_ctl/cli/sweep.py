@@ -49,7 +49,9 @@ def command(
     vms: Annotated[
         str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
     ] = "1",
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds, starting with 1.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100, help="Number of seeds, starting with 1.")
+    ] = 1,
     jobs: JOBS = None,
     mpi: Annotated[
         bool,
@@ -142,7 +144,7 @@ def _read(paths: list[Path]) -> dict[str, ScenarioText]:
             raise UserError(f"{path}: there are two scenarios {path.stem}", "rename one file")
         text = read_toml(path)
         if not text.vms:
-            raise UserError(f"{path}: there is no VM", "add a [[vm]] table")
+            raise UserError(f"{path}: no VM", "add a [[vm]] table")
         check_on_any_drive(text)
         found[path.stem] = text
     return found

@@ -91,9 +91,15 @@ def convert(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="The file to write; .gz, .xz, .zst are compressed.")
     ],
-    from_: Annotated[str | None, typer.Option("--from", help="Format of IN. [default: detected]")] = None,
-    to: Annotated[str, typer.Option("--to", help="Format of OUT: slo-ctl, spc, msr or iolog.")] = "slo-ctl",
-    volume: Annotated[list[str] | None, typer.Option(help="Keep only this volume. Repeatable.")] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="FORMAT", help="Format of IN. [default: detected]")
+    ] = None,
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="Format of OUT: slo-ctl, spc, msr or iolog.")
+    ] = "slo-ctl",
+    volume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Keep only this volume. Repeatable.")
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="OP,...", help="Keep only these operations: read, write, trim, ...")
     ] = None,
@@ -103,8 +109,10 @@ def convert(
     stop: Annotated[str | None, typer.Option(metavar="TIME", help="Skip records from this time on.")] = None,
     monotonic: Annotated[bool, typer.Option(help="Raise timestamps that go backwards.")] = False,
     max_gap: Annotated[str | None, typer.Option(metavar="TIME", help="Shorten longer gaps to this.")] = None,
-    scale: Annotated[float, typer.Option(help="Multiply timestamps; 0.5 is twice as fast.")] = 1.0,
-    loops: Annotated[int, typer.Option(help="Number of repetitions of the trace.")] = 1,
+    scale: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Multiply timestamps; 0.5 is twice as fast.")
+    ] = 1.0,
+    loops: Annotated[int, typer.Option(metavar="N", help="Number of repetitions of the trace.")] = 1,
     align: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Extend requests to multiples of this.")
     ] = None,
@@ -264,7 +272,7 @@ def _nothing_left(reader: TraceReader, selected: _Selected) -> str:
     missing = [name for name in selected.volumes if name not in reader.volumes]
     if missing:
         shown = ", ".join(list(reader.volumes)[:_SHOWN_VOLUMES])
-        return f"there is no volume '{missing[0]}'; there are {shown}"
+        return f"volume '{missing[0]}' not found; the trace has {shown}"
     return "widen --start, --stop, --only or --volume"
 
 

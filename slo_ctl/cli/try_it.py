@@ -30,6 +30,7 @@ def command(
     seconds: Annotated[
         int,
         typer.Option(
+            metavar="N",
             min=_LEAST_SECONDS,
             max=3600,
             help="Total time; a quarter is measured without slo-ctl, a quarter with it.",
@@ -56,7 +57,7 @@ def command(
     ] = False,
     json_: JSON = False,
 ) -> None:
-    """Try it: an EMULATED SSD, a client per VM and the daemon, first without slo-ctl, then with it.
+    """Try slo-ctl on an EMULATED SSD with a client per VM: first without the daemon, then with it.
 
     Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
     to it from a cgroup per VM. The VM with the least weight is a noisy neighbour. Then the daemon is

@@ -163,7 +163,7 @@ class VmHost:
         near = get_close_matches(name.casefold(), folded, n=1)
         guess = f"did you mean {folded[near[0]]}? " if near else ""
         return UserError(
-            f"there is no VM {name}: {self._existing(names)}", f"{guess}`slo-ctl vm list` shows them all"
+            f"VM {name} not found: {self._existing(names)}", f"{guess}`slo-ctl vm list` shows them all"
         )
 
     def _existing(self, names: Sequence[str]) -> str:

@@ -27,9 +27,9 @@ FORMAT_VERSION = 1
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored, in JSON."""
 
-_TO_METADATA = Annotated[
+_METADATA = Annotated[
     bool,
-    typer.Option("--metadata", help="Store it in the libvirt metadata of the VM, which migrates with it."),
+    typer.Option("--metadata", help="Change the libvirt metadata of the VM, which migrates with it."),
 ]
 
 
@@ -44,7 +44,7 @@ def set_(
             autocompletion=complete_vm_or_slo_field,
         ),
     ],
-    metadata: _TO_METADATA = False,
+    metadata: _METADATA = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -86,7 +86,7 @@ def unset(
             autocompletion=complete_vm_or_slo_key,
         ),
     ],
-    metadata: _TO_METADATA = False,
+    metadata: _METADATA = False,
     json_: JSON = False,
     connect: CONNECT = None,
     root: ROOT = None,

@@ -65,7 +65,7 @@ def write_size(
         typer.Option(metavar="SHARE", help="Confidence of the comparison of random and sequential writes."),
     ] = "95%",
     repetitions: Annotated[
-        int, typer.Option(min=2, max=100, help="Maximum repetitions per size; the minimum is 2.")
+        int, typer.Option(metavar="N", min=2, max=100, help="Maximum repetitions per size; the minimum is 2.")
     ] = 8,
     queue_depth: QUEUE_DEPTH = 1,
     seed: ORDERS_SEED = 1,
@@ -190,7 +190,7 @@ def _require(target: str, around: Surroundings, store: WriteSizeStore) -> FoundW
     found = store.find(identify_target(target, around))
     if found is None:
         raise UserError(
-            f"there is no stored result for {target}",
+            f"no stored result for {target}",
             f"measure it with: slo-ctl device write-size {target}",
         )
     return found
@@ -292,7 +292,7 @@ def trace_write_cost(
         Path, typer.Argument(metavar="FILE", help="A trace with response times: msr, systor17, vscsi.")
     ],
     format_: TRACE_FORMAT = None,
-    volume: Annotated[str | None, typer.Option(help="Only writes of this volume.")] = None,
+    volume: Annotated[str | None, typer.Option(metavar="NAME", help="Only writes of this volume.")] = None,
     size: Annotated[
         list[str] | None,
         typer.Option(metavar="SIZE", help="A request size. Repeatable. [default: the six most frequent]"),

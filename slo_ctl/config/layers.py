@@ -232,7 +232,7 @@ class Layers:
             kind = "a real block device" if block else "an emulated SSD"
             self._wrong(
                 given,
-                f"[[device]] {name}: scheduler = {given.value} is none of {kind}",
+                f"[[device]] {name}: scheduler = {given.value} is not a scheduler of {kind}",
                 f"known there: {', '.join(known)}",
             )
         return str(given.value)

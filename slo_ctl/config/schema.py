@@ -67,7 +67,7 @@ def size_bytes(least: str) -> BeforeValidator:
         except (QuantityError, ValueError) as error:
             raise FieldError(str(error), hint) from None
         if size < parse_bytes(least):
-            raise FieldError("is too little", hint)
+            raise FieldError("is too small", hint)
         return size
 
     return BeforeValidator(check)
@@ -173,7 +173,7 @@ def _url(value: object) -> str:
     if not usable or not text.isascii() or " " in text or "#" in text:
         raise FieldError("is not an HTTP or HTTPS address", hint)
     if "@" in parts.netloc:
-        raise FieldError("has a user in it, which is not sent", hint)
+        raise FieldError("contains a user name, which is not sent", hint)
     return text
 
 

@@ -305,4 +305,4 @@ class DaemonController:
     def _unknown(self, vm: str) -> RefusalError:
         names = sorted({*self.published.names, *self.published.config.vms})
         hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them")
-        return RefusalError(f"there is no VM {vm} on this host", hint, HTTPStatus.NOT_FOUND)
+        return RefusalError(f"VM {vm} not found on this host", hint, HTTPStatus.NOT_FOUND)

@@ -67,7 +67,7 @@ def check_intervals(intervals: Sequence[Interval], unit_bytes: int = SECTOR_BYTE
     is not a multiple of `unit_bytes`, or has a gap that does not lead from one extreme to the other.
     """
     if not intervals:
-        raise UserError("there is no interval to profile", _SHAPE)
+        raise UserError("no interval to profile", _SHAPE)
     for interval in intervals:
         _check(interval, unit_bytes)
     ordered = tuple(sorted(intervals))

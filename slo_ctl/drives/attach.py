@@ -51,7 +51,7 @@ def split_device(text: str) -> tuple[str, str | None]:
     """`DEVICE` or `DEVICE/NAMESPACE`."""
     device, slash, namespace = text.partition("/")
     if slash and not namespace:
-        raise UserError(f"{text}: there is no namespace after the slash", "write DEVICE or DEVICE/NAMESPACE")
+        raise UserError(f"{text}: no namespace after the slash", "write DEVICE or DEVICE/NAMESPACE")
     return device, namespace or None
 
 
@@ -264,7 +264,7 @@ def check_socket(socket: Path, device: str, who: Credentials | None, again: str)
         refused = refused_path(socket, who) if who else None
     except FileNotFoundError:
         raise UnreachableError(
-            f"device {device} is not being served: there is no {socket}",
+            f"device {device} is not being served: {socket} not found",
             f"serve it first: slo-ctl device serve {device}{_group_option(who)}{again}",
         ) from None
     except OSError as error:

@@ -25,9 +25,7 @@ def find_server() -> Path:
     named = os.environ.get(SERVER_VARIABLE)
     if named:
         if not Path(named).is_file():
-            raise UserError(
-                f"{SERVER_VARIABLE}: there is no file {named}", f"name {SERVER_FILE}, or unset it"
-            )
+            raise UserError(f"{SERVER_VARIABLE}: file {named} not found", f"name {SERVER_FILE}, or unset it")
         return Path(named).absolute()
     for folder in _folders():
         if (folder / SERVER_FILE).is_file():
@@ -177,7 +175,9 @@ def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
 def _named_group_id(name: str) -> int:
     number = group_id(name)
     if number is None:
-        raise UserError(f"--group: there is no group {name} that may own the sockets", "see `getent group`")
+        raise UserError(
+            f"--group: group {name} not found, or it may not own the sockets", "see `getent group`"
+        )
     return number
 
 

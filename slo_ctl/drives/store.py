@@ -79,7 +79,7 @@ class DeviceStore:
                     "restore the file, or move the directory away",
                 ) from None
             hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
-            raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
+            raise UserError(f"device {name} not found in {self.places.devices}", hint) from None
         except OSError as error:
             raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", "run as its owner") from None
         present = read_settings(folder).present(record.namespace)

@@ -86,7 +86,7 @@ def probe(
     io.cost where it is enabled for it. Writing any others succeeds and changes nothing.
     """
     if tree is None or not tree.io:
-        why = "there is no cgroup tree with block I/O on this host"
+        why = "no cgroup tree with block I/O on this host"
         return Capabilities(
             None, {device: BlockCapability(device, "", None, False, why) for device in devices}
         )
@@ -125,7 +125,7 @@ def _has_latency(tree: CgroupTree) -> bool:
 def _of(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> BlockCapability:
     folder = sys / "dev" / "block" / str(device)
     if not folder.exists():
-        return BlockCapability(device, "", None, False, f"there is no block device {device}")
+        return BlockCapability(device, "", None, False, f"block device {device} not found")
     name = folder.resolve().name
     scheduler, offered = _scheduler(folder / "queue" / "scheduler")
     limits = tree.version == 2 or (tree.root / "blkio.throttle.read_iops_device").exists()

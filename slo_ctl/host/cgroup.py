@@ -53,7 +53,7 @@ def require_tree(root: Path) -> CgroupTree:
     tree = find_tree(root)
     if tree is None:
         raise UserError(
-            f"--cgroup-root {root}: there is no cgroup tree",
+            f"--cgroup-root {root}: no cgroup tree",
             "name the mount of cgroup v2 or of v1's blkio; `mount -t cgroup,cgroup2` lists them",
         )
     return tree

@@ -86,8 +86,8 @@ def why_unknown(entry: str) -> str:
     if entry == EVERYONE:
         return ""
     if entry.startswith(_GROUP_MARK):
-        return "" if _gid(entry.removeprefix(_GROUP_MARK)) is not None else "is no group of this host"
-    return "" if _uid(entry) is not None else "is no user of this host"
+        return "" if _gid(entry.removeprefix(_GROUP_MARK)) is not None else "is not a group of this host"
+    return "" if _uid(entry) is not None else "is not a user of this host"
 
 
 def _uid(name: str) -> int | None:

@@ -99,7 +99,7 @@ def _root(host: Host) -> Finding:
 def _group(host: Host) -> Finding:
     if host.has_group(GROUP):
         return Finding(True, f"group {GROUP} exists")
-    return Finding(False, f"there is no group {GROUP}", f"groupadd --system {GROUP}")
+    return Finding(False, f"group {GROUP} not found", f"groupadd --system {GROUP}")
 
 
 def _systemd(host: Host) -> Finding:
@@ -174,7 +174,7 @@ def _delays(host: Host) -> Finding:
             "(then restart slo-ctl's daemon)",
         )
     if not words:
-        return Finding(False, f"there is no sysctl {SYSCTL}", "boot a kernel with CONFIG_TASK_DELAY_ACCT")
+        return Finding(False, f"sysctl {SYSCTL} not found", "boot a kernel with CONFIG_TASK_DELAY_ACCT")
     return Finding(True, f"sysctl {SYSCTL} is {words[0]}")
 
 

@@ -334,7 +334,7 @@ def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:
             curve = next((c for c in analysis.curves if (c.access, c.interval) == (access, interval)), None)
             if curve is None:
                 raise UserError(
-                    f"--agios: there are no times of {access} in {interval}",
+                    f"--agios: no times of {access} in {interval}",
                     "AGIOS needs all four tests: profile with writing allowed, and every interval to its end",
                 )
             line = curve.line

@@ -160,7 +160,7 @@ def bucket_ms(span_s: float, limit: int) -> int:
 
 def _connect(path: Path) -> sqlite3.Connection:
     if not path.is_file():
-        raise HistoryError(f"history: there is no {path}", "the daemon makes it: slo-ctl daemon")
+        raise HistoryError(f"history: {path} not found", "the daemon makes it: slo-ctl daemon")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     try:
         version = version_of(connection, path)

@@ -235,7 +235,7 @@ def _check_events(scenario: Scenario) -> None:
     for event in scenario.events:
         where = f"event at {event.at}"
         if event.vm not in names:
-            raise UserError(f"{where}: there is no VM {event.vm}", did_you_mean(event.vm, names))
+            raise UserError(f"{where}: VM {event.vm} not found", did_you_mean(event.vm, names))
         if (event.weight is None) == (event.action is Action.WEIGHT):
             problem = "needs weight=" if event.weight is None else "takes no weight="
             raise UserError(

@@ -60,7 +60,7 @@ def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verd
     for name in names:
         if name not in known:
             hint = near_or_listed(name, known, "no VMs at present")
-            raise UserError(f"there is no VM {name}", hint)
+            raise UserError(f"VM {name} not found", hint)
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
     )

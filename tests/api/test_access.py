@@ -67,8 +67,8 @@ def test_a_user_is_not_taken_for_a_group_of_the_same_name() -> None:
 
 
 def test_unknown_names_are_found_and_allow_nobody() -> None:
-    assert why_unknown("nobody-at-all") == "is no user of this host"
-    assert why_unknown("@nobody-at-all") == "is no group of this host"
+    assert why_unknown("nobody-at-all") == "is not a user of this host"
+    assert why_unknown("@nobody-at-all") == "is not a group of this host"
     assert [why_unknown(entry) for entry in ("root", "@daemon", "*", "4243")] == [""] * 4
     assert allowed(Peer(4243, frozenset()), read=("nobody-at-all", "@none"), set_slos=()) == set()
     assert [is_entry(text) for text in ("a.b-c$", "@x", "*", "", "@", "a b", "@*", "-a")] == (

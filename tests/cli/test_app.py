@@ -278,7 +278,7 @@ def test_missing_configuration_directory_is_refused(
 ) -> None:
     root = ("--root", str(tmp_path), "--once")
     assert run("daemon", *root, "--config", str(tmp_path / "nope")) == 2
-    assert f"--config: there is no directory {tmp_path / 'nope'}" in capsys.readouterr().err
+    assert f"--config: directory {tmp_path / 'nope'} not found" in capsys.readouterr().err
     file = tmp_path / "slo-ctl.toml"
     file.write_text("")
     assert run("daemon", *root, "--config", str(file)) == 2

@@ -241,7 +241,7 @@ def test_report_page_is_made_from_the_daemon(
             ("--since", "2020-01-31", "--until", "2020-02-01"),
             "nothing is recorded for any VM from 2020-01-31 00:00:00 to 2020-02-01 00:00:00",
         ),
-        (("-o", "/nowhere/report.html"), "--output: there is no directory /nowhere"),
+        (("-o", "/nowhere/report.html"), "--output: directory /nowhere not found"),
     ],
 )
 def test_bad_report_options_are_refused(

@@ -68,5 +68,5 @@ def test_unrelated_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_unknown_figure_is_refused_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("fast15:tabel3") == 2
     assert capsys.readouterr().err == (
-        "slo-ctl: there is no figure fast15:tabel3\nhint: did you mean fast15:table3?\n"
+        "slo-ctl: figure fast15:tabel3 not found\nhint: did you mean fast15:table3?\n"
     )

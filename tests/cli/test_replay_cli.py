@@ -95,7 +95,7 @@ def test_interrupted_run_prints_partial_result(
 
 @pytest.mark.parametrize(
     ("option", "path", "message"),
-    [("--report", ".", "is a directory"), ("--save-json", "none/out.json", "there is no directory none")],
+    [("--report", ".", "is a directory"), ("--save-json", "none/out.json", "directory none not found")],
 )
 def test_outputs_are_checked_before_the_run(
     engine: Engine, option: str, path: str, message: str, capsys: pytest.CaptureFixture[str]

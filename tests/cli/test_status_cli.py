@@ -94,7 +94,7 @@ def test_watch_interval_is_not_taken_for_a_vm(tmp_path: Path, capsys: pytest.Cap
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         assert status(tmp_path, "--watch", "5") == 2
     assert capsys.readouterr().err == (
-        "slo-ctl: there is no VM 5\nhint: for an interval of 5 s, write --watch=5\n"
+        "slo-ctl: VM 5 not found\nhint: for an interval of 5 s, write --watch=5\n"
     )
 
 

@@ -99,7 +99,7 @@ def test_info_refuses_bad_input(
         (["--size", "1G"], "--size requires --remap"),
         (["--only", "dance"], "'dance' is not a known operation"),
         (["--only", ","], "no operation is left"),
-        (["--volume", "7"], "there is no volume '7'; there are 0, 1"),
+        (["--volume", "7"], "volume '7' not found; the trace has 0, 1"),
         (["--start", "2h"], "no records left"),
         (["--only", "trim"], "no records left"),
     ],

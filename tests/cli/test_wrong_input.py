@@ -267,7 +267,7 @@ def test_missing_root_is_not_created(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert app.run([*command.split(), "--root", str(tmp_path / "nosuch")]) == 2
-    assert f"there is no directory {tmp_path}/nosuch" in capsys.readouterr().err
+    assert f"directory {tmp_path}/nosuch not found" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

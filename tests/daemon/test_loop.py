@@ -117,7 +117,7 @@ def test_user_of_each_slo_change_is_in_the_history(tmp_path: Path) -> None:
 def test_missing_vm_is_unknown_vm(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
-        with pytest.raises(RefusalError, match="no VM wed") as error:
+        with pytest.raises(RefusalError, match="VM wed not found") as error:
             daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}))
         assert "web" in error.value.hint
         with pytest.raises(RefusalError, match="nothing was set for VM wed with `vm set`"):
@@ -198,7 +198,7 @@ def test_a_vm_that_a_pattern_matches_has_its_slo(tmp_path: Path) -> None:
 def test_several_vms_are_changed_together_or_not_at_all(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
-        with pytest.raises(RefusalError, match="no VM wed"):
+        with pytest.raises(RefusalError, match="VM wed not found"):
             daemon.controller.change_slos(["web", "wed"], SloUpdate({"weight": 3.0}))
         (checked,) = daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), dry_run=True)
         assert checked.slo.weight == 3.0

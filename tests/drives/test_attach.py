@@ -297,7 +297,7 @@ def test_xml_is_printed_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFi
     for words, message in (
         (("web", "ssd0/b", "--print"), "used by VM db (slo-ctl.toml:3)"),
         (("web", "ssd0/a"), "libvirt is not configured"),
-        (("web", "ssd1", "--print"), "there is no device ssd1"),
+        (("web", "ssd1", "--print"), "device ssd1 not found"),
         (("web", "ssd0", "--size", "big", "--print"), "--size: big is not a size"),
     ):
         assert attach(tmp_path, *words) == 2

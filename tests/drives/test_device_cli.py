@@ -154,9 +154,9 @@ def test_delete_asks_for_confirmation(root: Path, capsys: pytest.CaptureFixture[
     [
         (("create", SPEC), "exists already"),
         (("create", "size=1GiB"), "no name"),
-        (("show", "ssd1"), "there is no device ssd1"),
-        (("delete", "ssd1", "--yes"), "there is no device ssd1"),
-        (("serve", "ssd1"), "there is no device ssd1"),
+        (("show", "ssd1"), "device ssd1 not found"),
+        (("delete", "ssd1", "--yes"), "device ssd1 not found"),
+        (("serve", "ssd1"), "device ssd1 not found"),
         (("serve", "../ssd0"), "not a valid name"),
         (("serve", "ssd0", "--latency", "slow"), "--latency: slow"),
         (("serve", "ssd0", "--time-scale", "0"), "--time-scale"),
@@ -187,7 +187,7 @@ def test_missing_argument_is_named(
 ) -> None:
     monkeypatch.setenv("SLO_CTL_SERVER", str(root / "nosuch"))
     assert device(root, "serve", "ssd0") == 2
-    assert f"SLO_CTL_SERVER: there is no file {root / 'nosuch'}" in capsys.readouterr().err
+    assert f"SLO_CTL_SERVER: file {root / 'nosuch'} not found" in capsys.readouterr().err
 
 
 def test_socket_in_use_is_not_replaced(

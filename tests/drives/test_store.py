@@ -56,7 +56,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.delete(name)
             del self.model[name]
         else:
-            with pytest.raises(UserError, match="there is no device"):
+            with pytest.raises(UserError, match="not found"):
                 self.store.delete(name)
 
     @rule(name=st.sampled_from(["a", "b", "c.1", "d-2"]))

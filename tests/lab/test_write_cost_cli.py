@@ -106,7 +106,7 @@ def test_write_cost_of_a_trace(command: CommandLine, tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
     only = command.answer("trace", "write-cost", str(trace), "--size", "16KiB")
     assert [each["request_bytes"] for each in only["sizes"]] == [16 * KIB]
-    assert "no volume 'db'" in command.refused("trace", "write-cost", str(trace), "--volume", "db")
+    assert "volume 'db' not found" in command.refused("trace", "write-cost", str(trace), "--volume", "db")
     assert "fewer than 100 writes of 8192" in command.refused(
         "trace", "write-cost", str(trace), "--size", "8KiB"
     )

@@ -67,7 +67,7 @@ def test_a_profile_of_another_file_size_is_not_mixed_in(cli: CommandLine, fio: P
 
 
 def test_show_prints_the_profile_and_its_validity(cli: CommandLine, fio: Path, place: Path) -> None:
-    assert "there is no profile" in cli.refused(str(place), "--show")
+    assert "no profile of" in cli.refused(str(place), "--show")
     cli.answer(str(place), *SMALL)
     calls = len(fake_fio.asked(fio))
     status, out, _ = cli(str(place), "--show", "--every-size")
@@ -118,7 +118,7 @@ def test_profile_is_written_for_agios_and_plotted(
     assert cli(str(place), "--show", "--plot", str(png))[0] == 0
     assert png.read_bytes().startswith(b"\x89PNG")
     assert ".svg" in cli.refused(str(place), "--show", "--plot", str(tmp_path / "p.jpg"))
-    assert "no directory" in cli.refused(str(place), "--show", "--agios", str(tmp_path / "no" / "x"))
+    assert "not found" in cli.refused(str(place), "--show", "--agios", str(tmp_path / "no" / "x"))
     assert fio.exists()
 
 

@@ -171,7 +171,7 @@ def test_kernel_capabilities_are_detected(rig: Rig) -> None:
     assert capability.weights == BFQ
     assert capability.limits
     assert found.devices[gone].weights is None
-    assert "no block device 250:250" in found.devices[gone].problem
+    assert "block device 250:250 not found" in found.devices[gone].problem
     queue = SYS / "block" / capability.name / "queue"
     (queue / "iosched" / "low_latency").write_text("1")
     (queue / "iosched" / "slice_idle").write_text("0")

@@ -170,7 +170,7 @@ def test_metrics_are_served_over_tcp(root: Path) -> None:
 def test_slos_survive_a_crash(root: Path) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     with running(root) as daemon:
-        with pytest.raises(UserError, match="no VM ghost"):
+        with pytest.raises(UserError, match="VM ghost not found"):
             daemon.api.put("/v1/vms/ghost/slo", {"fields": {"weight": 3}})
         daemon.api.put("/v1/vms/ghost/slo", {"fields": {"weight": 3}, "force": True})
         daemon.kill()

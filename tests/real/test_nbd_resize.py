@@ -84,7 +84,7 @@ def test_namespace_of_a_served_device_is_resized(made: Path, capsys: pytest.Capt
     [
         ("d", "1MiB", "does not name a namespace"),
         ("d/c", "1MiB", "no namespace c"),
-        ("e/a", "1MiB", "no device e"),
+        ("e/a", "1MiB", "device e not found"),
         ("d/a", "1000", "not a multiple of the page size"),
         ("d/a", "large", "is not a size"),
     ],

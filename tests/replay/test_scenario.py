@@ -383,7 +383,7 @@ def test_vms_larger_than_the_device_are_refused() -> None:
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        ("at=10x,vm=bd,action=stop", "there is no VM bd"),
+        ("at=10x,vm=bd,action=stop", "VM bd not found"),
         ("at=10x,vm=db,action=pause", "action=pause is not known"),
         ("at=10x,vm=db,action=weight", "needs weight="),
         ("at=10x,vm=db,action=weight,weight=-2", "weight=-2"),
@@ -467,7 +467,7 @@ def test_options_override_a_file(tmp_path: Path) -> None:
         ("[[vm]]\nworkload = 'uniform'", "[[vm]] 1: the VM has no name"),
         (
             "[[vm]]\nname = 'db'\nworkload = 'uniform'\n[[event]]\nat = '1x'\nvm = 'x'\naction='stop'",
-            "no VM x",
+            "VM x not found",
         ),
         ("[device]\nop = -1", "[device]: op=-1"),
     ],

@@ -183,7 +183,7 @@ def test_filters_select_vms() -> None:
     status = host_status()
     assert [vm.vm for vm in selected(status, ["db", "web"], ())] == ["web", "db"]
     assert [vm.vm for vm in selected(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
-    with pytest.raises(UserError, match="there is no VM webb") as refusal:
+    with pytest.raises(UserError, match="VM webb not found") as refusal:
         selected(status, ["webb"], ())
     assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError, match="--verdict: fine is not known"):

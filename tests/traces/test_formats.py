@@ -220,7 +220,7 @@ def test_blkparse_without_queued_events_uses_issued_or_completed(
     batch, reader = read(trace_file(issued))
     assert [row[1:4] for row in rows(batch, reader)] == [(W, 4096, 4096), (R, 8192, 4096)]
     assert reader.skipped == {"event other than D": 1}
-    assert reader.notes == ["there are no Q events; D (issued) was taken for a request"]
+    assert reader.notes == ["no Q events; D (issued) was taken for a request"]
     completed = b"8,0 1 2 0.6 9 C W 8 + 8 [0]\n"
     batch, reader = read(trace_file(completed))
     assert [row[1:4] for row in rows(batch, reader)] == [(W, 4096, 4096)]

@@ -94,7 +94,7 @@ def policy_entry(name: str) -> PolicyEntry:
         row = POLICIES[base]
         return replace(row, make=lambda: Algorithm1(float(iops), name))
     if base == _WITH_IOPS and colon:
-        raise ValueError(f"{name}: its IOPS are no number above 0")
+        raise ValueError(f"{name}: its IOPS are not a number above 0")
     raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
 
 
