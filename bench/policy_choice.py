@@ -54,7 +54,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
-from slo_ctl.profile.identity import Surroundings, block_facts, device_number, has_io_cost
+from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
 from slo_ctl.profile.session import Suited, suited
 from slo_ctl.profile.store import ProfileStore
 
@@ -79,7 +79,7 @@ class Bench:
         self._tree: CgroupTree = tree
         self._io_cost = tree.version == 2 and has_io_cost(tree.root)
         state = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self._around = Surroundings(places(state))
+        self._around = IdentitySources(places(state))
         self._store = ProfileStore(self._around.places.state / "profiles")
         self._root = state
         actuators: list[Actuator[Any]] = [

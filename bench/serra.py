@@ -35,7 +35,7 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Fit, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_points
 from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction, Measurement
-from slo_ctl.profile.sweep import Plan, StoppingRule, run
+from slo_ctl.profile.sweep import StoppingRule, SweepPlan, run
 
 MAX_MEDIAN_ERROR = 0.05
 MAX_TIME_SHARE = 1 / 168
@@ -147,7 +147,7 @@ def compare(name: str, make: Callable[[int, bool], Benchmark], seeds: int) -> tu
             if method.test_s is None:
                 found = measure_as_the_paper(benchmark, sizes, method.rule.max_repetitions)
             else:
-                plan = Plan(sizes, ACCESSES, method.rule, method.test_s)
+                plan = SweepPlan(sizes, ACCESSES, method.rule, method.test_s)
                 found = run(plan, benchmark, [], Silent(), lambda _: None).measurements
             spent.append(benchmark.now_s())
             for summary in analyse(DEFAULT_INTERVALS, found, method.fit).summaries:

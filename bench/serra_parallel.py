@@ -37,7 +37,7 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction
-from slo_ctl.profile.sweep import Plan, StoppingRule
+from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 
 WORKERS = (1, 2, 4, 8, 16)
 REPETITIONS = (1, 2, 4)
@@ -78,7 +78,7 @@ def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int], Benchm
 
 
 def speed_ups(name: str, make: Callable[[int], Benchmark], span_bytes: int, repetitions: int) -> list[Row]:
-    plan = Plan(
+    plan = SweepPlan(
         draw_points(DEFAULT_INTERVALS, 2, 1), ACCESSES, StoppingRule(0, repetitions, repetitions), None
     )
     alone = make(0)

@@ -24,7 +24,7 @@ from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
-from slo_ctl.profile.identity import Identity, Surroundings
+from slo_ctl.profile.identity import Identity, IdentitySources
 from slo_ctl.profile.session import Span, fill_made_file, open_span, tell_stale
 from slo_ctl.profile.store import Measured, now_text
 from slo_ctl.profile.target import Kind, Target, find_target
@@ -176,7 +176,7 @@ def find_on_emulated(request: Request, progress: ProgressSink) -> Measured[Write
 
 
 def find_on_target(
-    request: Request, around: Surroundings, store: WriteSizeStore, progress: ProgressSink
+    request: Request, around: IdentitySources, store: WriteSizeStore, progress: ProgressSink
 ) -> Measured[WriteSizeRecord]:
     """Search on a target with fio; what was measured is kept in `store` after every pair.
 
@@ -195,7 +195,7 @@ def find_on_target(
 
 
 @contextmanager
-def writable_span(request: Request, around: Surroundings, progress: ProgressSink) -> Iterator[Span]:
+def writable_span(request: Request, around: IdentitySources, progress: ProgressSink) -> Iterator[Span]:
     """The beginning of a target that may be overwritten; a file made there is removed in the end.
 
     Raises UserError for what must not be or cannot be written, before anything is touched.

@@ -14,7 +14,7 @@ from papers.serra_devices import VirtualNodes
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
-from slo_ctl.profile.sweep import Plan, StoppingRule
+from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 
 WORKERS = (1, 2, 4, 8, 16)
 REPETITIONS = (1, 2, 3, 4)
@@ -78,7 +78,7 @@ def _makespan_s(times_s: Sequence[float], workers: int) -> tuple[float, float]:
 @lru_cache(maxsize=64)
 def _coordinated(name: str, quick: bool, repetitions: int, workers: int, seed: int) -> tuple[float, float]:
     """Seconds with our master, which hands out parts of tests, and the busy share."""
-    plan = Plan(_sizes(), ACCESSES, StoppingRule(0, repetitions, repetitions), None)
+    plan = SweepPlan(_sizes(), ACCESSES, StoppingRule(0, repetitions, repetitions), None)
     first = _first_device(seed)
     devices = [_device(name, first + worker, quick) for worker in range(workers)]
     nodes = VirtualNodes(devices, _overhead_s(name, quick))

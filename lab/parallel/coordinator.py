@@ -20,14 +20,14 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.model.measurement import Measurement
 from slo_ctl.profile.session import (
-    Request,
+    ProfileRequest,
     begin_profile,
     ended_profile,
     is_precise,
     plan_for,
 )
 from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, now_text, rows
-from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
+from slo_ctl.profile.sweep import Ended, SweepPlan, tests_at_most
 
 _TIMEOUT_S = 1.0
 """How often the budget is checked while no node sends anything."""
@@ -50,7 +50,7 @@ class Coordinator:
     """One session of measuring by several nodes."""
 
     def __init__(
-        self, plan: Plan, span_bytes: int, before: Sequence[Measurement], transport: Transport
+        self, plan: SweepPlan, span_bytes: int, before: Sequence[Measurement], transport: Transport
     ) -> None:
         self._plan = plan
         self._before = list(before)
@@ -171,7 +171,7 @@ def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
 
 
 def profile_with_nodes(
-    request: Request, store: ProfileStore, progress: ProgressSink, transport: Transport
+    request: ProfileRequest, store: ProfileStore, progress: ProgressSink, transport: Transport
 ) -> Measured[Profile]:
     """Have every node that is like node 0 measure; what was measured is kept in `store` after every
     repetition.

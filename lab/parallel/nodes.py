@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 from lab.parallel.schedule import Done, Event, Lost, Node, Noted, Ready, Work
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
-from slo_ctl.profile.identity import Surroundings
-from slo_ctl.profile.session import Opened, Request, open_target
+from slo_ctl.profile.identity import IdentitySources
+from slo_ctl.profile.session import Opened, ProfileRequest, open_target
 from slo_ctl.profile.store import Conditioning
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def work_for_master(
-    node: Node, request: Request, around: Surroundings, pipe: Connection[Event, Work | None]
+    node: Node, request: ProfileRequest, around: IdentitySources, pipe: Connection[Event, Work | None]
 ) -> None:
     """Serve at the end of a pipe: Ready, then Done for each Work, until there is no more; or Lost, and why.
 
@@ -55,7 +55,7 @@ def work_for_master(
             pipe.send(Lost(node, f"{error.filename or request.target}: {error.strerror or error}"))
 
 
-def _serve(node: Node, request: Request, opened: Opened, pipe: Connection[Event, Work | None]) -> None:
+def _serve(node: Node, request: ProfileRequest, opened: Opened, pipe: Connection[Event, Work | None]) -> None:
     opened.report_stale(_Notes(node, pipe))
     conditioning = opened.prepare(request.precondition, Conditioning(), _Notes(node, pipe))
     pipe.send(
@@ -108,7 +108,7 @@ END_TIMEOUT_S = 15.0
 class LocalNodes:
     """A Transport to processes that it starts."""
 
-    def __init__(self, requests: Sequence[Request], around: Surroundings, first: Node = 0) -> None:
+    def __init__(self, requests: Sequence[ProfileRequest], around: IdentitySources, first: Node = 0) -> None:
         """A process for each request, numbered from `first`."""
         self._first = first
         self._names = [request.target for request in requests]
@@ -294,7 +294,7 @@ class World:
 class MpiNodes:
     """The Transport of rank 0."""
 
-    def __init__(self, world: World, request: Request, around: Surroundings) -> None:
+    def __init__(self, world: World, request: ProfileRequest, around: IdentitySources) -> None:
         self._world = world
         self._own = LocalNodes([request], around, MASTER)
         self._hosts = {MASTER: socket.gethostname()}
@@ -375,7 +375,7 @@ class MpiNodes:
                 self._world.send(rank, _Alive(""))
 
 
-def serve_rank(world: World, request: Request, around: Surroundings) -> None:
+def serve_rank(world: World, request: ProfileRequest, around: IdentitySources) -> None:
     """What every rank but the master does: pass work on to a process of its own, and back what comes of it.
 
     Ends when the master says so. Raises UserError when nothing is heard of the master any more.

@@ -13,7 +13,7 @@ from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.model.measurement import PARTS, WHOLE, Access, Direction, Measurement, Part
 from slo_ctl.profile.identity import Identity
 from slo_ctl.profile.store import Conditioning
-from slo_ctl.profile.sweep import LONG_ENOUGH, Plan, longest_s, repetitions_by_size, width
+from slo_ctl.profile.sweep import LONG_ENOUGH, SweepPlan, longest_s, repetitions_by_size, width
 
 # Messages between a master and its nodes.
 
@@ -241,7 +241,7 @@ class _Repetition:
 class Schedule:
     """Tests done, in work at nodes, and left."""
 
-    def __init__(self, plan: Plan, span_bytes: int, before: Sequence[Measurement], nodes: int) -> None:
+    def __init__(self, plan: SweepPlan, span_bytes: int, before: Sequence[Measurement], nodes: int) -> None:
         """`before` was measured in earlier sessions; `nodes` is how many there are to begin with."""
         self._plan = plan
         self._span_bytes = span_bytes

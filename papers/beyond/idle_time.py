@@ -21,7 +21,7 @@ from slo_ctl.decide.profile_fit import Fit, RatioSummary, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Direction, Measurement
 from slo_ctl.profile.session import DEFAULT_POINTS, DEFAULT_TEST_S
-from slo_ctl.profile.sweep import Plan, StoppingRule
+from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 from slo_ctl.profile.sweep import run as profile
 
 _ROTATING = ("HDD", "RAID-0")
@@ -37,7 +37,7 @@ def _profiled(
 ) -> list[Measurement]:
     """One session of `slo-ctl device profile --budget`, with a file of its own."""
     rule = StoppingRule(precision=0.0, max_repetitions=1_000_000)
-    plan = Plan(sizes, ACCESSES, rule, DEFAULT_TEST_S, budget_s)
+    plan = SweepPlan(sizes, ACCESSES, rule, DEFAULT_TEST_S, budget_s)
     benchmark = make_device(device, _FILE_MB)(seed, True)
     return profile(plan, benchmark, before, Silent(), lambda _all: None).measurements
 

@@ -45,7 +45,7 @@ _BACKLOG = 32
 log = logging.getLogger("slo_ctl.api")
 
 
-class HistoryQuery(BaseModel):
+class PageHistoryQuery(BaseModel):
     """Parameters of /history.json."""
 
     vm: str
@@ -126,7 +126,7 @@ class PageRoutes:
             return Reply(HTTPStatus.OK, content_type, content)
         if path == "/status.json":
             return self._api("/v1/status")
-        query = request.query(HistoryQuery)
+        query = request.query(PageHistoryQuery)
         since = {"since": time.time() - 60 * query.minutes, "limit": _POINTS}
         return self._api(f"/v1/history/{quote(query.vm, safe='')}?{urlencode(since)}")
 

@@ -57,7 +57,7 @@ COMMAND_GROUPS = {
 COMMANDS = {name: target for group in COMMAND_GROUPS.values() for name, target in group.items()}
 
 
-class Program(Group):
+class RootGroup(Group):
     """The commands in the order of the table: typer puts those with verbs last."""
 
     def __init__(self, *positional: Any, **named: Any) -> None:
@@ -66,7 +66,7 @@ class Program(Group):
 
 
 @dataclass
-class Session:
+class GlobalOptions:
     """Values of the global options."""
 
     debug: bool = False
@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
 
         answer(build([]))
     arguments = _help_last(arguments)
-    session = Session(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
+    session = GlobalOptions(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
@@ -117,7 +117,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     """The application, with the one command that `arguments` name, or all of them when they name none."""
     app = typer.Typer(
         name=PROGRAM,
-        cls=Program,
+        cls=RootGroup,
         help="VM-aware storage QoS for KVM hosts.\n\nExamples:\nslo-ctl try\n"
         "slo-ctl vm set web weight=3,min=500\nslo-ctl status",
         rich_markup_mode=None,
@@ -168,7 +168,7 @@ def _global_options(
     ),
 ) -> None:
     del version
-    if debug and isinstance(ctx.obj, Session):
+    if debug and isinstance(ctx.obj, GlobalOptions):
         ctx.obj.debug = True
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
@@ -314,7 +314,7 @@ def _report_trace_error(error: Exception) -> int | None:
     return _report_error(error.message, error.hint)
 
 
-def _report_unexpected(error: Exception, session: Session) -> int:
+def _report_unexpected(error: Exception, session: GlobalOptions) -> int:
     if session.debug:
         import traceback
 

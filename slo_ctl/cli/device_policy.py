@@ -33,7 +33,7 @@ def _suited_here(
     """The choice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
     from slo_ctl.act.queue import why_not_named
     from slo_ctl.decide.scheduler import vms_on
-    from slo_ctl.profile.identity import Surroundings, block_facts, device_number, has_io_cost
+    from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
     from slo_ctl.profile.session import suited
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.record.slo_store import SloStore
@@ -43,7 +43,7 @@ def _suited_here(
         problem = why_not_named(device, str(number), sys)
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
-    around = Surroundings(host.places.devices, sys)
+    around = IdentitySources(host.places.devices, sys)
     facts = block_facts(number, around, has_io_cost(cgroup_root or host.config.cgroup_root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
@@ -187,7 +187,7 @@ def _emulated(
     from slo_ctl.act.ssd import ServedFtlActuator
     from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
     from slo_ctl.drives.store import DeviceStore
-    from slo_ctl.profile.identity import Surroundings
+    from slo_ctl.profile.identity import IdentitySources
     from slo_ctl.profile.store import ProfileStore
 
     record = DeviceStore(host.places.devices).load(device)
@@ -201,7 +201,7 @@ def _emulated(
         return
     vms = tenants_on(device, host.inventory.streams)
     needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)
-    around = Surroundings(host.places.devices)
+    around = IdentitySources(host.places.devices)
     found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, around)
     analysis = found.record.analysis() if found is not None and not found.stale else None
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd", analysis=analysis)

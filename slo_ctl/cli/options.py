@@ -16,7 +16,7 @@ from slo_ctl.cli.completion import complete_device, complete_vm
 
 if TYPE_CHECKING:
     from slo_ctl.drives.store import DeviceStore
-    from slo_ctl.profile.identity import Surroundings
+    from slo_ctl.profile.identity import IdentitySources
     from traces.formats.screen import OnError
 
 ROOT = Annotated[
@@ -146,12 +146,12 @@ def check_one_source(target: str | None, emulated: str | None) -> None:
         raise UserError("give either TARGET or --emulated", "such as a directory on the drive: /srv/vms")
 
 
-def surroundings(root: Path | None) -> Surroundings:
+def surroundings(root: Path | None) -> IdentitySources:
     """How a measured target is identified; emulated devices are those below `root`."""
     from slo_ctl.drives.places import places
-    from slo_ctl.profile.identity import Surroundings
+    from slo_ctl.profile.identity import IdentitySources
 
-    return Surroundings(places(root))
+    return IdentitySources(places(root))
 
 
 def device_store(root: Path | None) -> DeviceStore:

@@ -109,7 +109,7 @@ def check_html(option: str, path: Path) -> None:
         )
 
 
-class RunResult(Protocol):
+class Deliverable(Protocol):
     """Result of a replay or simulation."""
 
     @property
@@ -122,7 +122,7 @@ class RunResult(Protocol):
         ...
 
 
-_RunResult = TypeVar("_RunResult", bound=RunResult)
+_RunResult = TypeVar("_RunResult", bound=Deliverable)
 
 
 def deliver(

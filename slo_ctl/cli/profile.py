@@ -33,12 +33,12 @@ from slo_ctl.cli.write_size import print_stored
 
 if TYPE_CHECKING:
     from slo_ctl.decide.profile_fit import Fit
-    from slo_ctl.profile.identity import Surroundings
-    from slo_ctl.profile.session import Request
+    from slo_ctl.profile.identity import IdentitySources
+    from slo_ctl.profile.session import ProfileRequest
     from slo_ctl.profile.store import Found, Measured, Profile, ProfileStore
 
 
-def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
+def _for_each_target(request: ProfileRequest, nodes: list[str], allowed: list[str]) -> list[ProfileRequest]:
     """The request, and the same for every other target; each may write only if it is listed in `allowed`.
 
     Raises UserError for a target given twice, and for an `allowed` one that is not a target.
@@ -59,7 +59,7 @@ def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> 
 
 
 def _profile_locally(
-    requests: list[Request], around: Surroundings, store: ProfileStore, progress: ProgressSink
+    requests: list[ProfileRequest], around: IdentitySources, store: ProfileStore, progress: ProgressSink
 ) -> Measured[Profile]:
     """Measure by this process: one target, or all of `requests` at the same time. Raises UserError."""
     if len(requests) == 1:
@@ -74,8 +74,8 @@ def _profile_locally(
 
 
 def _profile_by_mpi(
-    request: Request,
-    around: Surroundings,
+    request: ProfileRequest,
+    around: IdentitySources,
     store: ProfileStore,
     progress: ProgressSink,
     print_outcome: Callable[[Measured[Profile]], None],
@@ -199,7 +199,7 @@ def profile(
     """
     from slo_ctl.decide.profile_fit import Fit
     from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, parse_interval
-    from slo_ctl.profile.session import Request
+    from slo_ctl.profile.session import ProfileRequest
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.profile.sweep import StoppingRule
 
@@ -223,7 +223,7 @@ def profile(
     budget_s = time_s_of("--budget", budget) if budget is not None else None
     if budget_s == 0:
         raise UserError("--budget: must be more than 0", "such as 60s")
-    request = Request(
+    request = ProfileRequest(
         target=target,
         intervals=tuple(map(parse_interval, interval or ())) or DEFAULT_INTERVALS,
         points=points,
@@ -264,7 +264,7 @@ def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:
             warn(f"slo-ctl: {each.name} is excluded: {each.left_out}")
 
 
-def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
+def _require(target: str, around: IdentitySources, store: ProfileStore) -> Found:
     from slo_ctl.profile.session import identify_target
 
     found = store.find(identify_target(target, around))

@@ -193,14 +193,14 @@ def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bo
     _say(f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}")
     host.pause(_WARM_UP_S)
     with _screen(live) as screen:
-        meter = Meter(host, part_s)
+        meter = ActivityMeter(host, part_s)
         for left_s in _steps(host, part_s):
             vms = tuple(replace(vm, before=figures) for vm, figures in meter.read(vms))
             screen.show(f"1 of 3: without slo-ctl, {left_s:.0f} s left", vms)
         host.start_daemon(WINDOW_S)
         page = f", or at {host.page}" if host.page else ""
         screen.note(f"the daemon has been started; watch it with: slo-ctl top --root {host.root}{page}")
-        meter, held = Meter(host, part_s), 0
+        meter, held = ActivityMeter(host, part_s), 0
         for left_s in _steps(host, seconds * _SETTLING):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))
             vms = _judged_now(vms, host)
@@ -208,7 +208,7 @@ def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bo
             held = held + 1 if all(vm.verdict in _HOLDING for vm in vms) else 0
             if held >= _HOLDS_STEPS:
                 break
-        meter = Meter(host, part_s)
+        meter = ActivityMeter(host, part_s)
         for left_s in _steps(host, part_s):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))
             vms = _judged_now(vms, host)
@@ -245,7 +245,7 @@ def _judged_now(vms: tuple[ComparedVm, ...], host: TryHost) -> tuple[ComparedVm,
         return vms
 
 
-class Meter:
+class ActivityMeter:
     """Activity of each VM since construction, by the counters of the drive's server."""
 
     def __init__(self, host: TryHost, window_s: float) -> None:

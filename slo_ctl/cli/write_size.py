@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lab.report import Panel
     from lab.write_cost import TimedPass, Times, WriteCost
     from lab.write_size import FoundWriteSize, Rule, WriteSizeRecord, WriteSizeStore
-    from slo_ctl.profile.identity import Surroundings
+    from slo_ctl.profile.identity import IdentitySources
 
 
 def write_size(
@@ -184,7 +184,7 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
     return Rule(tolerance=share, confidence=level, max_repetitions=repetitions)
 
 
-def _require(target: str, around: Surroundings, store: WriteSizeStore) -> FoundWriteSize:
+def _require(target: str, around: IdentitySources, store: WriteSizeStore) -> FoundWriteSize:
     from slo_ctl.profile.session import identify_target
 
     found = store.find(identify_target(target, around))

@@ -240,7 +240,7 @@ class ManagedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class ShareTotal:
     """Total that VMs have shares of."""
 
     shares: Mapping[str, float]
@@ -351,9 +351,9 @@ class Pool:
         """IOPS on all of them."""
         return self._windows[vm].iops if vm in self._windows else None
 
-    def shared(self, device: ManagedBlock) -> Shared:
+    def shared(self, device: ManagedBlock) -> ShareTotal:
         """Where VMs on a device are judged: the drive where shares of it are kept, else that block device."""
         windows = self._windows if self.guard.by_weight else device.windows
         total = total_iops(windows.values())
         asking = {vm: self.slos[vm] for vm, window in windows.items() if vm in self.slos and window.iops}
-        return Shared(shares_of(asking, total), total, self.guard.by_weight)
+        return ShareTotal(shares_of(asking, total), total, self.guard.by_weight)

@@ -24,7 +24,7 @@ _STDERR = 2
 _EXIT = os.WEXITED | os.WNOWAIT | os.WNOHANG
 
 
-class Program:
+class HookProgram:
     """A hook that is a program with arguments."""
 
     def __init__(self, command: tuple[str, ...], limit_s: float = LIMIT_S) -> None:

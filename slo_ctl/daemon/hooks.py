@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slo_ctl.config import Config
-from slo_ctl.daemon.hook_program import Program
+from slo_ctl.daemon.hook_program import HookProgram
 from slo_ctl.daemon.hook_queue import HookQueue
 from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.daemon.webhook import Webhook
@@ -24,7 +24,7 @@ class Hooks:
 
     def configure(self, config: Config) -> None:
         """Use those of `config` from now on."""
-        self._queues[PROGRAM].configure(Program(config.on_verdict) if config.on_verdict else None)
+        self._queues[PROGRAM].configure(HookProgram(config.on_verdict) if config.on_verdict else None)
         self._queues[WEBHOOK].configure(Webhook(config.webhook) if config.webhook else None)
 
     def results(self) -> Counter[tuple[str, str]]:

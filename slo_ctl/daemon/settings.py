@@ -36,7 +36,7 @@ from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting
 from slo_ctl.model.decision import ActError
-from slo_ctl.profile.identity import Surroundings, block_facts, has_io_cost
+from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
 from slo_ctl.profile.session import Suited, suited
 from slo_ctl.profile.store import Found, ProfileStore
 
@@ -107,7 +107,7 @@ class DevicePolicies:
         """The decision for each device and the reasons, or why there is none."""
         self.schedulers: dict[str, str] = {}
         """By device: the scheduler it is to have; none for those that stay as they are."""
-        self._around = Surroundings(places, sys)
+        self._around = IdentitySources(places, sys)
         self._store = ProfileStore(places.state / "profiles")
         self._devices: dict[str, _Device] = {}
 

@@ -15,7 +15,7 @@ from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, read_settings
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model import ShareBy
-from slo_ctl.profile.identity import Surroundings
+from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.store import ProfileStore
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -45,7 +45,7 @@ class EmulatedDevices:
         self._changed: dict[str, tuple[int, frozenset[tuple[str, int]]]] = {}
         """Namespaces that came and went, and the time of change of the settings that were read."""
         self._general = (0.0, ShareBy.PAGES, 0.0)
-        self._around = Surroundings(places)
+        self._around = IdentitySources(places)
         self._profiles = ProfileStore(places.state / "profiles")
         self._profiled: dict[str, tuple[int, EmulatedDevice]] = {}
         """By name: when the last profile was stored, and for which device it was looked for."""

@@ -17,7 +17,7 @@ from slo_ctl.drives.record import (
     MAX_NAMESPACES,
     Array,
     DeviceRecord,
-    Disk,
+    DiskParameters,
     DiskRecord,
     Namespace,
     SsdRecord,
@@ -39,7 +39,7 @@ _UNALLOCATED = "unallocated="
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestedNamespace:
     """A namespace as it was asked for."""
 
     name: str
@@ -69,7 +69,7 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
             f"device {name}: unallocated={format_bytes_exact(unallocated_bytes)} leaves no room",
             f"choose less than the {format_bytes_exact(drive.size_bytes)} of the device",
         )
-    parts = _parts(namespaces) or [Part(name, size_bytes, 1.0)]
+    parts = _parts(namespaces) or [RequestedNamespace(name, size_bytes, 1.0)]
     sizes = divide(size_bytes, [(f"--namespace {part.name}", part.size_bytes) for part in parts], _NOUN)
     asked = [(part.name, size) for part, size in zip(parts, sizes, strict=True)]
     if unallocated_bytes:
@@ -122,19 +122,21 @@ def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:
     return tuple(ops + (held if isolated or index == 0 else 0) for index, ops in enumerate(plan.ops_blocks))
 
 
-def _parts(options: Sequence[str]) -> list[Part]:
+def _parts(options: Sequence[str]) -> list[RequestedNamespace]:
     if len(options) > MAX_NAMESPACES:
         raise UserError(f"{len(options)} namespaces are too many", f"a device has at most {MAX_NAMESPACES}")
     return [parse_namespace(option) for option in options]
 
 
-def parse_namespace(option: str) -> Part:
+def parse_namespace(option: str) -> RequestedNamespace:
     """From `name=db,size=2GiB,weight=3`. Raises UserError naming the key."""
     where = f"--namespace {option}"
     if "=" not in option:
         raise UserError(f"{where}: it is not key=value", f"write --namespace name={option}")
     fields = Fields(where, dict(split_pairs(where, option)))
-    part = Part(_name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0)
+    part = RequestedNamespace(
+        _name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0
+    )
     fields.finish()
     return part
 
@@ -177,7 +179,7 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
         scheduler=fields.choice("scheduler", SCHEDULER_NAMES) or "fifo",
         queue_depth=fields.count("queue", most=16384) or 0,
     )
-    disk = Disk(**{key: getattr(preset, key) for key in Disk.model_fields})
+    disk = DiskParameters(**{key: getattr(preset, key) for key in DiskParameters.model_fields})
     if fields.flag("write_cache") is False:
         disk = disk.model_copy(update={"write_cache_bytes": 0})
     capacity_bytes = disk.capacity_bytes // array.stripe_bytes * array.stripe_bytes * disks
@@ -188,7 +190,7 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
             f"device {name}: size {format_bytes_exact(size_bytes)} is more than the disks hold",
             f"{disks} of {preset.name} have {format_bytes_exact(capacity_bytes)}",
         )
-    parts = _parts(namespaces) or [Part(name, size_bytes, 1.0)]
+    parts = _parts(namespaces) or [RequestedNamespace(name, size_bytes, 1.0)]
     return DiskRecord(
         name=name,
         spec=spec,
@@ -217,7 +219,7 @@ def _stripe(name: str, fields: Fields) -> int:
     return stripe_bytes
 
 
-def _laid_out(device: str, parts: Sequence[Part], size_bytes: int) -> tuple[Namespace, ...]:
+def _laid_out(device: str, parts: Sequence[RequestedNamespace], size_bytes: int) -> tuple[Namespace, ...]:
     """Parts with their sizes; those without one share what the others leave."""
     names = [part.name for part in parts]
     for name in names:

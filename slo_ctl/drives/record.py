@@ -90,7 +90,7 @@ class Array(_Table):
     """Requests that the disks hold at once; 0: as suits the scheduler."""
 
 
-class Disk(_Table):
+class DiskParameters(_Table):
     """One disk: fields of `ftl_emul.DiskPreset`, where they are explained."""
 
     capacity_bytes: int
@@ -189,7 +189,7 @@ class DiskRecord(DeviceRecord):
     """An emulated hard disk, or several as RAID-0. No flash: no placement, no OPS, no preconditioning."""
 
     array: Array
-    disk: Disk
+    disk: DiskParameters
 
     @property
     def scheduler(self) -> str:  # noqa: D102 - as above

@@ -53,7 +53,7 @@ _EVENTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Domains:
+class LatestDomains:
     """Latest state from libvirt."""
 
     uri: str
@@ -86,7 +86,7 @@ class LibvirtWatch:
         self._resolve = resolve
         self._on_change = on_change or (lambda: None)
         self._changed = threading.Condition()
-        self._domains = Domains(uri)
+        self._domains = LatestDomains(uri)
         self._problem = "no connection yet"
         self._asking_since_s: float | None = None
         self._heard_at_s: float | None = None
@@ -121,7 +121,7 @@ class LibvirtWatch:
             self._all = True
             self._changed.notify()
 
-    def domains(self) -> Domains:
+    def domains(self) -> LatestDomains:
         """The latest inventory; never waits. Notes say how old it is when libvirt does not answer."""
         domains = self._domains
         notes = list(domains.notes)
@@ -270,7 +270,7 @@ class LibvirtWatch:
         before = self._domains
         notes = tuple(note for known in found.values() for note in known.notes)
         changed = found != before.by_uuid
-        self._domains = Domains(self.uri, found, runs_here, notes, before.version + changed)
+        self._domains = LatestDomains(self.uri, found, runs_here, notes, before.version + changed)
         self._answered.set()
         if changed:
             self._on_change()

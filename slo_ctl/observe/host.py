@@ -15,7 +15,7 @@ from pathlib import Path
 from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReader, find_tree
 from slo_ctl.host.disk_latency import DiskLatencies, LatencyWatch
 from slo_ctl.host.libvirt import DEFAULT_URI
-from slo_ctl.host.libvirt_events import REFRESH_S, Domains, LibvirtWatch
+from slo_ctl.host.libvirt_events import REFRESH_S, LatestDomains, LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
 from slo_ctl.model import Stream, Vm
@@ -104,7 +104,7 @@ class HostObserver:
             if self._blocks.changed():
                 self._watch.refresh()
         self._first = False
-        domains = self._watch.domains() if self._watch is not None else Domains("")
+        domains = self._watch.domains() if self._watch is not None else LatestDomains("")
         notes += domains.notes
         self._look_at_groups(domains, notes.append, changed=changed)
         vms = self._join(domains)
@@ -165,7 +165,7 @@ class HostObserver:
     def _with_devices(self, vm: Vm, note: Note) -> Vm:
         return with_devices(vm, self._roots, note)
 
-    def _look_at_groups(self, domains: Domains, note: Note, *, changed: bool) -> None:
+    def _look_at_groups(self, domains: LatestDomains, note: Note, *, changed: bool) -> None:
         now_s = time.monotonic()
         if self._tree is None or now_s - self._walked_at_s >= REFRESH_S:
             tree = find_tree(self._cgroup_root)
@@ -184,7 +184,7 @@ class HostObserver:
         for sentence in self._groups.notes:
             note(sentence)
 
-    def _join(self, domains: Domains) -> list[Vm]:
+    def _join(self, domains: LatestDomains) -> list[Vm]:
         """libvirt's VMs, cgroups and named VMs; the same list as before when all are the same."""
         version, found = self._joined_from
         if version != domains.version or found is not self._groups.found:

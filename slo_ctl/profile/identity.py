@@ -43,7 +43,7 @@ def device_number(given: str, sys: Path) -> DeviceNumber:
     return whole_device(number, sys) or number
 
 
-def block_facts(number: DeviceNumber, around: Surroundings, io_cost: bool) -> DeviceFacts:
+def block_facts(number: DeviceNumber, around: IdentitySources, io_cost: bool) -> DeviceFacts:
     """Facts about a device. `io_cost`: the host's cgroups have it."""
     node = (around.sys / "dev" / "block" / str(number)).resolve()
     words = _text(node / "queue" / "scheduler").split()
@@ -121,7 +121,7 @@ class Identity(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class IdentitySources:
     """Where to look; tests make it up."""
 
     places: Places
@@ -131,7 +131,7 @@ class Surroundings:
     kernel: str = field(default_factory=platform.release)
 
 
-def identify(target: Target, around: Surroundings) -> Identity:
+def identify(target: Target, around: IdentitySources) -> Identity:
     """The identity of a target. Raises OSError when it cannot be looked at."""
     if target.kind is Kind.NBD:
         return _export(target, around)
@@ -143,7 +143,7 @@ def identify(target: Target, around: Surroundings) -> Identity:
     return _on_file_system(target.path.parent, around)
 
 
-def block_identity(number: DeviceNumber, place: str, around: Surroundings) -> Identity:
+def block_identity(number: DeviceNumber, place: str, around: IdentitySources) -> Identity:
     """The identity of a place on a block device."""
     whole = whole_device(number, around.sys) or number
     node = (around.sys / "dev" / "block" / str(whole)).resolve()
@@ -165,7 +165,7 @@ def block_identity(number: DeviceNumber, place: str, around: Surroundings) -> Id
     )
 
 
-def _on_file_system(folder: Path, around: Surroundings) -> Identity:
+def _on_file_system(folder: Path, around: IdentitySources) -> Identity:
     number = folder.stat().st_dev
     kind, source = _mount(DeviceNumber(os.major(number), os.minor(number)), folder, around)
     place = f"file on {kind}"
@@ -185,7 +185,7 @@ def _on_file_system(folder: Path, around: Surroundings) -> Identity:
     )
 
 
-def _mount(number: DeviceNumber, folder: Path, around: Surroundings) -> tuple[str, str]:
+def _mount(number: DeviceNumber, folder: Path, around: IdentitySources) -> tuple[str, str]:
     """Type and source of the file system that `folder` is on."""
     file = read_bounded(around.mountinfo)
     best, found = -1, ("unknown", "")
@@ -200,7 +200,7 @@ def _mount(number: DeviceNumber, folder: Path, around: Surroundings) -> tuple[st
     return found
 
 
-def _export(target: Target, around: Surroundings) -> Identity:
+def _export(target: Target, around: IdentitySources) -> Identity:
     address = parse_uri(target.given)
     served = _emulated(address.socket, around)
     if served is not None:
@@ -216,7 +216,7 @@ def _export(target: Target, around: Surroundings) -> Identity:
     )
 
 
-def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
+def _emulated(socket: str | None, around: IdentitySources) -> Identity | None:
     """The emulated SSD of ours that listens there."""
     from slo_ctl.drives.store import DeviceStore
 
@@ -233,7 +233,7 @@ def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
     return None
 
 
-def emulated_identity(record: DeviceRecord, namespace: str, around: Surroundings) -> Identity:
+def emulated_identity(record: DeviceRecord, namespace: str, around: IdentitySources) -> Identity:
     """The identity of a namespace of an emulated device."""
     ssd = record if isinstance(record, SsdRecord) else None
     shape = _key(record.model_dump_json(exclude={"name", "created", "namespace"}))

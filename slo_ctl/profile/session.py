@@ -20,9 +20,9 @@ from slo_ctl.model import Setting
 from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of
 from slo_ctl.profile.consent import in_use, permission
 from slo_ctl.profile.fio import Fio, FioOptions
-from slo_ctl.profile.identity import Identity, Surroundings, identify
+from slo_ctl.profile.identity import Identity, IdentitySources, identify
 from slo_ctl.profile.store import Conditioning, Found, Measured, Profile, ProfileStore, now_text, rows
-from slo_ctl.profile.sweep import Ended, Plan, StoppingRule, next_task
+from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
 
@@ -43,7 +43,7 @@ _SEQUENTIAL_BYTES = 1 << 20
 _RANDOM_BYTES = 64 << 10
 
 
-class Writer(Protocol):
+class BatchWriter(Protocol):
     """Something that writes to the target."""
 
     def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
@@ -76,7 +76,7 @@ def is_steady(rounds: Sequence[float]) -> bool:
     )
 
 
-def fill(writer: Writer, span_bytes: int, advance: Callable[[float], None]) -> int:
+def fill(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> int:
     """Write the span once in sequence, so that reads find data; returns the bytes."""
     for start in range(0, span_bytes, _BATCH_BYTES):
         length = min(_BATCH_BYTES, span_bytes - start)
@@ -85,7 +85,7 @@ def fill(writer: Writer, span_bytes: int, advance: Callable[[float], None]) -> i
     return span_bytes
 
 
-def to_steady_state(writer: Writer, span_bytes: int, advance: Callable[[float], None]) -> Conditioned:
+def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> Conditioned:
     """Write until throughput has settled, or ROUNDS rounds were written."""
     written = sum(fill(writer, span_bytes, advance) for _ in range(PASSES))
     rounds: list[float] = []
@@ -178,7 +178,7 @@ class Span:
 
 @contextmanager
 def open_span(
-    target: Target, options: FioOptions, allow_write: str | None, around: Surroundings
+    target: Target, options: FioOptions, allow_write: str | None, around: IdentitySources
 ) -> Iterator[Span]:
     """See to what may be done to a target; a device to be written is claimed until the end.
 
@@ -196,7 +196,7 @@ def open_span(
 
 
 @contextmanager
-def open_target(request: Request, around: Surroundings) -> Iterator[Opened]:
+def open_target(request: ProfileRequest, around: IdentitySources) -> Iterator[Opened]:
     """Look at a target that is to be profiled, and open it as `open_span` does.
 
     Raises UserError for what cannot be profiled, before anything else is touched.
@@ -224,7 +224,7 @@ DEFAULT_RULE = StoppingRule()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProfileRequest:
     """Options of the user."""
 
     target: str
@@ -244,7 +244,7 @@ class Request:
 
 
 def profile_target(
-    request: Request, around: Surroundings, store: ProfileStore, progress: ProgressSink
+    request: ProfileRequest, around: IdentitySources, store: ProfileStore, progress: ProgressSink
 ) -> Measured[Profile]:
     """Profile a target; what was measured is kept in `store` after every size and at the end, however it
     ends.
@@ -258,7 +258,9 @@ def profile_target(
 
 
 class _Session:
-    def __init__(self, request: Request, store: ProfileStore, progress: ProgressSink, opened: Opened) -> None:
+    def __init__(
+        self, request: ProfileRequest, store: ProfileStore, progress: ProgressSink, opened: Opened
+    ) -> None:
         self._request = request
         self._store = store
         self._progress = progress
@@ -291,17 +293,17 @@ class _Session:
 
 
 def plan_for(
-    request: Request, begun: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
-) -> Plan:
+    request: ProfileRequest, begun: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
+) -> SweepPlan:
     """Measurements that continue a profile."""
     rule = request.rule
     if begun.complete and request.budget_s is not None:
         # Precise already, and time was given all the same: to make it more so.
         rule = replace(rule, precision=0.0, max_repetitions=1_000_000)
-    return Plan(sizes_bytes, accesses_of(directions), rule, request.test_s, request.budget_s)
+    return SweepPlan(sizes_bytes, accesses_of(directions), rule, request.test_s, request.budget_s)
 
 
-def is_precise(plan: Plan, begun: Profile, progress: ProgressSink) -> bool:
+def is_precise(plan: SweepPlan, begun: Profile, progress: ProgressSink) -> bool:
     """Whether there is nothing to do; says so."""
     if next_task(begun.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
         return False
@@ -317,7 +319,7 @@ def ended_profile(profile: Profile, begun: Profile, ended: Ended) -> Profile:
 
 
 def begin_profile(
-    request: Request,
+    request: ProfileRequest,
     store: ProfileStore,
     identity: Identity,
     span: int,
@@ -349,7 +351,7 @@ def begin_profile(
     )
 
 
-def identify_target(request_target: str, around: Surroundings) -> Identity:
+def identify_target(request_target: str, around: IdentitySources) -> Identity:
     """The identity of a target that is not touched, and need not be there if it is an NBD export."""
     return identify(find_target(request_target, connect=False), around)
 

@@ -22,7 +22,7 @@ from slo_ctl.model.measurement import ACCESSES, Access, Measurement
 from slo_ctl.profile.identity import (
     BLOCK_DEVICE,
     Identity,
-    Surroundings,
+    IdentitySources,
     block_identity,
     emulated_identity,
 )
@@ -185,7 +185,7 @@ def slug(identity: Identity) -> str:
 FORMAT_VERSION = 1
 
 
-class Row(BaseModel):
+class MeasurementRow(BaseModel):
     """One Measurement."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -231,7 +231,7 @@ class Profile(Stored):
     """The stopping rule was content."""
     nodes: tuple[NodeShare, ...] = ()
     """Of the last session, where several measured."""
-    measurement: tuple[Row, ...] = ()
+    measurement: tuple[MeasurementRow, ...] = ()
 
     def measurements(self) -> list[Measurement]:
         """What was measured."""
@@ -255,10 +255,10 @@ class Profile(Stored):
 _BY_NAME: dict[str, Access] = {str(access): access for access in ACCESSES}
 
 
-def rows(measurements: Iterable[Measurement]) -> tuple[Row, ...]:
+def rows(measurements: Iterable[Measurement]) -> tuple[MeasurementRow, ...]:
     """Measurements to keep."""
     return tuple(
-        Row.model_validate(
+        MeasurementRow.model_validate(
             {
                 "access": str(each.access),
                 "size_bytes": each.size_bytes,
@@ -282,7 +282,7 @@ class ProfileStore(RecordStore[Profile]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Profile, "profile", "--file-size")
 
-    def of_device(self, number: DeviceNumber, around: Surroundings) -> Found | None:
+    def of_device(self, number: DeviceNumber, around: IdentitySources) -> Found | None:
         """The best profile of a block device: of itself rather than of a file on it, the valid before the
         stale, the newest first; under whichever scheduler it was measured.
 
@@ -302,7 +302,7 @@ class ProfileStore(RecordStore[Profile]):
             default=None,
         )
 
-    def of_emulated(self, record: DeviceRecord, around: Surroundings) -> Found | None:
+    def of_emulated(self, record: DeviceRecord, around: IdentitySources) -> Found | None:
         """The best profile of a namespace of an emulated device: valid before stale, the newest first.
 
         Raises UserError for a damaged file.

@@ -128,7 +128,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """Sizes and stopping rule."""
 
     sizes_bytes: Sequence[int]
@@ -141,7 +141,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Session:
+class SweepResult:
     """What came of it."""
 
     measurements: list[Measurement] = field(default_factory=list)
@@ -151,18 +151,18 @@ class Session:
 
 
 def run(
-    plan: Plan,
+    plan: SweepPlan,
     benchmark: Benchmark,
     before: Sequence[Measurement],
     progress: ProgressSink,
     keep: Callable[[Sequence[Measurement]], None],
-) -> Session:
+) -> SweepResult:
     """Do task after task; `keep` gets all measurements after each, and once more in the end, whatever ends
     it.
 
     KeyboardInterrupt ends it with what was measured; every other exception passes, after `keep`.
     """
-    session = Session(list(before))
+    session = SweepResult(list(before))
     phase = progress.phase("profiling", _amount(plan, session), "s" if plan.budget_s is not None else "tests")
     start = benchmark.now_s()
     try:
@@ -187,24 +187,24 @@ def run(
     return session
 
 
-def _next_task(plan: Plan, measurements: Sequence[Measurement]) -> Task | None:
+def _next_task(plan: SweepPlan, measurements: Sequence[Measurement]) -> Task | None:
     by_round = plan.budget_s is not None
     return next_task(measurements, plan.sizes_bytes, plan.accesses, plan.rule, by_round=by_round)
 
 
-def _amount(plan: Plan, session: Session) -> float:
+def _amount(plan: SweepPlan, session: SweepResult) -> float:
     """The total of the progress: seconds of a budget, else as many tests as there can be."""
     if plan.budget_s is not None:
         return plan.budget_s
     return float(tests_at_most(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule))
 
 
-def _advance(plan: Plan, phase: Phase, took_s: float) -> None:
+def _advance(plan: SweepPlan, phase: Phase, took_s: float) -> None:
     phase.advance(1 if plan.budget_s is None else took_s)
 
 
 def longest_s(
-    plan: Plan, measurements: Sequence[Measurement], access: Access, size_bytes: int
+    plan: SweepPlan, measurements: Sequence[Measurement], access: Access, size_bytes: int
 ) -> float | None:
     """How long a test of that size has to be: as long as LONG_ENOUGH random accesses.
 
@@ -224,7 +224,7 @@ def longest_s(
     return min(plan.test_s, max(plan.test_s * SHORTEST_PART, LONG_ENOUGH * min(known)))
 
 
-def _limit(plan: Plan, test_s: float | None, elapsed_s: float) -> float | None:
+def _limit(plan: SweepPlan, test_s: float | None, elapsed_s: float) -> float | None:
     """The longest that the next test may take."""
     limits = [test_s] if test_s is not None else []
     if plan.budget_s is not None:

@@ -45,7 +45,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictChange:
+class PastVerdict:
     """A verdict and the time it began."""
 
     at: float
@@ -96,7 +96,7 @@ class VmHistory:
     until: float
     bucket_s: float
     points: tuple[Point, ...] = ()
-    verdicts: tuple[VerdictChange, ...] = ()
+    verdicts: tuple[PastVerdict, ...] = ()
     """The first of a device may lie before `since`: it held then."""
     decisions: tuple[DecisionMade, ...] = ()
     outcomes: tuple[OutcomeSeen, ...] = ()
@@ -224,9 +224,9 @@ def _samples_from(connection: sqlite3.Connection) -> int:
 
 def _verdicts(
     connection: sqlite3.Connection, streams: dict[int, str], span: tuple[int, int]
-) -> tuple[VerdictChange, ...]:
+) -> tuple[PastVerdict, ...]:
     found = [
-        VerdictChange(at_ms / 1000, device, verdict, reason)
+        PastVerdict(at_ms / 1000, device, verdict, reason)
         for stream, device in streams.items()
         for at_ms, verdict, reason in connection.execute(
             "SELECT at_ms, verdict, reason FROM verdicts WHERE stream = ?1 AND at_ms <= ?3 AND at_ms >="

@@ -48,7 +48,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class WindowFigures:
     """What the window says."""
 
     window: WindowResult
@@ -83,7 +83,7 @@ def measure(
     remarks: Mapping[str, str] = NO_REMARKS,
     strict: bool = False,
     merging: bool = False,
-) -> Measured:
+) -> WindowFigures:
     """Rates, shares and ratios between two edges. `slos` and `remarks` are those in force at the end.
 
     `strict`: shares are to be exact, so a VM with requests outstanding all the time counts as wanting more
@@ -139,7 +139,7 @@ def measure(
             )
         )
     host = sum(d.host_page_writes for d in deltas.values())
-    return Measured(
+    return WindowFigures(
         window=WindowResult(
             from_drive_writes=start.drive_writes,
             to_drive_writes=stop.drive_writes,

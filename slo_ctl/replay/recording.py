@@ -343,7 +343,7 @@ _EVENT = re.compile(
 _OVERRUN = re.compile(r"^(?:overrun|dropped events): (\d+)$", re.MULTILINE)
 
 
-class BlockDevices:
+class BlockSource:
     """Whole block devices, one for each VM."""
 
     def __init__(self, devices: Mapping[str, Path], instance: Path) -> None:
@@ -427,7 +427,7 @@ class BlockDevices:
 
 
 @contextmanager
-def block_devices(devices: Mapping[str, Path], tracefs: Path = TRACEFS) -> Iterator[BlockDevices]:
+def block_devices(devices: Mapping[str, Path], tracefs: Path = TRACEFS) -> Iterator[BlockSource]:
     """Block devices while they are recorded. Raises UserError where they cannot be."""
     instance = tracefs / "instances" / f"slo-ctl-{os.getpid()}"
     try:
@@ -438,7 +438,7 @@ def block_devices(devices: Mapping[str, Path], tracefs: Path = TRACEFS) -> Itera
             "run as root, with tracefs mounted: mount -t tracefs tracefs /sys/kernel/tracing",
         ) from None
     try:
-        source = BlockDevices(devices, instance)
+        source = BlockSource(devices, instance)
         try:
             yield source
         finally:

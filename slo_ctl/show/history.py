@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"(?<!\S)\d[\d,.]*(?=[\s;:,%]|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """Something that happened, maybe several times."""
 
     first: float
@@ -96,7 +96,7 @@ def print_history(console: Console, history: VmHistory, width: int | None) -> No
         _print_event(console, event, dated)
 
 
-def _print_event(console: Console, event: Event, dated: bool) -> None:
+def _print_event(console: Console, event: HistoryEvent, dated: bool) -> None:
     text = Text(f"{clock(event.last, dated)}  * ")
     if event.device:
         text.append(f"{printable(event.device)}: ")
@@ -107,20 +107,20 @@ def _print_event(console: Console, event: Event, dated: bool) -> None:
     console.print(text, soft_wrap=True)
 
 
-def folded_events(histories: Iterable[VmHistory]) -> tuple[Event, ...]:
+def folded_events(histories: Iterable[VmHistory]) -> tuple[HistoryEvent, ...]:
     """Verdict changes, decisions and settings of all VMs by their last time; what repeats itself is one.
 
     Verdict changes are the same when they lead from one verdict to the same other, the rest when it differs
     in numbers only.
     """
-    found: dict[tuple[object, ...], Event] = {}
+    found: dict[tuple[object, ...], HistoryEvent] = {}
     for key, event in sorted(_events(histories), key=lambda each: each[1].first):
         before = found.get(key)
         found[key] = replace(event, first=before.first, count=before.count + 1) if before else event
     return tuple(sorted(found.values(), key=lambda event: (event.last, event.first)))
 
 
-def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...], Event]]:
+def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...], HistoryEvent]]:
     decisions: dict[tuple[float, str, str], list[str]] = {}
     for history in histories:
         words: dict[str, str] = {}
@@ -151,8 +151,8 @@ def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...]
         yield ("decision", device, vms, _pattern(reason)), _event(at, device, vms, reason)
 
 
-def _event(at: float, device: str, vms: tuple[str, ...], text: str) -> Event:
-    return Event(at, at, 1, device, vms, text)
+def _event(at: float, device: str, vms: tuple[str, ...], text: str) -> HistoryEvent:
+    return HistoryEvent(at, at, 1, device, vms, text)
 
 
 def _pattern(text: str) -> str:

@@ -13,7 +13,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import Slo
-from slo_ctl.show.history import DAY_S, Event, clock, folded_events
+from slo_ctl.show.history import DAY_S, HistoryEvent, clock, folded_events
 from slo_ctl.show.history_summary import (
     HostReport,
     Summary,
@@ -346,7 +346,7 @@ def _device_facts(report: HostReport, name: str) -> tuple[list[tuple[str, str]],
     ]
 
 
-def _event(report: HostReport, event: Event, dated: bool) -> dict[str, str]:
+def _event(report: HostReport, event: HistoryEvent, dated: bool) -> dict[str, str]:
     when = clock(event.last, dated)
     if event.count > 1:
         when = f"{clock(event.first, dated)} to {when}"

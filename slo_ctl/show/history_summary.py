@@ -11,7 +11,7 @@ from typing import Any
 from slo_ctl.base import numbers
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState, SettingValue, Verdict
 from slo_ctl.model.status_json import plain
-from slo_ctl.record.history_reader import Point, VerdictChange, VmHistory
+from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.history import DAY_S, clock, folded_events
 from slo_ctl.show.status import EMULATED
 
@@ -168,7 +168,7 @@ def covered(
         yield begin, max(min(end, until), begin + 1e-3)
 
 
-def _pieces(changes: Sequence[VerdictChange], since: float, until: float) -> Iterator[_Piece]:
+def _pieces(changes: Sequence[PastVerdict], since: float, until: float) -> Iterator[_Piece]:
     """The verdicts between two moments; before the first change none is known."""
     for index, change in enumerate(changes):
         begin = max(change.at, since)

@@ -235,16 +235,16 @@ class Lines:
         self._stream = stream
         self._clock = clock
 
-    def phase(self, name: str, total: float | None, unit: str) -> Line:
+    def phase(self, name: str, total: float | None, unit: str) -> PhaseLines:
         """Print the start of a phase."""
-        return Line(self._stream, self._clock, printable(name), total, unit)
+        return PhaseLines(self._stream, self._clock, printable(name), total, unit)
 
     def note(self, text: str) -> None:
         """Print a line."""
         print(printable(text), file=self._stream, flush=True)
 
 
-class Line:
+class PhaseLines:
     """One phase as lines."""
 
     def __init__(

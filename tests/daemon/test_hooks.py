@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.daemon.hook_program import LIMIT_S, Program
+from slo_ctl.daemon.hook_program import LIMIT_S, HookProgram
 from slo_ctl.daemon.hook_queue import MAX_WAITING, STOP_S, HookQueue
 from slo_ctl.daemon.status import VerdictChange, VerdictChanges
 from slo_ctl.host.programs import why_not_run
@@ -28,7 +28,7 @@ def program(folder: Path, body: str) -> tuple[str, ...]:
 
 
 def queue(command: tuple[str, ...], *, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> HookQueue:
-    return HookQueue(Program(command, limit_s), max_waiting=max_waiting)
+    return HookQueue(HookProgram(command, limit_s), max_waiting=max_waiting)
 
 
 def change(vm: str = "web", verdict: Verdict = SHORT, previous: Verdict | None = OK) -> VerdictChange:
@@ -153,7 +153,7 @@ def test_no_hook_without_a_command(tmp_path: Path) -> None:
     said = tmp_path / "said"
     with closing(HookQueue(None)) as hooks:
         hooks.add([change()])
-        hooks.configure(Program(program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}')))
+        hooks.configure(HookProgram(program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}')))
         hooks.add([change("db")])
         until(lambda: hooks.results()["done"] == 1)
     assert said.read_text() == "db\n"

@@ -23,7 +23,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
-from slo_ctl.profile.identity import Surroundings, emulated_identity
+from slo_ctl.profile.identity import IdentitySources, emulated_identity
 from slo_ctl.profile.store import Profile, ProfileStore, now_text, rows
 
 
@@ -63,7 +63,7 @@ FLAT = dict.fromkeys(ACCESSES, 100e-6)
 SEEKS = FLAT | {RAND_READ: 8e-3, RAND_WRITE: 5e-3}
 
 
-def store_profile(root: Path, times_s: dict[Access, float], around: Surroundings | None = None) -> Path:
+def store_profile(root: Path, times_s: dict[Access, float], around: IdentitySources | None = None) -> Path:
     """Of the first namespace of the device `d`."""
     record = DeviceStore(places(root)).load("d")
     found = [
@@ -73,7 +73,7 @@ def store_profile(root: Path, times_s: dict[Access, float], around: Surroundings
         for repetition in range(3)
     ]
     profile = Profile(
-        identity=emulated_identity(record, record.namespace[0].name, around or Surroundings(places(root))),
+        identity=emulated_identity(record, record.namespace[0].name, around or IdentitySources(places(root))),
         target="nbd",
         created=now_text(),
         updated=now_text(),
@@ -143,7 +143,7 @@ def test_the_daemon_follows_the_stored_profile_of_a_device(followed: Followed) -
     damaged.replace(stored)
     assert (average() or 0.0) > 2
     stored.unlink()
-    store_profile(followed.root, SEEKS, Surroundings(places(followed.root), kernel="1.0"))
+    store_profile(followed.root, SEEKS, IdentitySources(places(followed.root), kernel="1.0"))
     assert average() is None
     store_profile(followed.root, FLAT)
     assert average() == pytest.approx(1, rel=0.01)

@@ -18,8 +18,8 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.cli.app import run
 from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.drives.places import places
-from slo_ctl.profile.identity import Surroundings
-from slo_ctl.profile.session import Request
+from slo_ctl.profile.identity import IdentitySources
+from slo_ctl.profile.session import ProfileRequest
 from slo_ctl.profile.store import ProfileStore
 from slo_ctl.profile.sweep import StoppingRule
 
@@ -87,9 +87,9 @@ class Killing(LocalNodes):
 
 
 def test_a_killed_process_is_reported(tmp_path: Path, targets: list[Path]) -> None:
-    around = Surroundings(places(tmp_path / "root"))
+    around = IdentitySources(places(tmp_path / "root"))
     requests = [
-        Request(
+        ProfileRequest(
             str(each),
             (Interval(8 * KIB, 64 * KIB, 8 * KIB),),
             points=2,

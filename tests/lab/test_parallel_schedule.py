@@ -16,10 +16,10 @@ from papers.serra_devices import VirtualNodes
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
 from slo_ctl.model.measurement import ACCESSES, PARTS, Benchmark, Measurement, Part
-from slo_ctl.profile.sweep import Ended, Plan, StoppingRule
+from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan
 
 SIZES = (8 << 10, 64 << 10, 512 << 10)
-WHOLE_TESTS = Plan(SIZES, ACCESSES, StoppingRule(0, 4, 4), None)
+WHOLE_TESTS = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 4, 4), None)
 
 
 class Heard(Silent):
@@ -54,7 +54,7 @@ class Dying(VirtualNodes):
         return super().next_event(timeout_s)
 
 
-def collect(plan: Plan, nodes: VirtualNodes, heard: Silent | None = None) -> Collected:
+def collect(plan: SweepPlan, nodes: VirtualNodes, heard: Silent | None = None) -> Collected:
     coordinator = Coordinator(plan, SPAN_BYTES, [], nodes)
     return coordinator.run(range(len(nodes.names)), heard or Silent(), lambda _all, _first: None)
 
@@ -106,7 +106,7 @@ def test_parts_are_not_too_short_to_mean_anything() -> None:
 
 
 def test_tests_with_a_time_limit_are_not_split() -> None:
-    schedule = Schedule(Plan(SIZES, ACCESSES, StoppingRule(), 1.0), SPAN_BYTES, [], 16)
+    schedule = Schedule(SweepPlan(SIZES, ACCESSES, StoppingRule(), 1.0), SPAN_BYTES, [], 16)
     works = [schedule.next_for(node) for node in range(9)]
     assert all(work is not None and work.part == Part() and work.limits_s == (1.0,) * 4 for work in works)
     # Three sizes, three times each: that more is wanted is not known yet.
@@ -120,7 +120,7 @@ def test_tests_with_a_time_limit_are_not_split() -> None:
 )
 def test_remaining_nodes_complete_the_profile(lives: dict[int, int], test_s: float | None) -> None:
     heard = Heard()
-    plan = Plan(SIZES, ACCESSES, StoppingRule(0, 4, 4), test_s)
+    plan = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 4, 4), test_s)
     found = collect(plan, Dying([Formula(0.01, seed) for seed in range(5)], lives), heard)
     assert counts(found) == EVERY
     assert set(found.left_out) <= set(lives)
@@ -130,7 +130,7 @@ def test_remaining_nodes_complete_the_profile(lives: dict[int, int], test_s: flo
 def test_profile_ends_with_an_error_when_the_last_node_dies() -> None:
     kept: list[int] = []
     nodes = Dying([Formula(), Formula(seed=2)], {0: 2, 1: 5})
-    plan = Plan(SIZES, ACCESSES, StoppingRule(0, 4, 4), 0.05)
+    plan = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 4, 4), 0.05)
     with pytest.raises(UserError, match="no nodes remain"):
         Coordinator(plan, SPAN_BYTES, [], nodes).run(
             range(2), Silent(), lambda found, _first: kept.append(len(found))
@@ -153,7 +153,7 @@ def test_slow_node_and_its_measurements_are_left_out(odd: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_excludes_no_node(seed: int) -> None:
-    plan = Plan(SIZES, ACCESSES, StoppingRule(0.05, 3, 12), 0.2)
+    plan = SweepPlan(SIZES, ACCESSES, StoppingRule(0.05, 3, 12), 0.2)
     devices = [Formula(0.25, seed * 10 + number) for number in range(6)]
     assert not collect(plan, VirtualNodes(devices)).left_out
 
@@ -173,19 +173,19 @@ def test_second_of_two_disagreeing_nodes_is_the_odd_one() -> None:
 
 def test_the_stopping_rule_holds_for_many_nodes() -> None:
     quiet = collect(
-        Plan(SIZES, ACCESSES, StoppingRule(0.05, 3, 20), 0.2),
+        SweepPlan(SIZES, ACCESSES, StoppingRule(0.05, 3, 20), 0.2),
         VirtualNodes([Formula(0.001, seed) for seed in range(8)]),
     )
     assert set(counts(quiet).values()) == {3}
     noisy = collect(
-        Plan(SIZES, ACCESSES, StoppingRule(0.05, 3, 20), 0.2),
+        SweepPlan(SIZES, ACCESSES, StoppingRule(0.05, 3, 20), 0.2),
         VirtualNodes([Formula(0.2, seed) for seed in range(8)]),
     )
     assert max(counts(noisy).values()) == 20
 
 
 def test_time_budget_ends_after_complete_lines() -> None:
-    plan = Plan(SIZES, ACCESSES, StoppingRule(0, 1000, 1000), 0.2, budget_s=5.0)
+    plan = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 1000, 1000), 0.2, budget_s=5.0)
     transport = VirtualNodes([Formula(0.05, seed) for seed in range(3)])
     found = collect(plan, transport)
     assert found.ended is Ended.BUDGET
@@ -205,7 +205,7 @@ def test_interruption_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
         return heard[-1]
 
     monkeypatch.setattr(transport, "next_event", interrupting)
-    found = collect(Plan(SIZES, ACCESSES, StoppingRule(), 0.05), transport)
+    found = collect(SweepPlan(SIZES, ACCESSES, StoppingRule(), 0.05), transport)
     assert found.ended is Ended.INTERRUPTED
     assert len(found.measurements) == 5 * len(ACCESSES)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeError, NvmeSchemaError, parse_object
-from slo_ctl.host.nvme.pages import MAX_128, Fields, parse_uint
+from slo_ctl.host.nvme.pages import MAX_128, PageFields, parse_uint
 from slo_ctl.model.nvme import PlacementHandle
 
 VERSIONS = ("2.3", "2.13")
@@ -43,7 +43,7 @@ def test_128_bit_numbers_are_parsed_from_number_and_string(value: int) -> None:
     assert parse_uint(value) == value
     assert parse_uint(str(value)) == value
     assert parse_uint(json.loads(json.dumps(value))) == value
-    assert Fields({"n": {"hi": value >> 64, "lo": value & (1 << 64) - 1}}, "test").wide("n") == value
+    assert PageFields({"n": {"hi": value >> 64, "lo": value & (1 << 64) - 1}}, "test").wide("n") == value
 
 
 @given(st.integers(max_value=-1) | st.integers(min_value=MAX_128 + 1) | st.floats() | st.booleans())

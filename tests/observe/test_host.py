@@ -11,7 +11,7 @@ from fake_host import PLAIN, SCOPE, FakeHost
 
 from slo_ctl.host.cgroup import require_tree
 from slo_ctl.host.libvirt import KnownDomain
-from slo_ctl.host.libvirt_events import Domains, LibvirtWatch
+from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
 from slo_ctl.model import Disk, FoundBy, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import read_inventory
@@ -31,7 +31,7 @@ class TestWatch(LibvirtWatch):
 
     def tell(self, *vms: Vm) -> None:
         known = {vm.uuid or "": KnownDomain(vm, f"<domain>{vm.name}</domain>") for vm in vms}
-        self._domains = Domains(self.uri, known, version=self._domains.version + 1)
+        self._domains = LatestDomains(self.uri, known, version=self._domains.version + 1)
 
 
 @pytest.fixture(params=[2, 1])

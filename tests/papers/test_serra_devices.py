@@ -20,7 +20,7 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Fit, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_points
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Direction
-from slo_ctl.profile.sweep import Plan, StoppingRule, run
+from slo_ctl.profile.sweep import StoppingRule, SweepPlan, run
 
 MIB = 1 << 20
 
@@ -77,7 +77,7 @@ def test_two_points_estimate_a_disk_within_the_bars(disk: str, disks: int) -> No
     parameters = ArrayParameters(disk, disks=disks, file_bytes=400_000_000)
     complete = measure_completely(DiskArray(parameters, 99), all_sizes(DEFAULT_INTERVALS), tuple(Direction))
     benchmark = DiskArray(parameters, 1)
-    plan = Plan(draw_points(DEFAULT_INTERVALS, 2, 1), ACCESSES, StoppingRule(), 1.0)
+    plan = SweepPlan(draw_points(DEFAULT_INTERVALS, 2, 1), ACCESSES, StoppingRule(), 1.0)
     session = run(plan, benchmark, [], Silent(), lambda _: None)
     for summary in analyse(DEFAULT_INTERVALS, session.measurements, Fit.THEIL_SEN).summaries:
         assert complete.median_error(summary) <= 0.05

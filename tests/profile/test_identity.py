@@ -8,14 +8,14 @@ import pytest
 
 from slo_ctl.drives.places import Places
 from slo_ctl.model import DeviceNumber
-from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, Surroundings, block_identity, identify
+from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, IdentitySources, block_identity, identify
 from slo_ctl.profile.store import Profile, ProfileStore, age_text
 from slo_ctl.profile.target import Kind, Target, find_target
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> Surroundings:
-    return Surroundings(
+def around(tmp_path: Path) -> IdentitySources:
+    return IdentitySources(
         Places(tmp_path / "state", tmp_path / "run"), tmp_path / "sys", tmp_path / "mountinfo", "6.1"
     )
 
@@ -32,7 +32,7 @@ def disk(sys: Path, name: str, number: str, **files: str) -> Path:
     return node
 
 
-def test_identity_of_an_nvme_drive(around: Surroundings) -> None:
+def test_identity_of_an_nvme_drive(around: IdentitySources) -> None:
     node = disk(
         around.sys,
         "nvme0n1",
@@ -51,7 +51,7 @@ def test_identity_of_an_nvme_drive(around: Surroundings) -> None:
     assert (found.rotational, found.hardware_queues) == (False, 4)
 
 
-def test_partition_has_the_identity_of_its_disk(around: Surroundings) -> None:
+def test_partition_has_the_identity_of_its_disk(around: IdentitySources) -> None:
     node = disk(around.sys, "sda", "8:0", dev="8:0", device__model="M", device__vpd="x")
     part = node / "sda1"
     part.mkdir()
@@ -62,13 +62,13 @@ def test_partition_has_the_identity_of_its_disk(around: Surroundings) -> None:
     assert whole.hardware_key != partition.hardware_key
 
 
-def test_identity_of_a_device_without_attributes(around: Surroundings) -> None:
+def test_identity_of_a_device_without_attributes(around: IdentitySources) -> None:
     disk(around.sys, "vdz", "254:9", dev="254:9")
     found = block_identity(DeviceNumber(254, 9), BLOCK_DEVICE, around)
     assert (found.model, found.serial, found.scheduler, found.rotational) == ("vdz", "", "", None)
 
 
-def test_path_on_a_file_system_without_device_is_identified(around: Surroundings, tmp_path: Path) -> None:
+def test_path_on_a_file_system_without_device_is_identified(around: IdentitySources, tmp_path: Path) -> None:
     number = tmp_path.stat().st_dev
     import os
 
@@ -125,7 +125,7 @@ def test_valid_profile_precedes_newer_stale_ones(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
-def test_a_devices_profile_is_found_by_its_number(around: Surroundings, tmp_path: Path) -> None:
+def test_a_devices_profile_is_found_by_its_number(around: IdentitySources, tmp_path: Path) -> None:
     disk(around.sys, "sda", "8:0", dev="8:0", device__model="Disk", queue__scheduler="[bfq] none")
     number = DeviceNumber(8, 0)
     store = ProfileStore(tmp_path / "profiles")
@@ -152,7 +152,7 @@ def test_a_devices_profile_is_found_by_its_number(around: Surroundings, tmp_path
     assert found.record.identity == own
 
 
-def test_identity_of_an_export_needs_no_connection(around: Surroundings) -> None:
+def test_identity_of_an_export_needs_no_connection(around: IdentitySources) -> None:
     target = find_target("nbd+unix:///x?socket=/no/such.sock", connect=False)
     assert target == Target("nbd+unix:///x?socket=/no/such.sock", Kind.NBD, None, None, 512)
     assert identify(target, around).model == "NBD export"

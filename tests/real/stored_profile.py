@@ -10,7 +10,7 @@ from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.places import Places
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Access
-from slo_ctl.profile.identity import BLOCK_DEVICE, Surroundings, block_identity
+from slo_ctl.profile.identity import BLOCK_DEVICE, IdentitySources, block_identity
 from slo_ctl.profile.store import Profile, ProfileStore
 
 Lines = dict[Access, tuple[float, float]]
@@ -30,7 +30,7 @@ def store_profile(
     sys: Path | None = None,
 ) -> Path:
     """Where it was stored; `kernel` and `serial` are those of the device unless given."""
-    around = Surroundings(places) if sys is None else Surroundings(places, sys)
+    around = IdentitySources(places) if sys is None else IdentitySources(places, sys)
     changes = {"kernel": kernel, "serial": serial}
     identity = block_identity(number, BLOCK_DEVICE, around).model_copy(
         update={name: value for name, value in changes.items() if value is not None}

@@ -9,7 +9,7 @@ from hostile import HOSTILE
 from test_report import Page
 
 from slo_ctl.model import Slo
-from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, Point, VerdictChange, VmHistory
+from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, PastVerdict, Point, VmHistory
 from slo_ctl.show.history import folded_events
 from slo_ctl.show.history_report import render_history_report, vm_plots
 from slo_ctl.show.history_summary import (
@@ -31,7 +31,7 @@ def history(
     outcomes: tuple[OutcomeSeen, ...] = (),
 ) -> VmHistory:
     """From 100 to 200, in buckets of 10 s, on ssd0."""
-    changes = tuple(VerdictChange(at, "ssd0", verdict, reason) for at, verdict, reason in verdicts)
+    changes = tuple(PastVerdict(at, "ssd0", verdict, reason) for at, verdict, reason in verdicts)
     return VmHistory(vm, 100.0, 200.0, 10.0, tuple(points), changes, decisions, outcomes)
 
 
@@ -60,7 +60,7 @@ def test_epochs_count_under_the_verdict_that_held() -> None:
 
 def test_vm_has_no_summary_for_the_time_before_it_was_on_a_device() -> None:
     found = history(every_10_s(150, 160), [(150.0, "ok", "well")])
-    before = VerdictChange(110.0, "", "unknown-vm", "named by slo-ctl.toml, but not on this host")
+    before = PastVerdict(110.0, "", "unknown-vm", "named by slo-ctl.toml, but not on this host")
     (summary,) = summaries(replace(found, verdicts=(before, *found.verdicts)))
     assert summary.device == "ssd0"
     gone = replace(before, at=190.0)

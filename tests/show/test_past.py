@@ -5,11 +5,11 @@ from __future__ import annotations
 from fake_status import AT, host_status, vm_status
 
 from slo_ctl.model import Verdict
-from slo_ctl.record.history_reader import Point, VerdictChange, VmHistory
+from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.past import past_statuses
 
 
-def history(vm: str, points: tuple[Point, ...], verdicts: tuple[VerdictChange, ...]) -> VmHistory:
+def history(vm: str, points: tuple[Point, ...], verdicts: tuple[PastVerdict, ...]) -> VmHistory:
     return VmHistory(vm, AT - 100, AT, 10.0, points, verdicts)
 
 
@@ -18,11 +18,9 @@ def test_rows_have_the_values_and_the_verdict_of_their_time() -> None:
     web = history(
         "web",
         (Point(AT - 20, "ssd0", 10, iops=5.0, ops_blocks=256.0), Point(AT - 10, "ssd0", 10, iops=7.0)),
-        (VerdictChange(AT - 90, "ssd0", "ok", "fine"), VerdictChange(AT - 5, "ssd0", "idle", "no requests")),
+        (PastVerdict(AT - 90, "ssd0", "ok", "fine"), PastVerdict(AT - 5, "ssd0", "idle", "no requests")),
     )
-    db = history(
-        "db", (Point(AT - 10, "ssd0", 10, iops=3.0),), (VerdictChange(AT - 90, "ssd0", "ok", "fine"),)
-    )
+    db = history("db", (Point(AT - 10, "ssd0", 10, iops=3.0),), (PastVerdict(AT - 90, "ssd0", "ok", "fine"),))
     earlier, later = past_statuses([web, db], latest)
     assert (earlier.at, later.at, later.epoch_s) == (AT - 20, AT - 10, 10.0)
     (row,) = earlier.vms
@@ -38,6 +36,6 @@ def test_rows_have_the_values_and_the_verdict_of_their_time() -> None:
 
 
 def test_a_device_that_the_vm_left_has_a_row() -> None:
-    known = (VerdictChange(AT - 90, "old", "ok", "fine"),)
+    known = (PastVerdict(AT - 90, "old", "ok", "fine"),)
     (status,) = past_statuses([history("web", (Point(AT - 10, "old", 10, iops=5.0),), known)], host_status())
     assert [(vm.vm, vm.device, vm.iops) for vm in status.vms] == [("web", "old", 5.0)]

@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Static
 from slo_ctl.base.errors import UnreachableError
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import to_json
-from slo_ctl.record.history_reader import Point, VerdictChange, VmHistory
+from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.status import DaemonOutage
 from slo_ctl.show.terminal import BARS
 from slo_ctl.show.top import HelpScreen, StatusReceived, TopApp
@@ -45,7 +45,7 @@ class Daemon:
     def history(self, vm: str, _limit: int) -> VmHistory:
         if self.status is None:
             raise UnreachableError("api.sock: no such file")
-        verdicts = (VerdictChange(AT - 3600, "ssd0", "capped", "at its maximum of 100 IOPS"),)
+        verdicts = (PastVerdict(AT - 3600, "ssd0", "capped", "at its maximum of 100 IOPS"),)
         return VmHistory(vm, AT - 3600, AT, 10.0, self.points, verdicts)
 
     def __call__(self) -> dict[str, Any]:

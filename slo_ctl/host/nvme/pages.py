@@ -31,7 +31,7 @@ def parse_uint(value: object, largest: int = MAX_128) -> int | None:
     return value if 0 <= value <= largest else None
 
 
-class Fields:
+class PageFields:
     """One JSON object; `where` says which, in messages. Every method raises NvmeSchemaError."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -58,7 +58,7 @@ class Fields:
         """A 128-bit number that is split into `hi` and `lo`, or whole."""
         for name in names:
             if isinstance(self._values.get(name), dict):
-                halves = Fields(self._values[name], f"{self._where}: {name}")
+                halves = PageFields(self._values[name], f"{self._where}: {name}")
                 return halves.uint("hi") << 64 | halves.uint("lo")
         return self.uint(*names, bits=128)
 
@@ -71,7 +71,7 @@ class Fields:
             raise self._wrong(name, f"longer than {_TEXT} characters")
         return value.strip()
 
-    def each(self, name: str, default_empty: bool = False) -> Iterator[Fields]:
+    def each(self, name: str, default_empty: bool = False) -> Iterator[PageFields]:
         """The objects of an array."""
         values = self._values.get(name, [] if default_empty else None)
         if not isinstance(values, list):
@@ -82,7 +82,7 @@ class Fields:
             where = f"{self._where}: {name}[{index}]"
             if not isinstance(value, dict):
                 raise NvmeSchemaError(where, "no object")
-            yield Fields(value, where)
+            yield PageFields(value, where)
 
     def _wrong(self, name: str, problem: str) -> NvmeSchemaError:
         if name not in self._values:
@@ -107,7 +107,7 @@ _MIN_SHIFT, _MAX_SHIFT = 9, 32
 
 def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
     """From `id-ctrl`; `name` is that of the device, such as `nvme0`. Raises NvmeSchemaError."""
-    fields = Fields(answer, f"id-ctrl of {name}")
+    fields = PageFields(answer, f"id-ctrl of {name}")
     return NvmeController(
         name=name,
         model=fields.text("mn"),
@@ -130,7 +130,7 @@ def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
 
 def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNamespace:
     """Parse `id-ns`. Raises NvmeSchemaError."""
-    fields = Fields(answer, f"id-ns of namespace {nsid}")
+    fields = PageFields(answer, f"id-ns of namespace {nsid}")
     in_use = fields.uint("flbas", bits=8)
     index = in_use & _FORMAT_LOW | (in_use >> _FORMAT_HIGH_SHIFT & 0b11) << 4
     formats = list(fields.each("lbafs"))
@@ -157,7 +157,7 @@ def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNa
 def lba_formats(answer: Mapping[str, Any]) -> tuple[LbaFormat, ...]:
     """Parse the LBA formats in `id-ns`. Raises NvmeSchemaError."""
     found = []
-    for index, each in enumerate(Fields(answer, "id-ns").each("lbafs")):
+    for index, each in enumerate(PageFields(answer, "id-ns").each("lbafs")):
         shift = each.uint("ds", bits=8)
         # 0: this format is not available.
         if _MIN_SHIFT <= shift <= _MAX_SHIFT:
@@ -166,7 +166,7 @@ def lba_formats(answer: Mapping[str, Any]) -> tuple[LbaFormat, ...]:
     return tuple(found)
 
 
-def _identifier(fields: Fields, name: str, digits: int) -> str:
+def _identifier(fields: PageFields, name: str, digits: int) -> str:
     text = fields.text(name, "").replace("-", "").lower()
     known = len(text) == digits and all(each in "0123456789abcdef" for each in text)
     return text if known and text.strip("0") else ""
@@ -174,13 +174,15 @@ def _identifier(fields: Fields, name: str, digits: int) -> str:
 
 def nsids(answer: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse `list-ns`, sorted and without duplicates. Raises NvmeSchemaError."""
-    found = [each.uint("nsid", bits=32) for each in Fields(answer, "list-ns").each("nsid_list")]
+    found = [each.uint("nsid", bits=32) for each in PageFields(answer, "list-ns").each("nsid_list")]
     return tuple(sorted({nsid for nsid in found if 0 < nsid <= _MAX_NSID}))
 
 
 def endurance_group_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse `list-endgrp`. Raises NvmeSchemaError."""
-    found = [each.uint("endgrp_id", bits=16) for each in Fields(answer, "list-endgrp").each("endgrp_list")]
+    found = [
+        each.uint("endgrp_id", bits=16) for each in PageFields(answer, "list-endgrp").each("endgrp_list")
+    ]
     return tuple(sorted({each for each in found if each}))
 
 
@@ -193,7 +195,7 @@ def nvm_sets(answer: Mapping[str, Any]) -> tuple[NvmSet, ...]:
             total_bytes=each.uint("total_nvmset_cap", bits=128),
             unallocated_bytes=each.uint("unalloc_nvmset_cap", bits=128),
         )
-        for each in Fields(answer, "id-nvmset").each("NVMSet")
+        for each in PageFields(answer, "id-nvmset").each("NVMSet")
     )
 
 
@@ -207,7 +209,7 @@ def nvm_sets(answer: Mapping[str, Any]) -> tuple[NvmSet, ...]:
 def listed(answer: Mapping[str, Any]) -> dict[str, int]:
     """NSIDs by block device (`nvme0n1`), from `list`, with `-v` or without. Raises NvmeSchemaError."""
     found: dict[str, int] = {}
-    for device in Fields(answer, "list").each("Devices", default_empty=True):
+    for device in PageFields(answer, "list").each("Devices", default_empty=True):
         if not device.has("Subsystems"):
             # The flat shape calls the NSID "NameSpace".
             nsid = device.uint("NSID", "NameSpace", bits=32)
@@ -243,7 +245,7 @@ class GroupLog:
 
 def fdp_bytes_written(answer: Mapping[str, Any]) -> tuple[int, int]:
     """From `fdp stats`: bytes written by hosts (HBMW) and to media (MBMW). Raises NvmeSchemaError."""
-    fields = Fields(answer, "fdp stats")
+    fields = PageFields(answer, "fdp stats")
     return fields.uint("hbmw", bits=128), fields.uint("mbmw", bits=128)
 
 
@@ -256,26 +258,26 @@ def fdp_configs(answer: Mapping[str, Any]) -> tuple[FdpConfig, ...]:
             handles=each.uint("nruh", bits=16),
             reclaim_unit_bytes=each.uint("runs"),
         )
-        for index, each in enumerate(Fields(answer, "fdp configs").each("configs"))
+        for index, each in enumerate(PageFields(answer, "fdp configs").each("configs"))
     )
 
 
 def fdp_handles_used(answer: Mapping[str, Any]) -> tuple[bool, ...]:
     """From `fdp usage`: by handle, whether it is not unused (0). Raises NvmeSchemaError."""
-    return tuple(each.uint("ruha", bits=8) != 0 for each in Fields(answer, "fdp usage").each("ruhus"))
+    return tuple(each.uint("ruha", bits=8) != 0 for each in PageFields(answer, "fdp usage").each("ruhus"))
 
 
 def fdp_handles(answer: Mapping[str, Any]) -> tuple[PlacementHandle, ...]:
     """Parse `fdp status` of a namespace. Raises NvmeSchemaError."""
     return tuple(
         PlacementHandle(each.uint("pid", bits=16), each.uint("ruhid", bits=16))
-        for each in Fields(answer, "fdp status").each("ruhss")
+        for each in PageFields(answer, "fdp status").each("ruhss")
     )
 
 
 def group_log(answer: Mapping[str, Any]) -> GroupLog:
     """From `endurance-log`; 2.3 does not print the capacities. Raises NvmeSchemaError."""
-    fields = Fields(answer, "endurance-log")
+    fields = PageFields(answer, "endurance-log")
     total = fields.uint("total_end_grp_cap", bits=128, default=0)
     return GroupLog(
         host_bytes=fields.uint("data_units_written", bits=128) * _GROUP_UNIT_BYTES,
@@ -287,10 +289,10 @@ def group_log(answer: Mapping[str, Any]) -> GroupLog:
 
 def host_bytes_written(answer: Mapping[str, Any]) -> int:
     """From `smart-log`: in bytes, though counted in units of 512,000. Raises NvmeSchemaError."""
-    return Fields(answer, "smart-log").uint("data_units_written", bits=128) * _SMART_UNIT_BYTES
+    return PageFields(answer, "smart-log").uint("data_units_written", bits=128) * _SMART_UNIT_BYTES
 
 
 def ocp_media_bytes_written(answer: Mapping[str, Any]) -> int:
     """Parse `ocp smart-add-log`, in either schema. Raises NvmeSchemaError."""
-    fields = Fields(answer, "ocp smart-add-log")
+    fields = PageFields(answer, "ocp smart-add-log")
     return fields.wide("Physical media units written", "physical_media_units_written")
