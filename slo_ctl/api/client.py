@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.model.status_json import FORMAT_VERSION
 
-FORMAT_VERSION = 1
 MAX_REPLY_BYTES = 64 << 20
 _TIMEOUT_S = 10.0
 

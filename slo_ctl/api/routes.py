@@ -23,7 +23,7 @@ from slo_ctl.host.peer import Peer
 from slo_ctl.model import HostStatus, VmStatus
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
 from slo_ctl.model.status import Health, Plan, VmSlo
-from slo_ctl.model.status_json import plain, to_json
+from slo_ctl.model.status_json import FORMAT_VERSION, plain, to_json
 from slo_ctl.record.history_reader import MAX_POINTS, VmHistory
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import CONTENT_TYPE
@@ -85,7 +85,6 @@ class Controller(Protocol):
         """Metrics in Prometheus's text format."""
 
 
-FORMAT_VERSION = 1
 DESCRIPTION = "/v1/openapi.json"
 _JSON = "application/json"
 _DEFAULT_POINTS = 500

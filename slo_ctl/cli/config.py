@@ -14,8 +14,6 @@ from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn
 
-FORMAT_VERSION = 1
-
 app = typer.Typer(
     help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check",
     rich_markup_mode=None,
@@ -40,7 +38,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     errors = find_errors(folder)
     if json_:
         listed = [{"message": error.message, "hint": error.hint or None} for error in errors]
-        print_json({"format_version": FORMAT_VERSION, "directory": str(folder), "errors": listed})
+        print_json({"directory": str(folder), "errors": listed})
     elif not errors:
         found = "configuration is valid" if has_files(folder) else "no configuration, the defaults are used"
         print_lines(f"{folder}: {found}")
@@ -79,7 +77,7 @@ def show(
             {"table": each.table, "key": each.key, "value": each.value, "origin": each.origin}
             for each in values
         ]
-        print_json({"format_version": FORMAT_VERSION, "values": listed})
+        print_json({"values": listed})
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

@@ -122,7 +122,7 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
     Examples:
     slo-ctl device list
     """
-    from slo_ctl.drives.status import FORMAT_VERSION, device_status
+    from slo_ctl.drives.status import device_status
 
     store = device_store(root)
     statuses: list[DriveStatus] = []
@@ -139,7 +139,7 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
             | {"namespaces": [namespace.name for namespace in status.namespaces]}
             for status in statuses
         ]
-        print_json({"format_version": FORMAT_VERSION, "devices": listed})
+        print_json({"devices": listed})
         return
     from slo_ctl.show.drives import device_table
     from slo_ctl.show.terminal import console_for
@@ -175,12 +175,12 @@ def show(
     if name.startswith("/dev/"):
         _show_nvme(name, json_)
         return
-    from slo_ctl.drives.status import FORMAT_VERSION, device_status
+    from slo_ctl.drives.status import device_status
 
     store = device_store(root)
     status = device_status(store, store.load(name))
     if json_:
-        print_json({"format_version": FORMAT_VERSION, **status.plain()})
+        print_json({**status.plain()})
         return
     from slo_ctl.show.drives import print_device
     from slo_ctl.show.terminal import console_for
@@ -380,14 +380,12 @@ def precondition(
     Examples:
     slo-ctl device precondition ssd0
     """
-    from slo_ctl.drives.status import FORMAT_VERSION
 
     store = device_store(root)
     done = _precondition(store, store.load(name), quiet=quiet)
     if json_:
         print_json(
             {
-                "format_version": FORMAT_VERSION,
                 "device": name,
                 "emulated": True,
                 **done.model_dump(),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from slo_ctl.profile.session import Suited
     from slo_ctl.profile.store import Found
 
-FORMAT_VERSION = 1
 _GivenNeeds = tuple[str | None, bool | None]
 """--p99 and --weights."""
 
@@ -240,7 +239,6 @@ def _print_profile(found: Found | None) -> None:
 
 def _choice_json(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
     return {
-        "format_version": FORMAT_VERSION,
         "device": asdict(found.facts),
         "vms": list(vms),
         "needs": asdict(found.needs),
@@ -272,7 +270,7 @@ def _explained(choice: Choice) -> list[str]:
 
 def _print_tenant_choice(device: str, choice: Choice, found: Found | None, json_: bool) -> None:
     if json_:
-        plain: dict[str, Any] = {"format_version": FORMAT_VERSION, "device": device, "emulated": True}
+        plain: dict[str, Any] = {"device": device, "emulated": True}
         plain["profile"] = _profile_json(found)
         print_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
     else:

@@ -92,7 +92,6 @@ def _lines(checked: Sequence[Checked]) -> Iterator[Text]:
 
 def _json(checked: Sequence[Checked]) -> dict[str, Any]:
     return {
-        "format_version": 1,
         "satisfied": all(each.finding.satisfied for each in checked),
         "requirements": [
             {

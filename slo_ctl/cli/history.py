@@ -67,9 +67,9 @@ def history(
     begin, end = _interval(since, until)
     found = _read(root, vm, begin, end, limit)
     if json_:
-        from slo_ctl.model.status_json import FORMAT_VERSION, plain
+        from slo_ctl.model.status_json import plain
 
-        print_json({"format_version": FORMAT_VERSION, **plain(found)})
+        print_json(plain(found))
         return
     _print(found)
 

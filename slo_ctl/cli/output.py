@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+FORMAT_VERSION = 1
+"""Of what commands print with --json."""
+
+
 def print_lines(*lines: str) -> None:
     """Lines on stdout, flushed; control characters are escaped."""
     for line in lines:
@@ -42,8 +46,8 @@ def print_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) ->
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    """One versioned JSON object on stdout."""
+    sys.stdout.write(json.dumps({"format_version": FORMAT_VERSION, **value}, indent=2) + "\n")
 
 
 def warn(line: str) -> None:

@@ -38,13 +38,13 @@ def plan(
     slo-ctl plan
     slo-ctl plan --all --json
     """
-    from slo_ctl.model.status_json import FORMAT_VERSION, plain
+    from slo_ctl.model.status_json import plain
     from slo_ctl.show.status import changes
 
     check_root(root)
     found = _read_plan(root)
     if json_:
-        print_json({"format_version": FORMAT_VERSION, **plain(found)})
+        print_json(plain(found))
     else:
         print_plan(found, every)
     if changes(found.outcomes) or any(device.decided for device in found.devices):
@@ -174,9 +174,9 @@ def apply(
 def print_results(outcomes: list[Outcome], json_: bool, *, undo: bool = False) -> None:
     """The outcome of each setting, as a table or one JSON object."""
     if json_:
-        from slo_ctl.model.status_json import FORMAT_VERSION, plain
+        from slo_ctl.model.status_json import plain
 
-        print_json({"format_version": FORMAT_VERSION, "outcomes": plain(tuple(outcomes))})
+        print_json({"outcomes": plain(tuple(outcomes))})
         return
     from slo_ctl.show.status import changes, outcome_counts
     from slo_ctl.show.terminal import console_for

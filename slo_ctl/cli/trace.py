@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from traces.summary import TraceSummary
 
 
-FORMAT_VERSION = 1
 _SHOWN_VOLUMES = 20
 _REMAPS = "modulo, scale, partition, per-volume, compact or first-touch"
 _JOINING = ("partition", "per-volume", "compact", "first-touch")
@@ -353,7 +352,6 @@ def _with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:
 
 def _summary_json(reader: TraceReader, summary: TraceSummary, wall_s: float) -> dict[str, Any]:
     return {
-        "format_version": FORMAT_VERSION,
         "files": [str(path) for path in reader.paths],
         "format": reader.format,
         "origin_ns": reader.origin_ns,

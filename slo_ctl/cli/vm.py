@@ -83,7 +83,7 @@ def show(
     slo-ctl vm show 'web*' db --json
     """
     from slo_ctl.show.terminal import console_for
-    from slo_ctl.show.vms import FORMAT_VERSION, print_vm, slo_json
+    from slo_ctl.show.vms import print_vm, slo_json
 
     host = VmHost(root, connect)
     stored, shown = host.stored(), []
@@ -103,7 +103,7 @@ def show(
             }
             for name, by_source, slo, vm, streams in shown
         ]
-        print_json({"format_version": FORMAT_VERSION, "vms": vms} if is_many(names) else vms[0])
+        print_json({"vms": vms} if is_many(names) else vms[0])
         return
     for name, _, slo, vm, streams in shown:
         print_vm(console_for(sys.stdout), name, slo, vm, streams, _moved(host, streams))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from slo_ctl.act.domain_metadata import WritableDomain
     from slo_ctl.drives.status import NamespaceStatus
 
-FORMAT_VERSION = 1
 _DETACH_TIMEOUT_S = 10.0
 """For a running guest to release a disk."""
 _DETACH_POLL_S = 0.1
@@ -276,7 +275,7 @@ def _print_disk(namespace: NamespaceStatus, device: str, where: tuple[str, str],
     socket = namespace.vhost_user_socket if where[1] == VHOST_USER else namespace.socket
     xml = disk_xml(socket, namespace.name, *where)
     if json_:
-        _print_json({"xml": xml, "namespace": f"{device}/{namespace.name}", "target": where[0]})
+        print_json({"xml": xml, "namespace": f"{device}/{namespace.name}", "target": where[0]})
     else:
         sys.stdout.write(xml + "\n")
 
@@ -286,7 +285,7 @@ def _print_change(
 ) -> None:
     states = [_state(definition) for definition in _definitions(impact)]
     if json_:
-        _print_json(
+        print_json(
             {
                 "vm": name,
                 verb: True,
@@ -301,7 +300,3 @@ def _print_change(
     print_lines(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}")
     for note in notes:
         warn(f"note: {note}")
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print_json({"format_version": FORMAT_VERSION, **value})

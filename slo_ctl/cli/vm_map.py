@@ -375,11 +375,11 @@ def maps(json_: JSON = False, root: ROOT = None) -> None:
     """
     from slo_ctl.act.mapping import MappingStore
     from slo_ctl.show.terminal import console_for
-    from slo_ctl.show.vms import mapping_table, mappings_json
+    from slo_ctl.show.vms import mapping_json, mapping_table
 
     found = MappingStore(VmHost(root).places.mappings).all()
     if json_:
-        print_json(mappings_json(found))
+        print_json({"mappings": [mapping_json(each) for each in found]})
     elif found:
         console_for(sys.stdout).print(mapping_table(found))
     else:

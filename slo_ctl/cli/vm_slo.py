@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
     from slo_ctl.model.status import VmSlo
 
-FORMAT_VERSION = 1
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored, in JSON."""
 
@@ -358,4 +357,4 @@ def _print_json(request: _Request, changed: _Changed, notes: Sequence[str], *, a
         {**(slo_json(vm, slo, None, None, ()) if slo else {"vm": vm}), **common}
         for vm, slo in changed.slos.items()
     ]
-    print_json({"format_version": FORMAT_VERSION, **({"vms": vms} if as_list else vms[0])})
+    print_json({"vms": vms} if as_list else vms[0])

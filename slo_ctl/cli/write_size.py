@@ -218,8 +218,6 @@ def _print_finding(
             save_write_size(record, emulated, plot)
 
 
-FORMAT_VERSION = 1
-
 _PLOT = Annotated[
     Path | None,
     typer.Option(metavar="FILE.svg|.png", help="Plot response times by request number, with spikes marked."),
@@ -361,7 +359,7 @@ def _print_cost(
     from lab.report import cost_json, cost_lines
 
     if json_:
-        plain = {"format_version": FORMAT_VERSION, "source": title, "emulated_in_virtual_time": emulated}
+        plain = {"source": title, "emulated_in_virtual_time": emulated}
         print_json(plain | cost_json(cost))
     else:
         print_lines(title, *cost_lines(cost))

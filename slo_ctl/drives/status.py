@@ -12,8 +12,6 @@ from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord, read_settings
 from slo_ctl.drives.store import DeviceStore, Preconditioned, read_preconditioned
 
-FORMAT_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStatus:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT_VERSION = 1
+"""Of the API."""
 _MAX_EXACT_INT = 2**53
 """Integers up to this one are floats without rounding."""
 

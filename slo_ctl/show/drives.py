@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from slo_ctl.drives.status import DriveStatus, NamespaceStatus
     from slo_ctl.model.nvme import DriveOps, EnduranceGroup, NvmeDevice, NvmeNamespace, OfferedPlacement
 
-FORMAT_VERSION = 1
 _MULTIPATH = "the kernel's multipath: its disks have no I/O scheduler, and io.cost refuses them"
 _EMULATED = " (EMULATED by QEMU)"
 
@@ -29,7 +28,6 @@ def nvme_json(device: NvmeDevice, offered: OfferedPlacement, tool: str) -> dict[
     """One JSON object; sizes in bytes, unknown values are null. `tool` is the version of nvme-cli."""
     controller = device.controller
     return {
-        "format_version": FORMAT_VERSION,
         "kind": "nvme",
         "nvme_cli": tool,
         "controller": asdict(controller)

@@ -15,8 +15,6 @@ from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.history import DAY_S, clock, folded_events
 from slo_ctl.show.status import EMULATED
 
-FORMAT_VERSION = 1
-
 MET = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
 """With these an SLO is met: a VM at its own maximum, or without requests, misses nothing."""
 
@@ -300,7 +298,6 @@ def worst_text(summary: Summary, report: HostReport) -> str:
 def report_json(report: HostReport) -> dict[str, Any]:
     """The same with events and settings, as data; points are those of `slo-ctl history --json`."""
     return {
-        "format_version": FORMAT_VERSION,
         "since": report.since,
         "until": report.until,
         "emulated_devices": sorted(report.emulated),

@@ -119,7 +119,6 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
     """One JSON object; unknown values are null."""
     tree = inventory.tree
     return {
-        "format_version": FORMAT_VERSION,
         "cgroup": None
         if tree is None
         else {"version": tree.version, "root": str(tree.root), "io_controller": tree.io},
@@ -338,16 +337,7 @@ def result_line(after: NamespaceMapping | None, before: NamespaceMapping) -> str
 
 
 def mapping_json(mapping: NamespaceMapping) -> dict[str, Any]:
-    """One mapping, versioned; sizes in bytes."""
-    return {"format_version": FORMAT_VERSION, **_entry(mapping)}
-
-
-def mappings_json(mappings: Iterable[NamespaceMapping]) -> dict[str, Any]:
-    """All of them, versioned; sizes in bytes."""
-    return {"format_version": FORMAT_VERSION, "mappings": [_entry(each) for each in mappings]}
-
-
-def _entry(mapping: NamespaceMapping) -> dict[str, Any]:
+    """One mapping; sizes in bytes."""
     return asdict(mapping) | {
         "complete": mapping.complete,
         "steps": [

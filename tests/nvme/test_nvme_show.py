@@ -36,7 +36,6 @@ def test_drive_features_are_shown_as_text_and_json(tmp_path: Path) -> None:
     assert "one stream's can still raise the WAF of the others" in text
     assert "detached" in text
     assert "QEMU only attaches" in text
-    assert output["format_version"] == 1
     assert output["offers"]["isolation"] == "separation"  # type: ignore[index]
     assert [each["nsid"] for each in output["namespaces"]] == [1, 2, 3]  # type: ignore[attr-defined]
 
