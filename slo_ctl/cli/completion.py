@@ -187,6 +187,9 @@ def _namespaces(root: Path | None) -> list[str]:
     return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
 
 
+# The answers, and the scripts of zsh and fish, are from typer. Two functions of `typer.completion`, which it
+# does not document, are used here and nowhere else; a test asks for both.
+
 _VARIABLE = "_SLO_CTL_COMPLETE"
 """Environment variable that the script sets; its value names the shell."""
 PROGRAM = "slo-ctl"

@@ -93,6 +93,28 @@ def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixtur
     assert "_SLO_CTL_COMPLETE" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_undocumented_completion_of_typer_works_in_this_release(shell: str) -> None:
+    asked = {
+        "_SLO_CTL_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "slo-ctl sta",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "slo_ctl.cli"],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "status" in done.stdout
+    assert "demo" not in done.stdout
+    script = subprocess.run(
+        [sys.executable, "-m", "slo_ctl.cli", "completion", shell], capture_output=True, text=True, check=True
+    )
+    assert "_TYPER_COMPLETE_ARGS" in script.stdout
+
+
 def test_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["completion", "tcsh"]) == 2
     assert "bash" in capsys.readouterr().err
