@@ -160,7 +160,7 @@ impl Drive {
 
     /// See [`Mapping::resize_tenant`]. Refused when queued requests would lie beyond the end.
     pub fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
-        if self.engine.reaches_beyond(tenant, pages) {
+        if self.engine.touches_pages_from(tenant, pages) {
             return Err(FtlError::State(format!("tenant {} has requests queued beyond {pages} pages", tenant.0)));
         }
         with_mapping!(&mut self.mapping, m => m.resize_tenant(tenant, pages))

@@ -174,7 +174,7 @@ impl Namespaces {
     }
 
     /// True when no tenant has the device-wide page.
-    pub fn is_nobodys(&self, page: LogicalPage) -> bool {
+    pub fn is_unowned(&self, page: LogicalPage) -> bool {
         self.is_free(page.0 >> SEGMENT_SHIFT)
     }
 

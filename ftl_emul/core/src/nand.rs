@@ -40,22 +40,22 @@ pub trait Nand {
     /// Nanoseconds that copies, erases and work on the map have taken in the host's operation so far.
     fn overhead_ns(&self) -> u64;
 
-    /// The time of the copies and erases that follow is set aside, for [`Nand::owe`] or [`Nand::owe_in_background`].
+    /// The time of the copies and erases that follow is deferred, until [`Nand::defer_to_writes`] or [`Nand::defer_to_background`].
     #[inline(always)]
-    fn set_aside(&mut self) {}
+    fn begin_deferring(&mut self) {}
 
-    /// What was set aside is paid in equal steps by the next `writes` host pages of a pool: GC takes turns with
+    /// What was deferred is done in equal steps with the next `writes` host pages of a pool: GC takes turns with
     /// requests instead of blocking its die for a whole pass.
     #[inline(always)]
-    fn owe(&mut self, _pool: usize, _writes: u32) {}
+    fn defer_to_writes(&mut self, _pool: usize, _writes: u32) {}
 
-    /// What was set aside is paid by the die at some later time.
+    /// What was deferred is done by the die at some later time.
     #[inline(always)]
-    fn owe_in_background(&mut self, _die: DieId) {}
+    fn defer_to_background(&mut self, _die: DieId) {}
 
-    /// The step of GC that is due before the next host page of a pool is programmed on its die.
+    /// Does the deferred step of GC that is due before the next host page of a pool is programmed on its die.
     #[inline(always)]
-    fn pay(&mut self, _pool: usize, _die: DieId) {}
+    fn run_deferred_step(&mut self, _pool: usize, _die: DieId) {}
 }
 
 /// Flash without a clock: for count-only runs, preconditioning and validation.

@@ -59,7 +59,7 @@ pub fn precondition<M: Mapping>(
     let largest = (LARGEST_WRITE_BYTES / u64::from(mapping.geometry().page_bytes)).max(1);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let window = capacity.div_ceil(WINDOWS_PER_CAPACITY);
-    let mut draws = Draws { lookahead: Vec::new(), next: 0 };
+    let mut draws = RandomRequests { lookahead: Vec::new(), next: 0 };
     while report.waf.len() < exact::<usize>(MAX_CAPACITIES * WINDOWS_PER_CAPACITY) {
         let (host_before, gc_before) = totals(mapping, &tenants);
         let mut written = 0;
@@ -96,12 +96,12 @@ fn totals<M: Mapping>(mapping: &M, tenants: &[(TenantId, u64)]) -> (u64, u64) {
 }
 
 /// Random requests, drawn in batches so that their map entries can be fetched ahead.
-struct Draws {
+struct RandomRequests {
     lookahead: Vec<(usize, u64, u64)>,
     next: usize,
 }
 
-impl Draws {
+impl RandomRequests {
     const BATCH: usize = 64;
     /// Requests ahead of which it is fetched what they overwrite.
     const OVERWRITE_AHEAD: usize = 6;

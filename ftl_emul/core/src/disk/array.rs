@@ -102,7 +102,7 @@ impl Array {
             disks: vec![Disk::new(parameters)?; disks as usize],
             armed: vec![None; disks as usize],
             scheduler: Scheduler::new(scheduler),
-            queue_depth: queue_depth.unwrap_or_else(|| usual_depth(&parameters, disks, scheduler)),
+            queue_depth: queue_depth.unwrap_or_else(|| default_depth(&parameters, disks, scheduler)),
             given_depth: queue_depth,
             in_flight: 0,
             tenants: Vec::new(),
@@ -142,10 +142,10 @@ impl Array {
             return;
         }
         let (parameters, disks) = (*self.mechanics().parameters(), exact::<u32>(self.disks.len()));
-        self.queue_depth = self.given_depth.unwrap_or_else(|| usual_depth(&parameters, disks, policy));
+        self.queue_depth = self.given_depth.unwrap_or_else(|| default_depth(&parameters, disks, policy));
         self.scheduler = Scheduler::new(policy);
         for tenant in &mut self.tenants {
-            tenant.standing = tenant.standing.anew();
+            tenant.entity = tenant.entity.restarted();
         }
         for number in 0..exact::<u16>(self.tenants.len()) {
             self.wake(number);
@@ -219,7 +219,7 @@ impl Array {
                 Event::Arm { disk } => {
                     self.armed[disk] = None;
                     self.disks[disk].step(time_ns, &mut self.outputs);
-                    self.take_note(disk);
+                    self.forward_outputs(disk);
                 }
                 Event::Done { slot } => self.done(slot),
                 Event::Unthrottle { tenant } => {
@@ -233,7 +233,7 @@ impl Array {
             self.now_ns = self.now_ns.max(until_ns);
         }
         let now_ns = self.now_ns;
-        self.tenants.iter_mut().for_each(|tenant| tenant.account.count_to(now_ns));
+        self.tenants.iter_mut().for_each(|tenant| tenant.account.advance_to(now_ns));
     }
 
     /// Plays requests of one kind and size, `queue_depth` of them at a time, until the first that ends after
@@ -276,6 +276,6 @@ impl Array {
 }
 
 /// Where shares are to be kept, the disks hold no more than they can work on: what they hold they sort by place.
-fn usual_depth(parameters: &DiskParameters, disks: u32, policy: SchedulerPolicy) -> u32 {
+fn default_depth(parameters: &DiskParameters, disks: u32, policy: SchedulerPolicy) -> u32 {
     disks * if policy == SchedulerPolicy::WeightedFair { 1 } else { parameters.queue_depth }
 }

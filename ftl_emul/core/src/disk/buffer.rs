@@ -17,7 +17,7 @@ struct Stream {
 
 /// What a read finds in the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum BufferLookup {
     /// All of it.
     All,
     /// Its beginning; the head is over the rest, so many bytes, from now on.
@@ -59,18 +59,18 @@ impl ReadAhead {
 
     /// Looks for a range in what is being read ahead. A stream that waits for room in its segment continues as
     /// soon as there is some: the buffer hides the time until the platter has come round.
-    pub fn find(&mut self, offset: u64, length: u64, now_ns: u64, rate_bytes_ns: f64) -> Found {
+    pub fn find(&mut self, offset: u64, length: u64, now_ns: u64, rate_bytes_ns: f64) -> BufferLookup {
         let end = offset + length;
-        let Some(stream) = &mut self.stream else { return Found::Nothing };
+        let Some(stream) = &mut self.stream else { return BufferLookup::Nothing };
         let front = Self::front(stream, now_ns, rate_bytes_ns);
         if offset < stream.start || offset > front {
-            return Found::Nothing;
+            return BufferLookup::Nothing;
         }
         (stream.front, stream.at_ns) = (front, now_ns);
         stream.limit = stream.limit.max(end + self.segment_bytes);
         // A segment forgets what was read longest ago.
         stream.start = stream.start.max(front.saturating_sub(self.segment_bytes)).min(offset);
-        if end <= front { Found::All } else { Found::Coming(end - front) }
+        if end <= front { BufferLookup::All } else { BufferLookup::Coming(end - front) }
     }
 
     /// The head has read a range and continues.
@@ -86,7 +86,7 @@ impl ReadAhead {
     }
 
     /// The arm is wanted elsewhere: what was read stays. Returns how far the head had come.
-    pub fn break_off(&mut self, now_ns: u64, rate_bytes_ns: f64) -> Option<u64> {
+    pub fn stop(&mut self, now_ns: u64, rate_bytes_ns: f64) -> Option<u64> {
         let stream = self.stream.take()?;
         let front = Self::front(&stream, now_ns, rate_bytes_ns);
         self.segments.push_front((stream.start.max(front.saturating_sub(self.segment_bytes)), front));

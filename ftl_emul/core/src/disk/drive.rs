@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::convert::whole;
-use crate::disk::buffer::{Dirty, Found, ReadAhead, WriteCache};
+use crate::disk::buffer::{BufferLookup, Dirty, ReadAhead, WriteCache};
 use crate::disk::mechanics::{Mechanics, Place};
 use crate::disk::parameters::DiskParameters;
 use crate::error::FtlError;
@@ -218,15 +218,15 @@ impl Disk {
         }
         let rate = self.mechanics.rate_bytes_ns(self.read_ahead.stream_at().unwrap_or(offset));
         match self.read_ahead.find(offset, length, now_ns, rate) {
-            Found::All => outputs.push(Output::Done { token, at_ns }),
-            Found::Coming(bytes) => {
+            BufferLookup::All => outputs.push(Output::Done { token, at_ns }),
+            BufferLookup::Coming(bytes) => {
                 let coming_ns = whole((bytes as f64 / rate).ceil());
                 let end_ns = now_ns + coming_ns;
                 self.occupy(end_ns, coming_ns, tenant, Work::Read { start: offset, end: offset + length }, outputs);
                 self.arrive_at(offset + length, end_ns);
                 outputs.push(Output::Done { token, at_ns: end_ns.max(at_ns) });
             }
-            Found::Nothing => return false,
+            BufferLookup::Nothing => return false,
         }
         true
     }
@@ -279,7 +279,7 @@ impl Disk {
         }
         let Some((choice, start_ns, position_ns)) = self.nearest(now_ns) else { return };
         let rate = self.mechanics.rate_bytes_ns(self.read_ahead.stream_at().unwrap_or(0));
-        self.read_ahead.break_off(now_ns, rate);
+        self.read_ahead.stop(now_ns, rate);
         match choice {
             Choice::Command(index) => {
                 let Pending { command, sent_ns, .. } = self.pending.remove(index);

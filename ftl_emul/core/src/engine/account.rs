@@ -72,32 +72,32 @@ impl Account {
 
     /// A page waits for its turn.
     #[inline]
-    pub fn queued(&mut self, now: u64) {
+    pub fn enter_line(&mut self, now: u64) {
         self.count_queued(now);
         self.in_line = true;
     }
 
     /// The page has its turn.
     #[inline]
-    pub fn taken(&mut self, now: u64) {
+    pub fn leave_line(&mut self, now: u64) {
         self.count_queued(now);
         self.in_line = false;
     }
 
     /// The die that a page waits for is given to another.
-    pub fn overtaken(&mut self, now: u64) {
+    pub fn add_overtaken_page(&mut self, now: u64) {
         self.count_queued(now);
         self.overtaken_pages += 1;
     }
 
     /// Such a page has its die.
-    pub fn overtaken_no_more(&mut self, now: u64) {
+    pub fn remove_overtaken_page(&mut self, now: u64) {
         self.count_queued(now);
         self.overtaken_pages -= 1;
     }
 
     /// Brings all times up to date.
-    pub fn count_to(&mut self, now: u64) {
+    pub fn advance_to(&mut self, now: u64) {
         self.count_backlog(now);
         self.count_queued(now);
     }

@@ -43,14 +43,14 @@ impl Engine {
             }
         }
         let Outstanding { arrival_ns, arrival_tag, .. } = queue.outstanding[slot];
-        queue.account.queued(now);
-        self.scheduler.enqueue(tenant, &mut queue.standing, arrival_ns, arrival_tag);
+        queue.account.enter_line(now);
+        self.scheduler.enqueue(tenant, &mut queue.entity, arrival_ns, arrival_tag);
     }
 
     /// Issues pages while the device has room; false when the host page writes asked for are reached.
     pub(super) fn issue<M: Mapping>(&mut self, mapping: &mut M, host_page_writes: u64) -> bool {
         for (tag, tenant) in self.passed_over.drain(..) {
-            self.scheduler.put_back(tag, tenant);
+            self.scheduler.requeue(tag, tenant);
         }
         while self.host_page_writes < host_page_writes {
             let has_room = self.has_room();
@@ -98,7 +98,7 @@ impl Engine {
             return false;
         }
         let die = mapping.die_to_read(TenantId(tenant), queue.next_page);
-        die.is_some_and(|die| may_read(&self.timeline, &self.passed_over, die, queue.standing.tag()))
+        die.is_some_and(|die| may_read(&self.timeline, &self.passed_over, die, queue.entity.tag()))
     }
 
     /// Tag and die of the first page that waits for a die which is free by now. Whatever is in flight on other dies,
@@ -114,7 +114,7 @@ impl Engine {
     /// Has something happen when the next die will be free: not all that keeps dies busy ends with a page.
     fn set_timer_for_dies(&mut self) {
         let contended = self.are_dies_contended() || !self.passed_over.is_empty();
-        if !(contended && self.is_anybody_waiting()) {
+        if !(contended && self.has_waiting_pages()) {
             return;
         }
         let Some(at) = self.timeline.next_free_ns() else { return };
@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// True when pages wait, for their turn or for a die.
-    pub(super) fn is_anybody_waiting(&self) -> bool {
+    pub(super) fn has_waiting_pages(&self) -> bool {
         !(self.scheduler.is_empty() && self.die_lines.is_empty() && self.passed_over.is_empty())
     }
 
@@ -135,7 +135,7 @@ impl Engine {
         let now = self.timeline.now;
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if overtaken {
-            queue.account.overtaken_no_more(now);
+            queue.account.remove_overtaken_page(now);
         }
         // Its tenant may have written it anew meanwhile.
         let die = mapping.die_to_read(TenantId(tenant), page);
@@ -147,7 +147,7 @@ impl Engine {
         let device_ns = self.issue_page(mapping, tenant, slot, page, if rewrite { Work::Rewrite } else { Work::Read });
         let more_ns = device_ns.saturating_sub(self.timeline.read_ns());
         if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
-            self.scheduler.charge_from(tag, &mut queue.standing, more_ns);
+            self.scheduler.charge_from(tag, &mut queue.entity, more_ns);
         }
         self.wake(tenant);
     }
@@ -159,32 +159,32 @@ impl Engine {
         let Some(tenant) = self.scheduler.take_next() else { return };
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         let Some(&(request, slot)) = queue.arrived.front() else {
-            queue.account.taken(now);
-            return self.scheduler.taken(&mut queue.standing, 0);
+            queue.account.leave_line(now);
+            return self.scheduler.serve(&mut queue.entity, 0);
         };
         let page = queue.next_page;
         let work = work(&request, page);
-        let tag = queue.standing.tag();
+        let tag = queue.entity.tag();
         if contended && matches!(work, Work::Write) {
             let die = mapping.die_to_write(TenantId(tenant), &self.timeline);
             if die.is_some_and(|die| !self.timeline.is_idle(die)) {
                 return self.passed_over.push((tag, tenant));
             }
         }
-        queue.account.taken(now);
+        queue.account.leave_line(now);
         if page == request.first {
             let waited_from = queue.outstanding[slot].arrival_ns;
             queue.account.counters.throttled_ns += queue.throttle.start(now, waited_from, u64::from(request.bytes));
         }
         queue.next_page += 1;
         if queue.next_page >= request.end || request.op == Op::Trim {
-            queue.all_issued();
+            queue.pop_issued();
         }
         if matches!(work, Work::Read | Work::Rewrite) {
             let die = mapping.die_to_read(TenantId(tenant), page);
             if let Some(die) = die.filter(|&die| !may_read(&self.timeline, &self.passed_over, die, tag)) {
                 queue.waiting_pages.add(page);
-                self.scheduler.deferred(&mut queue.standing, self.timeline.read_ns());
+                self.scheduler.defer(&mut queue.entity, self.timeline.read_ns());
                 let rewrite = matches!(work, Work::Rewrite);
                 self.die_lines.add(die, WaitingPage::new(tag, tenant, slot, page, rewrite));
                 return self.wake(tenant);
@@ -197,7 +197,7 @@ impl Engine {
         let device_ns = self.issue_page(mapping, tenant, slot, page, work);
         if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
             // What touches no flash takes the time of a command, so that floods of it do not starve the others.
-            self.scheduler.taken(&mut queue.standing, device_ns.max(self.timeline.command_ns()));
+            self.scheduler.serve(&mut queue.entity, device_ns.max(self.timeline.command_ns()));
         }
         self.wake(tenant);
     }
@@ -232,7 +232,7 @@ impl Engine {
         self.behind_background += u32::from(behind_background);
         match read_from {
             Some(die) => {
-                self.timeline.keep(die);
+                self.timeline.hold_in_register(die);
                 self.agenda.add(at, Event::PageRead { tenant, slot, die, behind_background });
             }
             None => self.schedule_page_done(at, tenant, slot, behind_background),
@@ -242,18 +242,18 @@ impl Engine {
             queue.account.counters.device_ns += device_ns;
             queue.account.counters.gc_ns += gc_ns;
         }
-        self.note_overtaken(tenant);
+        self.count_overtaken_pages(tenant);
         device_ns
     }
 
     /// Pages of other tenants that wait for the die of the page just issued wait because of the scheduler from now on.
     #[inline]
-    fn note_overtaken(&mut self, tenant: u16) {
+    fn count_overtaken_pages(&mut self, tenant: u16) {
         let Some(die) = self.timeline.die.filter(|_| !self.die_lines.is_empty()) else { return };
         let (now, queues) = (self.timeline.now, &mut self.queues);
         self.die_lines.begin(die, tenant, |other| {
             if let Some(Some(queue)) = queues.get_mut(other as usize) {
-                queue.account.overtaken(now);
+                queue.account.add_overtaken_page(now);
             }
         });
     }

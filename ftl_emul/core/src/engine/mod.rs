@@ -21,7 +21,7 @@ pub use account::QueueCounters;
 pub use latency::{Histogram, LatencyRecord};
 pub use moves::{DEFAULT_MOVE_BUDGET, MoveStatus};
 pub use queue::{Arrival, Completion};
-pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, Standing};
+pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, SchedulingEntity};
 pub use throttle::Limit;
 pub use timeline::{PageCosts, Timeline, TimingModel};
 
@@ -172,7 +172,7 @@ impl Engine {
         self.die_lines.forget_tags();
         self.passed_over.clear();
         for queue in self.queues.iter_mut().flatten() {
-            queue.standing = queue.standing.anew();
+            queue.entity = queue.entity.restarted();
             queue.arrived.iter().for_each(|&(_, slot)| queue.outstanding[slot].arrival_tag = 0);
         }
         for tenant in 0..self.queues.len() {
@@ -196,7 +196,7 @@ impl Engine {
     pub fn run<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
         let stopped = self.run_events(mapping, until);
         let now = self.timeline.now;
-        self.queues.iter_mut().flatten().for_each(|queue| queue.account.count_to(now));
+        self.queues.iter_mut().flatten().for_each(|queue| queue.account.advance_to(now));
         stopped
     }
 

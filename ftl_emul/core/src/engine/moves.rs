@@ -26,11 +26,11 @@ pub(super) struct MoveBudget {
     saved_ns: Vec<f64>,
     counted_ns: u64,
     /// No more work is begun while the dies owe more.
-    most_owed_ns: u64,
+    max_background_ns: u64,
     /// Blocks handed over since the start.
     pub moved_blocks: u64,
     /// Victims that a step may collect: twice as many after each that freed no block. The giver's own writes otherwise
-    /// take what each step frees. The time is paid within the budget all the same.
+    /// take what each step frees. The time is taken from the budget all the same.
     gc_passes: u64,
     /// A step is due at some moment in the agenda.
     pub step_scheduled: bool,
@@ -42,7 +42,7 @@ impl MoveBudget {
             share: DEFAULT_MOVE_BUDGET,
             saved_ns: vec![0.0; geometry.dies() as usize],
             counted_ns: 0,
-            most_owed_ns: u64::from(geometry.dies() - 1) * costs.longest_pass_ns(geometry.pages_per_block),
+            max_background_ns: u64::from(geometry.dies() - 1) * costs.longest_pass_ns(geometry.pages_per_block),
             moved_blocks: 0,
             gc_passes: 1,
             step_scheduled: false,
@@ -50,7 +50,7 @@ impl MoveBudget {
     }
 
     /// Each die earns its share of the time since the last call, and saves up a step at least.
-    fn earn(&mut self, now: u64, step_ns: u64) {
+    fn accrue(&mut self, now: u64, step_ns: u64) {
         let burst_ns = (self.share * BURST_SHARE * BUDGET_WINDOW_S * 1e9).max(step_ns as f64);
         let earned_ns = (now - self.counted_ns) as f64 * self.share * (1.0 - BURST_SHARE);
         for saved_ns in &mut self.saved_ns {
@@ -109,14 +109,14 @@ impl Engine {
         if !mapping.moves_pending() && self.timeline.background_ns() == 0 {
             return;
         }
-        let busy = self.in_flight > 0 || self.is_anybody_waiting();
+        let busy = self.in_flight > 0 || self.has_waiting_pages();
         let (budget, die_lines) = (&mut self.move_budget, &mut self.die_lines);
-        budget.earn(self.timeline.now, self.timeline.background_step_ns());
+        budget.accrue(self.timeline.now, self.timeline.background_step_ns());
         self.timeline.work_in_background(|die, ns| !busy || (die_lines.yields(die) && budget.spend(die, ns)));
         let allowed = !busy || budget.share > 0.0;
         let owed_ns = self.timeline.background_ns();
         let mut going = owed_ns > 0;
-        if mapping.moves_pending() && allowed && owed_ns <= budget.most_owed_ns {
+        if mapping.moves_pending() && allowed && owed_ns <= budget.max_background_ns {
             self.timeline.begin();
             let passes = self.move_budget.gc_passes;
             let progress = mapping.advance_moves(passes, &mut self.timeline);

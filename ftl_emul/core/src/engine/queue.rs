@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::engine::account::Account;
 use crate::engine::latency::LatencyRecord;
-use crate::engine::scheduler::{Standing, VirtualTime};
+use crate::engine::scheduler::{SchedulingEntity, VirtualTime};
 use crate::engine::slots::Slots;
 use crate::engine::throttle::Throttle;
 use crate::op::Op;
@@ -116,7 +116,7 @@ pub(crate) struct TenantQueue {
     pub throttle: Throttle,
     /// An event will wake the tenant at its next arrival.
     pub arrival_scheduled: bool,
-    pub standing: Standing,
+    pub entity: SchedulingEntity,
     pub account: Account,
     pub latency: LatencyRecord,
     /// The same since it was last taken, where anybody takes it.
@@ -137,7 +137,7 @@ impl TenantQueue {
             waiting_pages: WaitingPages::default(),
             throttle: Throttle::default(),
             arrival_scheduled: false,
-            standing: Standing::new(1.0),
+            entity: SchedulingEntity::new(1.0),
             account: Account::default(),
             latency: LatencyRecord::new(),
             recent: None,
@@ -166,7 +166,7 @@ impl TenantQueue {
     }
 
     /// Takes the first arrived request off the line, all its pages having been issued.
-    pub fn all_issued(&mut self) {
+    pub fn pop_issued(&mut self) {
         self.arrived.pop_front();
         if let Some((next, _)) = self.arrived.front() {
             self.next_page = next.first;

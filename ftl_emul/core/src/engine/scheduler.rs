@@ -61,9 +61,9 @@ pub struct Scheduler {
     past: (u64, VirtualTime),
 }
 
-/// A tenant's standing with the scheduler.
+/// A tenant, as the scheduler sees it.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct SchedulingEntity {
     weight: f64,
     /// Tag with which it stands in line, or did when its last turn came.
     tag: u64,
@@ -74,16 +74,16 @@ pub struct Standing {
     queued: bool,
 }
 
-impl Standing {
+impl SchedulingEntity {
     /// A newcomer with a positive, finite weight.
     #[must_use]
     pub fn new(weight: f64) -> Self {
         Self { weight, tag: 0, finish_tag: 0, last_turn: 0, queued: false }
     }
 
-    /// The same tenant at a scheduler that has not served anybody yet.
+    /// The same tenant at a scheduler that has served no one yet.
     #[must_use]
-    pub fn anew(&self) -> Self {
+    pub fn restarted(&self) -> Self {
         Self::new(self.weight)
     }
 
@@ -137,21 +137,21 @@ impl Scheduler {
     /// Puts a tenant in line, unless it is already; the arrival is that of its oldest waiting request, in time and in
     /// virtual time.
     #[inline]
-    pub fn enqueue(&mut self, tenant: u16, standing: &mut Standing, arrival_ns: u64, arrival_tag: u64) {
-        if standing.queued {
+    pub fn enqueue(&mut self, tenant: u16, entity: &mut SchedulingEntity, arrival_ns: u64, arrival_tag: u64) {
+        if entity.queued {
             return;
         }
-        standing.queued = true;
-        standing.tag = match self.policy {
+        entity.queued = true;
+        entity.tag = match self.policy {
             SchedulerPolicy::Fifo => arrival_ns,
-            SchedulerPolicy::RoundRobin => standing.last_turn,
-            SchedulerPolicy::WeightedFair => standing.finish_tag.max(arrival_tag),
+            SchedulerPolicy::RoundRobin => entity.last_turn,
+            SchedulerPolicy::WeightedFair => entity.finish_tag.max(arrival_tag),
         };
-        self.waiting.push(Reverse((standing.tag, tenant)));
+        self.waiting.push(Reverse((entity.tag, tenant)));
     }
 
     /// Puts a tenant back in line that was taken out of it, with its tag.
-    pub fn put_back(&mut self, tag: u64, tenant: u16) {
+    pub fn requeue(&mut self, tag: u64, tenant: u16) {
         self.waiting.push(Reverse((tag, tenant)));
     }
 
@@ -169,7 +169,7 @@ impl Scheduler {
         self.waiting.peek().map(|&Reverse((_, tenant))| tenant)
     }
 
-    /// Takes the next tenant out of the line. The caller must say so to its standing by [`Scheduler::taken`].
+    /// Takes the next tenant out of the line. The caller must report it for its entity by [`Scheduler::serve`].
     #[inline]
     pub fn take_next(&mut self) -> Option<u16> {
         self.waiting.pop().map(|Reverse((_, tenant))| tenant)
@@ -177,18 +177,18 @@ impl Scheduler {
 
     /// Charges a tenant that was taken out of the line with the device time it got; 0 when it had nothing to issue.
     #[inline]
-    pub fn taken(&mut self, standing: &mut Standing, device_ns: u64) {
-        self.begin(standing.tag);
-        self.deferred(standing, device_ns);
+    pub fn serve(&mut self, entity: &mut SchedulingEntity, device_ns: u64) {
+        self.begin(entity.tag);
+        self.defer(entity, device_ns);
     }
 
     /// The same for a page that waits on, for its die, and will take so much of the device.
     #[inline]
-    pub fn deferred(&mut self, standing: &mut Standing, device_ns: u64) {
-        standing.queued = false;
+    pub fn defer(&mut self, entity: &mut SchedulingEntity, device_ns: u64) {
+        entity.queued = false;
         self.turn += 1;
-        standing.last_turn = self.turn;
-        self.charge_from(standing.tag, standing, device_ns);
+        entity.last_turn = self.turn;
+        self.charge_from(entity.tag, entity, device_ns);
     }
 
     /// A page is served that had its turn with a tag: virtual time is the latest of these.
@@ -199,16 +199,16 @@ impl Scheduler {
 
     /// Charges a tenant with device time that it got, whether it is in the line or not.
     #[inline]
-    pub fn charge(&self, standing: &mut Standing, device_ns: u64) {
-        self.charge_from(self.virtual_time, standing, device_ns);
+    pub fn charge(&self, entity: &mut SchedulingEntity, device_ns: u64) {
+        self.charge_from(self.virtual_time, entity, device_ns);
     }
 
     /// The same for service that began with a tag.
     #[inline]
-    pub fn charge_from(&self, start_tag: u64, standing: &mut Standing, device_ns: u64) {
+    pub fn charge_from(&self, start_tag: u64, entity: &mut SchedulingEntity, device_ns: u64) {
         if self.policy == SchedulerPolicy::WeightedFair {
-            let service = (device_ns << TAG_SHIFT) as f64 / standing.weight;
-            standing.finish_tag = standing.finish_tag.max(start_tag).saturating_add(whole(service));
+            let service = (device_ns << TAG_SHIFT) as f64 / entity.weight;
+            entity.finish_tag = entity.finish_tag.max(start_tag).saturating_add(whole(service));
         }
     }
 }

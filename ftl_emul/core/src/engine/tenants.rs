@@ -37,7 +37,7 @@ impl Engine {
 
     /// True when a request of the tenant, fed but not complete, touches a page from `pages` on.
     #[must_use]
-    pub fn reaches_beyond(&self, tenant: TenantId, pages: u64) -> bool {
+    pub fn touches_pages_from(&self, tenant: TenantId, pages: u64) -> bool {
         let Ok(queue) = self.queue(tenant) else { return false };
         let arrived = queue.arrived.iter().map(|(request, _)| request);
         arrived.chain(&queue.input).any(|request| request.end > pages) || queue.waiting_pages.any_in(pages..u64::MAX)
@@ -45,7 +45,7 @@ impl Engine {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        self.queue_mut(tenant)?.standing.set_weight(weight)
+        self.queue_mut(tenant)?.entity.set_weight(weight)
     }
 
     /// Sets the limits of a tenant; finite and above 0 where given.

@@ -36,9 +36,9 @@ pub struct PageCosts {
 /// A register is free at a moment that is not known yet.
 const NOT_KNOWN: u64 = u64::MAX;
 
-/// GC done for a pool and not yet paid for in time.
+/// GC done for a pool whose time has not passed yet.
 #[derive(Debug, Clone, Copy, Default)]
-struct Debt {
+struct DeferredWork {
     ns: u64,
     /// Host pages that pay it off, a step each.
     writes: u32,
@@ -88,10 +88,10 @@ pub struct Timeline {
     pub device_ns: u64,
     /// The part of it that GC, merges, reclaim, wear levelling and work on the map take.
     pub gc_ns: u64,
-    /// Copies and erases are being set aside; how long they take.
-    aside_ns: Option<u64>,
+    /// Copies and erases are being deferred; how long they take.
+    deferring_ns: Option<u64>,
     /// By pool.
-    debts: Vec<Debt>,
+    deferred: Vec<DeferredWork>,
     /// By die: copies and erases for moves of blocks that were not done yet.
     background_ns: Vec<u64>,
     /// Die time spent on such work so far.
@@ -120,8 +120,8 @@ impl Timeline {
             finish: 0,
             device_ns: 0,
             gc_ns: 0,
-            aside_ns: None,
-            debts: Vec::new(),
+            deferring_ns: None,
+            deferred: Vec::new(),
             background_ns: vec![0; geometry.dies() as usize],
             background_done_ns: 0,
             background_until: vec![0; geometry.dies() as usize],
@@ -143,7 +143,7 @@ impl Timeline {
 
     /// Keeps a page that is being read in the register of its die, until it is moved out.
     #[inline]
-    pub fn keep(&mut self, die: DieId) {
+    pub fn hold_in_register(&mut self, die: DieId) {
         self.registers[die.index()] = NOT_KNOWN;
     }
 
@@ -243,11 +243,11 @@ impl Timeline {
         }
     }
 
-    /// Time of GC on one die, or set aside.
+    /// Time of GC on one die, or deferred.
     #[inline]
     fn collect(&mut self, die: DieId, duration: u64) {
-        match &mut self.aside_ns {
-            Some(aside) => *aside += duration,
+        match &mut self.deferring_ns {
+            Some(deferred_ns) => *deferred_ns += duration,
             None => {
                 self.occupy(die, self.now, duration);
                 self.gc_ns += duration;
@@ -365,29 +365,29 @@ impl Nand for Timeline {
         self.gc_ns
     }
 
-    fn set_aside(&mut self) {
-        self.aside_ns = Some(0);
+    fn begin_deferring(&mut self) {
+        self.deferring_ns = Some(0);
     }
 
-    fn owe(&mut self, pool: usize, writes: u32) {
-        if self.debts.len() <= pool {
-            self.debts.resize(pool + 1, Debt::default());
+    fn defer_to_writes(&mut self, pool: usize, writes: u32) {
+        if self.deferred.len() <= pool {
+            self.deferred.resize(pool + 1, DeferredWork::default());
         }
-        let debt = &mut self.debts[pool];
-        debt.ns += self.aside_ns.take().unwrap_or(0);
-        debt.writes = writes;
+        let work = &mut self.deferred[pool];
+        work.ns += self.deferring_ns.take().unwrap_or(0);
+        work.writes = writes;
     }
 
-    fn owe_in_background(&mut self, die: DieId) {
-        self.background_ns[die.index()] += self.aside_ns.take().unwrap_or(0);
+    fn defer_to_background(&mut self, die: DieId) {
+        self.background_ns[die.index()] += self.deferring_ns.take().unwrap_or(0);
     }
 
     #[inline]
-    fn pay(&mut self, pool: usize, die: DieId) {
-        let Some(debt) = self.debts.get_mut(pool).filter(|debt| debt.ns > 0) else { return };
-        let step_ns = debt.ns / u64::from(debt.writes.max(1));
-        debt.ns -= step_ns;
-        debt.writes = debt.writes.saturating_sub(1);
+    fn run_deferred_step(&mut self, pool: usize, die: DieId) {
+        let Some(work) = self.deferred.get_mut(pool).filter(|work| work.ns > 0) else { return };
+        let step_ns = work.ns / u64::from(work.writes.max(1));
+        work.ns -= step_ns;
+        work.writes = work.writes.saturating_sub(1);
         self.occupy(die, self.now, step_ns);
         self.gc_ns += step_ns;
     }

@@ -249,7 +249,7 @@ impl Mapping for DftlMapping {
         if there < needed {
             return Err(format!("{there} translation pages for a map of {needed}"));
         }
-        if let Some((page, _)) = self.cache.oldest_first().find(|&(page, _)| self.data.namespaces().is_nobodys(page)) {
+        if let Some((page, _)) = self.cache.oldest_first().find(|&(page, _)| self.data.namespaces().is_unowned(page)) {
             return Err(format!("the map entry of page {page} is cached, but no tenant has the page"));
         }
         Ok(())

@@ -215,7 +215,7 @@ impl Mapping for PageMapping {
         if self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
             self.make_room(pool, tenant, nand);
         }
-        nand.pay(pool, self.pools[pool].die);
+        nand.run_deferred_step(pool, self.pools[pool].die);
         nand.program(self.pools[pool].die);
         self.append(pool, HOST, logical);
         self.pools[pool].valid += 1;

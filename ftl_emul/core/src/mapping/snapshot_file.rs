@@ -41,7 +41,7 @@ pub(in crate::mapping) fn write_snapshot(
     to: &mut impl Write,
 ) -> io::Result<()> {
     let head = postcard::to_stdvec(head).map_err(io::Error::other)?;
-    let mut out = Summed { inner: &mut *to, sum: crc32fast::Hasher::new() };
+    let mut out = Checksummed { inner: &mut *to, sum: crc32fast::Hasher::new() };
     out.write_all(&MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     out.write_all(&[code])?;
@@ -60,7 +60,7 @@ pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
     make: impl FnOnce(&H) -> Result<M, FtlError>,
     tables: impl for<'a> FnOnce(&'a mut M, &H) -> Vec<&'a mut [u8]>,
 ) -> Result<(M, H), FtlError> {
-    let mut input = Summed { inner: &mut *from, sum: crc32fast::Hasher::new() };
+    let mut input = Checksummed { inner: &mut *from, sum: crc32fast::Hasher::new() };
     let mut prologue = [0; PROLOGUE_BYTES];
     input.fill(&mut prologue)?;
     let found = snapshot_code(&prologue)?;
@@ -92,19 +92,19 @@ pub(in crate::mapping) fn refuse<T>(reason: impl Into<String>) -> Result<T, FtlE
 }
 
 /// Sums what passes through.
-struct Summed<'a, T> {
+struct Checksummed<'a, T> {
     inner: &'a mut T,
     sum: crc32fast::Hasher,
 }
 
-impl<T: Write> Summed<'_, T> {
+impl<T: Write> Checksummed<'_, T> {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.sum.update(bytes);
         self.inner.write_all(bytes)
     }
 }
 
-impl<T: Read> Summed<'_, T> {
+impl<T: Read> Checksummed<'_, T> {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), FtlError> {
         self.inner.read_exact(bytes).or_else(|e| refuse(format!("truncated: {e}")))?;
         self.sum.update(bytes);

@@ -19,9 +19,9 @@ impl Array {
             Gate::Shut => return,
             Gate::ShutUntil(at_ns) => return self.agenda.add(at_ns, Event::Unthrottle { tenant: number }),
         }
-        tenant.account.queued(now_ns);
+        tenant.account.enter_line(now_ns);
         let least_tag = self.scheduler.virtual_time(now_ns).least_tag(false);
-        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns, least_tag);
+        self.scheduler.enqueue(number, &mut tenant.entity, self.requests[slot].arrival_ns, least_tag);
     }
 
     /// Hands requests to the disks while they have room.
@@ -30,8 +30,8 @@ impl Array {
             let Some(number) = self.scheduler.take_next() else { return };
             let now_ns = self.now_ns;
             let tenant = &mut self.tenants[usize::from(number)];
-            tenant.account.taken(now_ns);
-            self.scheduler.taken(&mut tenant.standing, 0);
+            tenant.account.leave_line(now_ns);
+            self.scheduler.serve(&mut tenant.entity, 0);
             // A limit may have been set while it stood in the line.
             if tenant.throttle.is_open(now_ns) {
                 if let Some(slot) = tenant.line.pop_front() {
@@ -65,26 +65,26 @@ impl Array {
         self.requests[slot].parts_left = exact::<u32>((0..count).filter(|&d| part(&self.stripe, d).is_some()).count());
         let Some(task) = task else {
             let at_ns = self.now_ns + self.mechanics().parameters().command_ns;
-            return self.decided(slot, at_ns);
+            return self.schedule_completion(slot, at_ns);
         };
         for disk in 0..count {
             if let Some((offset, length)) = part(&self.stripe, disk) {
                 let command = Command { task, offset, length, token: u64::from(slot), tenant };
                 self.disks[exact::<usize>(disk)].accept(command, self.now_ns, &mut self.outputs);
-                self.take_note(exact::<usize>(disk));
+                self.forward_outputs(exact::<usize>(disk));
             }
         }
     }
 
     /// Passes on the outputs of a disk, and sets the timer for its arm.
-    pub(super) fn take_note(&mut self, disk: usize) {
+    pub(super) fn forward_outputs(&mut self, disk: usize) {
         let mut outputs = std::mem::take(&mut self.outputs);
         for each in outputs.drain(..) {
             match each {
                 Output::Spent { tenant, ns } => {
                     let tenant = &mut self.tenants[usize::from(tenant)];
                     tenant.account.counters.device_ns += ns;
-                    self.scheduler.charge(&mut tenant.standing, ns);
+                    self.scheduler.charge(&mut tenant.entity, ns);
                 }
                 Output::Done { token, at_ns } => {
                     let slot = exact::<u32>(token);
@@ -93,7 +93,7 @@ impl Array {
                     request.parts_left -= 1;
                     if request.parts_left == 0 {
                         let at_ns = request.done_ns;
-                        self.decided(slot, at_ns);
+                        self.schedule_completion(slot, at_ns);
                     }
                 }
             }
@@ -107,7 +107,7 @@ impl Array {
     }
 
     /// It is known when a request will be done.
-    fn decided(&mut self, slot: u32, at_ns: u64) {
+    fn schedule_completion(&mut self, slot: u32, at_ns: u64) {
         self.completions.push(Completion { token: self.requests[slot].token, at_ns });
         self.agenda.add(at_ns, Event::Done { slot });
     }

@@ -6,7 +6,7 @@ use crate::convert::exact;
 use crate::disk::array::Array;
 use crate::engine::account::Account;
 use crate::engine::throttle::Throttle;
-use crate::engine::{Limit, QueueCounters, Standing};
+use crate::engine::{Limit, QueueCounters, SchedulingEntity};
 use crate::error::FtlError;
 use crate::op::TenantId;
 
@@ -17,7 +17,7 @@ pub(super) struct Tenant {
     /// Slots of requests that wait for the scheduler.
     pub line: VecDeque<u32>,
     pub throttle: Throttle,
-    pub standing: Standing,
+    pub entity: SchedulingEntity,
     pub account: Account,
 }
 
@@ -38,7 +38,7 @@ impl Array {
             size_bytes,
             line: VecDeque::new(),
             throttle: Throttle::default(),
-            standing: Standing::new(1.0),
+            entity: SchedulingEntity::new(1.0),
             account: Account::default(),
         });
         Ok(TenantId(number))
@@ -52,7 +52,7 @@ impl Array {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        self.tenant_mut(tenant)?.standing.set_weight(weight)
+        self.tenant_mut(tenant)?.entity.set_weight(weight)
     }
 
     /// Sets the limits of a tenant; finite and above 0 where given.

@@ -71,7 +71,7 @@ impl DftlMapping {
             tenant.mapping_counters = counters;
         }
         for (page, dirty) in head.cached {
-            if mapping.data.namespaces().is_nobodys(page) || mapping.cache.contains(page) {
+            if mapping.data.namespaces().is_unowned(page) || mapping.cache.contains(page) {
                 return refuse(format!("damaged: the cached map entry of page {page}"));
             }
             mapping.cache.insert(page);

@@ -108,7 +108,7 @@ impl DftlMapping {
         let Some(tenant) = self.translation_tenant else { return };
         for translation_page in 0..self.translation.pages(tenant) {
             let mut pages = translation_page * self.entries_per_page..(translation_page + 1) * self.entries_per_page;
-            if pages.all(|page| self.data.namespaces().is_nobodys(LogicalPage(exact::<u32>(page)))) {
+            if pages.all(|page| self.data.namespaces().is_unowned(LogicalPage(exact::<u32>(page)))) {
                 self.translation.trim_page(tenant, translation_page, &mut Untimed);
             }
         }

@@ -27,7 +27,7 @@ impl PageMapping {
     #[cold]
     #[inline(never)]
     pub(super) fn make_room<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) {
-        nand.set_aside();
+        nand.begin_deferring();
         while self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
             self.close(pool, HOST);
             if self.pools[pool].free.len() > self.options.free_floor {
@@ -37,7 +37,7 @@ impl PageMapping {
                 self.prefetch_next_victim(pool);
             }
         }
-        nand.owe(pool, self.geometry.pages_per_block - self.pools[pool].frontiers[HOST].next_page);
+        nand.defer_to_writes(pool, self.geometry.pages_per_block - self.pools[pool].frontiers[HOST].next_page);
     }
 
     /// Collects the victim that the policy chooses; false when the pool has no full block.

@@ -88,9 +88,9 @@ impl Ownership for PageMapping {
     }
 
     fn make_room_at<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) -> bool {
-        nand.set_aside();
+        nand.begin_deferring();
         let collected = self.collect(pool, cause, Purpose::Reclaim, nand);
-        nand.owe_in_background(self.pools[pool].die);
+        nand.defer_to_background(self.pools[pool].die);
         collected
     }
 
