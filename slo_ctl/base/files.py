@@ -1,9 +1,10 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Files that are there whole or not at all, whatever happens while they are written; and locks."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import pwd
 import re
@@ -21,22 +22,58 @@ MAX_BYTES = 64 << 20
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})\.partial", re.DOTALL)
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """The whole of a regular file.
 
-    Raises OSError, also for a FIFO, whose other end would be waited for, and for more than `MAX_BYTES`.
+    Raises OSError, also for a FIFO, whose other end would be waited for, and for more than `max_bytes`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        if status.st_size > MAX_BYTES:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+            kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
+            raise OSError(errno.EINVAL, kind, str(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"is larger than {max_bytes >> 20} MiB", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(descriptor)
+
+
+def open_lock(path: Path, hint: str, flags: int = os.O_CREAT, mode: int = 0o600) -> int:
+    """The descriptor of a lock file.
+
+    Raises FileNotFoundError when it or its directory is missing, and UserError, also when something else is
+    in its place.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, mode)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise _not_a_lock(path) from None
+        raise UserError(f"{path}: {error.strerror}", hint) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_a_lock(path)
+    return descriptor
+
+
+def _not_a_lock(path: Path) -> UserError:
+    return UserError(
+        f"{path} exists and is not a regular file", "move it away: an empty file is made in its place"
+    )
+
+
+def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Lock a file without waiting; whether that was possible."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def partial_of(path: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import MAX_BYTES, read_regular, replace_file
+from slo_ctl.base.files import MAX_BYTES, open_lock, read_regular, replace_file, try_lock
 
 T = TypeVar("T")
 
@@ -73,13 +72,12 @@ class JsonStore(Generic[T]):
     def locked(self, busy: str, timeout_s: float | None = None) -> Iterator[None]:
         """Hold off other writers; UserError with the message `busy` when one continues for `timeout_s`."""
         # A file of its own, because the other one is replaced.
-        lock = self.path.with_name(f".{self.path.name}.lock")
+        lock, hint = self.path.with_name(f".{self.path.name}.lock"), "run as root, or with --root DIR"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-            descriptor = os.open(lock, flags, 0o600)
+            descriptor = open_lock(lock, hint)
         except OSError as error:
-            raise UserError(f"{lock}: {error.strerror}", "run as root, or with --root DIR") from None
+            raise UserError(f"{lock}: {error.strerror}", hint) from None
         try:
             deadline = time.monotonic() + (_LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
             while not try_lock(descriptor):
@@ -93,15 +91,6 @@ class JsonStore(Generic[T]):
     def damaged(self, problem: str) -> UserError:
         """The error for content that is not valid."""
         return UserError(f"{self.path} is damaged: {problem}", self._repair)
-
-
-def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
-    """Lock a file without waiting; whether that was possible."""
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def problem_of(error: ValidationError) -> str:

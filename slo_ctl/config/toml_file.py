@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import re
-import stat
 import tomllib
 from collections.abc import Iterable
 from copy import deepcopy
@@ -14,12 +13,18 @@ from typing import Any
 
 from ftl_emul._core import toml_lines
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import read_regular
 
 Location = tuple[str | int, ...]
 """Keys and indices that lead to a value, as in pydantic's errors."""
 MAX_BYTES = 1 << 20
 """Room for some ten thousand VMs in one file."""
 
+_HINTS = {
+    errno.EINVAL: "replace it with a TOML file, or remove it",
+    errno.EFBIG: "split it into several files in conf.d",
+}
+_CHECK_PERMISSIONS = "check its permissions and those of its directory"
 _AT = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
 
 
@@ -107,27 +112,15 @@ def read_file(path: Path) -> ConfigFile | None:
 
 def _content(path: Path) -> bytes | None:
     try:
-        # Non-blocking: a FIFO in the place of a file must not stop us.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path}: is not a regular file", "replace it with a TOML file, or remove it")
-            content = file.read(MAX_BYTES + 1)
+        return read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         if path.is_symlink():
             raise UserError(f"{path}: is a dangling link", "remove the link, or create its target") from None
         return None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory", "replace it with a TOML file, or remove it") from None
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror}", "check its permissions and those of its directory"
+            f"{path}: {error.strerror}", _HINTS.get(error.errno or 0, _CHECK_PERMISSIONS)
         ) from None
-    if len(content) > MAX_BYTES:
-        raise UserError(
-            f"{path}: is larger than {MAX_BYTES >> 20} MiB", "split it into several files in conf.d"
-        )
-    return content
 
 
 def _syntax(path: Path, text: str, message: str) -> UserError:

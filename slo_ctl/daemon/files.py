@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import check_trusted
+from slo_ctl.base.files import check_trusted, open_lock, try_lock
 from slo_ctl.drives.places import Places, places
 
 
@@ -90,31 +87,22 @@ def only_daemon(path: Path) -> Iterator[None]:
     where another user could replace it.
     """
     check_trusted(path.parent)
+    hint = "see --root, or run as root"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = open_lock(path, hint, mode=0o644)
     except OSError as error:
-        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
-            raise _not_a_lock(path) from None
-        raise UserError(f"{path}: {error.strerror}", "see --root, or run as root") from None
+        raise UserError(f"{path}: {error.strerror}", hint) from None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _not_a_lock(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             holder = os.pread(descriptor, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
             raise UserError(
                 f"daemon already running (PID {holder or 'unknown, still starting'})",
                 "`slo-ctl status` queries it; stop it first, or use another --root",
-            ) from None
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         # The file stays: removing it would let a third daemon lock another file of the same name.
         os.close(descriptor)
-
-
-def _not_a_lock(path: Path) -> UserError:
-    return UserError(f"{path} is not a regular file", "move it away: an empty file is made in its place")

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.base.files import partial_of, read_regular, remove_leftovers, sync_folder
-from slo_ctl.base.json_store import try_lock
+from slo_ctl.base.files import open_lock, partial_of, read_regular, remove_leftovers, sync_folder, try_lock
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.control import VERSION, ControlClient, ControlError
@@ -38,6 +36,7 @@ from slo_ctl.drives.record import (
 from slo_ctl.drives.serving import find_server
 
 _LOCK = "lock"
+_AS_OWNER = "run as its owner"
 _FILES = ("placement", "serving", "settings.json", "preconditioned.json")
 """Files of the server other than the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
@@ -64,7 +63,7 @@ class DeviceStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise UserError(f"{folder}: {error.strerror}", "run as its owner") from None
+            raise UserError(f"{folder}: {error.strerror}", _AS_OWNER) from None
 
     def load(self, name: str) -> DeviceRecord:
         """One device with the namespaces it has now. Raises UserError when there is none of that name."""
@@ -81,7 +80,7 @@ class DeviceStore:
             hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
             raise UserError(f"device {name} not found in {self.places.devices}", hint) from None
         except OSError as error:
-            raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", "run as its owner") from None
+            raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", _AS_OWNER) from None
         present = read_settings(folder).present(record.namespace)
         return record.model_copy(update={"namespace": present})
 
@@ -141,7 +140,7 @@ class DeviceStore:
                 f"device {name} is being served", f"stop `slo-ctl device serve {name}` first"
             ) from None
         except OSError as error:
-            raise UserError(f"cannot delete {folder}: {error.strerror}", "run as its owner") from None
+            raise UserError(f"cannot delete {folder}: {error.strerror}", _AS_OWNER) from None
         shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
 
     def require(self, name: str) -> None:
@@ -161,7 +160,7 @@ class DeviceStore:
     @contextmanager
     def locked(self, name: str) -> Iterator[int]:
         """Hold the lock of a device; yields its descriptor, whose heirs hold it too. Raises ServedError."""
-        descriptor = _open_lock(self.places.device(name) / _LOCK, os.O_CREAT)
+        descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER)
         try:
             # A process that only looks whether the device is served holds the lock for a moment.
             for _ in range(_LOCK_TRIES):
@@ -177,7 +176,7 @@ class DeviceStore:
     def is_served(self, name: str) -> bool:
         """True while a server has the device."""
         try:
-            descriptor = _open_lock(self.places.device(name) / _LOCK)
+            descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER, flags=0)
         except FileNotFoundError:
             return False
         try:
@@ -199,28 +198,6 @@ def _not_created(path: Path, why: str) -> UserError:
     return UserError(
         f"cannot create {path}: {why}",
         "name another directory with --root, or run as root for the system's devices",
-    )
-
-
-def _open_lock(path: Path, flags: int = 0) -> int:
-    """A descriptor of a lock file. Raises UserError when that is something else, and FileNotFoundError."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
-            raise _not_a_lock(path) from None
-        raise UserError(f"{path}: {error.strerror}", "run as its owner") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _not_a_lock(path)
-    return descriptor
-
-
-def _not_a_lock(path: Path) -> UserError:
-    return UserError(
-        f"{path} exists and is not a regular file", "move it away: an empty file is made in its place"
     )
 
 

@@ -35,7 +35,7 @@ def test_unusable_lock_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--root"), only_daemon(tmp_path / "file" / "daemon.lock"):
         pass
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(UserError, match="fifo is not a regular file"), only_daemon(tmp_path / "fifo"):
+    with pytest.raises(UserError, match="exists and is not a regular file"), only_daemon(tmp_path / "fifo"):
         pass
     (tmp_path / "link").symlink_to("/nonexistent")
     with pytest.raises(UserError), only_daemon(tmp_path / "link"):
