@@ -7,11 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-
-# Other work on the machine must not fail a test.
-settings.register_profile("traces", deadline=None)
-settings.load_profile("traces")
 
 _ROOT = Path(__file__).resolve().parents[2]
 
