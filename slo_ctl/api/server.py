@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from slo_ctl.api.routes import DESCRIPTION, Api, Controller, RefusalError, Reply, Request, refusal
 from slo_ctl.host.peer import peer_of
-from slo_ctl.host.sockets import group_id, listen, make_socket_folder
+from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
 _MAX_CONNECTION_S = 30.0
 """A connection lasts no longer: clients ask and go."""
@@ -168,7 +168,7 @@ class ApiServer:
         """
         make_socket_folder(path.parent)
         self._path = path
-        self._server = _Server(Api(controller), listen(path, _MODE, group_id(group)))
+        self._server = _Server(Api(controller), listen(path, _MODE, own_group_id(group)))
         self._identity = path.stat().st_ino
         self._server.start()
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import pwd
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from slo_ctl.base.accounts import user_name
 from slo_ctl.base.errors import UserError
 
 MAX_BYTES = 64 << 20
@@ -187,8 +187,9 @@ def check_trusted(folder: Path) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         if status.st_uid not in trusted:
+            user = user_name(status.st_uid) or status.st_uid
             raise UserError(
-                f"{each} belongs to user {_user(status.st_uid)}, who could change what root keeps there",
+                f"{each} belongs to user {user}, who could change what root keeps there",
                 f"use a directory that belongs to root, or: chown root {shlex.quote(str(each))}",
             )
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
@@ -196,10 +197,3 @@ def check_trusted(folder: Path) -> None:
                 f"{each} is writable by every user, who could change what root keeps there",
                 f"chmod o-w {shlex.quote(str(each))}, or use another directory",
             )
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

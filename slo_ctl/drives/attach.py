@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
 from xml.etree import ElementTree
 
+from slo_ctl.base.accounts import group_name, groups_of, user_name
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
@@ -271,13 +271,14 @@ def check_socket(socket: Path, device: str, who: Credentials | None, again: str)
         raise UserError(f"{socket}: {error.strerror}", "run as root") from None
     if refused is None or who is None:
         return
+    user = user_name(who.user) or f"user {who.user}"
     if refused != socket:
         raise UserError(
-            f"QEMU runs as {_user_name(who.user)}, who may not enter {refused}, the directory of the socket",
+            f"QEMU runs as {user}, who may not enter {refused}, the directory of the socket",
             "keep sockets in a directory with mode 0755, see --root",
         )
     raise UserError(
-        f"QEMU runs as {_user_name(who.user)}, who may not use {socket} (group {_group_name(socket)})",
+        f"QEMU runs as {user}, who may not use {socket} (group {_group_name(socket)})",
         f"serve with its group: slo-ctl device serve {device}{_group_option(who)}{again}",
     )
 
@@ -306,11 +307,7 @@ def _listed(device: DriveStatus, users: Mapping[Tenant, str]) -> str:
 
 
 def _credentials(user: int, group: int) -> Credentials:
-    try:
-        name = pwd.getpwuid(user).pw_name
-    except (KeyError, OverflowError):
-        return Credentials(user, frozenset({group}))
-    return Credentials(user, frozenset({group, *os.getgrouplist(name, group)}))
+    return Credentials(user, groups_of(user, group))
 
 
 def _allowed(status: os.stat_result, who: Credentials, other_bit: int) -> bool:
@@ -322,25 +319,13 @@ def _allowed(status: os.stat_result, who: Credentials, other_bit: int) -> bool:
     return bool(status.st_mode & other_bit)
 
 
-def _user_name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
-
-
 def _group_name(socket: Path) -> str:
-    try:
-        return grp.getgrgid(socket.stat().st_gid).gr_name
-    except (KeyError, OSError):
-        return "unknown"
+    with suppress(OSError):
+        return group_name(socket.stat().st_gid) or "unknown"
+    return "unknown"
 
 
 def _group_option(who: Credentials | None) -> str:
     """`--group` with a group of QEMU's user that has a name; the least common one last."""
-    for group in sorted(who.groups) if who else ():
-        try:
-            return f" --group {grp.getgrgid(group).gr_name}"
-        except KeyError:
-            continue
-    return ""
+    names = map(group_name, sorted(who.groups) if who else ())
+    return next((f" --group {name}" for name in names if name is not None), "")

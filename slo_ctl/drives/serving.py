@@ -14,7 +14,7 @@ from pathlib import Path
 import ftl_emul
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.places import RunPlaces
-from slo_ctl.host.sockets import check_socket_path, group_id, listen, make_socket_folder
+from slo_ctl.host.sockets import check_socket_path, listen, make_socket_folder, own_group_id
 
 SERVER_VARIABLE = "SLO_CTL_SERVER"
 SERVER_FILE = "ftl-serve"
@@ -143,7 +143,7 @@ def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> I
     Raises UserError when a socket cannot be made or another process listens on it.
     """
     handed = _handed_sockets()
-    own = group_id(GROUP)
+    own = own_group_id(GROUP)
     exports = own if group is None else _named_group_id(group)
     for_all = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, handed)
     for_each = NamespaceSockets(run.export, OWNER_AND_GROUP, exports, handed)
@@ -173,7 +173,7 @@ def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
 
 
 def _named_group_id(name: str) -> int:
-    number = group_id(name)
+    number = own_group_id(name)
     if number is None:
         raise UserError(
             f"--group: group {name} not found, or it may not own the sockets", "see `getent group`"
@@ -189,7 +189,7 @@ def listening_for_vhost_user(
 
     Raises UserError when a socket cannot be made or another process listens on it.
     """
-    sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, group_id(group or GROUP))
+    sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, own_group_id(group or GROUP))
     make_socket_folder(run.vhost_user)
     try:
         for namespace in namespaces:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import grp
-import os
-import pwd
 import re
 import socket
 import struct
 from dataclasses import dataclass
+
+from slo_ctl.base.accounts import group_id, groups_of, user_id, user_name
 
 EVERYONE = "*"
 """Names every user."""
@@ -33,18 +32,12 @@ class Peer:
     @property
     def name(self) -> str:
         """Name of the user, or `uid N` if it has none."""
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return f"uid {self.uid}"
+        return user_name(self.uid) or f"uid {self.uid}"
 
     @property
     def entry(self) -> str:
         """What names this user in a list."""
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return str(self.uid)
+        return user_name(self.uid) or str(self.uid)
 
     def is_named_by(self, entry: str) -> bool:
         """Whether `entry` is this user, a group of the process (`@NAME`), or everyone (`*`)."""
@@ -59,21 +52,16 @@ def peer_of(connection: socket.socket) -> Peer:
     """The process that connected, from SO_PEERCRED and SO_PEERGROUPS."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, gid = _CREDENTIALS.unpack(found)
-    return Peer(uid, frozenset({gid, *_groups(connection, uid, gid)}))
+    return Peer(uid, _groups(connection, uid, gid))
 
 
-def _groups(connection: socket.socket, uid: int, gid: int) -> list[int]:
+def _groups(connection: socket.socket, uid: int, gid: int) -> frozenset[int]:
     try:
         found = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_BYTES)
     except OSError as error:
-        if error.errno != errno.ERANGE:
-            return []
         # More groups than fit: those of the user in the database.
-        try:
-            return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
-        except KeyError:
-            return []
-    return [group for (group,) in _GID.iter_unpack(found)]
+        return groups_of(uid, gid) if error.errno == errno.ERANGE else frozenset({gid})
+    return frozenset({gid, *(group for (group,) in _GID.iter_unpack(found))})
 
 
 def is_entry(text: str) -> bool:
@@ -90,15 +78,15 @@ def why_unknown(entry: str) -> str:
     return "" if _uid(entry) is not None else "is not a user of this host"
 
 
-def _uid(name: str) -> int | None:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return int(name) if name.isascii() and name.isdecimal() else None
+def _uid(text: str) -> int | None:
+    found = user_id(text)
+    return _number(text) if found is None else found
 
 
-def _gid(name: str) -> int | None:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return int(name) if name.isascii() and name.isdecimal() else None
+def _gid(text: str) -> int | None:
+    found = group_id(text)
+    return _number(text) if found is None else found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
@@ -20,14 +20,6 @@ from slo_ctl.host.task_delay import SYSCTL
 GROUP = "slo-ctl"
 _QEMU_FOLDERS = ("/usr/libexec", "/usr/lib/qemu")
 """Where distributions install a QEMU that is not in PATH."""
-
-
-def _has_group(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _libvirt_version(uri: str) -> str:
@@ -56,7 +48,7 @@ class Host:
     run: Path = Path("/run")
     libvirt_uri: str = DEFAULT_URI
     which: Callable[[str], str | None] = shutil.which
-    has_group: Callable[[str], bool] = _has_group
+    group_id: Callable[[str], int | None] = group_id
     effective_user: Callable[[], int] = os.geteuid
     libvirt_version: Callable[[str], str] = _libvirt_version
     """Version of the daemon at a URI. Raises LibvirtError."""
@@ -97,7 +89,7 @@ def _root(host: Host) -> Finding:
 
 
 def _group(host: Host) -> Finding:
-    if host.has_group(GROUP):
+    if host.group_id(GROUP) is not None:
         return Finding(True, f"group {GROUP} exists")
     return Finding(False, f"group {GROUP} not found", f"groupadd --system {GROUP}")
 

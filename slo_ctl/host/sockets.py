@@ -6,12 +6,12 @@ Of TCP, which addresses only this host can reach.
 from __future__ import annotations
 
 import errno
-import grp
 import ipaddress
 import os
 import socket
 from pathlib import Path
 
+from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
 
 _BACKLOG = 128
@@ -81,12 +81,9 @@ def _make_way(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def group_id(name: str) -> int | None:
+def own_group_id(name: str) -> int | None:
     """The group's number when there is such a group and this process may give files to it."""
-    try:
-        number = grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
+    number = group_id(name)
     return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None
 
 
