@@ -20,6 +20,7 @@ from fsim.layout import LAYOUTS
 from fsim.space import BLOCK_BYTES, NoSpaceError, SpaceMap
 from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.version import tool_version
 from slo_ctl.decide.profile_fit import half_width
@@ -264,8 +265,6 @@ class Sweep:
 
 def preset(name: str, changes: Mapping[str, str]) -> str:
     """A drive of table I with some keys of its spec changed."""
-    from slo_ctl.base.keyvalue import join_pairs, split_pairs
-
     return join_pairs(split_pairs("drive", PAPER_DRIVES[name]) | dict(changes))
 
 

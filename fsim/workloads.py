@@ -12,6 +12,7 @@ import numpy as np
 from fsim.file_system import Action, FileSystem, Step
 from fsim.space import BLOCK_BYTES
 from traces.batch import Op
+from traces.reader import open_trace
 
 if TYPE_CHECKING:
     from traces.batch import Batch
@@ -185,8 +186,6 @@ class _Region:
 
 def trace_steps(source: TraceSource) -> Iterator[Step]:
     """The whole trace. Raises TraceError for what cannot be read."""
-    from traces.reader import open_trace
-
     reader = open_trace(
         source.path, format=source.format, on_error="skip" if source.skip_bad_records else "raise"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +15,9 @@ from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost, is_many
+from slo_ctl.model import Stream, Tenant
 
 if TYPE_CHECKING:
-    from slo_ctl.model import Stream, Tenant
     from slo_ctl.observe.streams import Inventory
 
 _DRIVE_TIMEOUT_S = 1.0
@@ -52,8 +53,6 @@ def list_(
     inventory = host.inventory
     notes = (*host.notes, *inventory.notes, *host.unknown_clients())
     if json_:
-        from dataclasses import replace
-
         from slo_ctl.show.vms import inventory_json
 
         print_json(inventory_json(replace(inventory, notes=notes)))
@@ -126,7 +125,6 @@ app.command("maps")(vm_map.maps)
 def _moved(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, int]]:
     """Bytes read and written on the namespaces of these streams; drives that do not answer are left out."""
     from slo_ctl.drives.control import ControlClient, ControlError
-    from slo_ctl.model import Tenant
 
     found: dict[Tenant, tuple[int, int]] = {}
     for device in sorted({stream.tenant.device for stream in streams if stream.tenant is not None}):

@@ -205,8 +205,6 @@ class Bars:
 
     def note(self, text: str) -> None:
         """A line above the bars."""
-        from rich.text import Text
-
         self._progress.console.print(Text(printable(text)))
 
 
