@@ -110,7 +110,7 @@ class VmHost:
     def _tree_and_named(self) -> tuple[CgroupTree | None, dict[str, str]]:
         """The cgroup tree, and the groups in it that options and configuration define as VMs, by name."""
         from slo_ctl.config import DEFAULTS
-        from slo_ctl.host.cgroup import find_tree, named_group, require_tree
+        from slo_ctl.host.cgroup import find_tree, missing_group, named_group, require_tree
 
         if self.cgroup_root is not None:
             tree: CgroupTree | None = require_tree(self.cgroup_root)
@@ -130,10 +130,13 @@ class VmHost:
         for vm in self.config.vms.values():
             if tree is None or vm.cgroup is None:
                 continue
+            where = f"VM {vm.name} ({vm.source})"
             try:
                 names[named_group(tree, vm.cgroup, "cgroup")] = vm.name
             except UserError as error:
-                self.notes.append(f"VM {vm.name} ({vm.source}): {error.message}")
+                there = tree.folder(vm.cgroup).is_dir()
+                why = error.message if there else missing_group(tree, vm.name, vm.cgroup)
+                self.notes.append(f"{where}: {why}")
         return tree, {name: group for group, name in names.items()}
 
     def vm(self, name: str) -> Vm | None:
