@@ -13,7 +13,7 @@ from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
-from slo_ctl.cli.vm_host import VmHost, is_many
+from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
 
 if TYPE_CHECKING:
     from slo_ctl.model import Stream, Tenant
@@ -93,7 +93,9 @@ def show(
             raise host.unknown(name)
         shown.append((name, by_source, host.resolved_slo(name, by_source), vm, host.streams(vm)))
     status = _status(host)
-    notes = list(dict.fromkeys([*host.notes, *host.inventory.notes, *host.config.notes]))
+    notes = notes_about(
+        [name for name, *_ in shown], [*host.notes, *host.inventory.notes, *host.config.notes]
+    )
     if json_:
         vms = [
             {

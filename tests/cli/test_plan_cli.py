@@ -60,11 +60,11 @@ def test_plan_without_a_daemon_says_which_cgroup_is_missing(
         '[vm.web]\ncgroup = "/slo/web"\n[vm.db]\ncgroup = "/slo/db"\n'
     )
     assert app.run(["plan", "--root", str(tmp_path)]) == 0
-    notes = [line for line in capsys.readouterr().err.splitlines() if "VM " in line]
-    assert notes == [
+    (note,) = (line for line in capsys.readouterr().err.splitlines() if "VM " in line)
+    assert note == (
         f"note: VM web: there is no cgroup /slo/web ({cgroups}/slo/web), so its I/O is neither counted nor "
         "limited: start its client in that cgroup, or correct cgroup = in [vm.web]"
-    ]
+    )
 
 
 def test_plan_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
