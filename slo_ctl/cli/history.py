@@ -121,7 +121,13 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     try:
         yield path
     except HistoryError as error:
-        report_unreachable(f"{unreachable}; nor can its history be read: {error}", root)
+        why = error.reason.removeprefix("history: ")
+        daemon_would_help = "slo-ctl daemon" in error.hint
+        report_unreachable(
+            f"{unreachable}; nor can its history be read: {why}",
+            root,
+            "" if daemon_would_help else error.hint,
+        )
         raise typer.Exit(EXIT_UNREACHABLE) from None
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
 

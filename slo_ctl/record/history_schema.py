@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -58,12 +59,17 @@ def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
         reason, hint = _FULL
     elif code in _DAMAGED:
-        reason, hint = "{path} is damaged", "move it away: the daemon then begins a new one"
+        reason, hint = "{path} is damaged", f"{moved_away(path)}; the daemon then begins a new one"
     else:
         # The text of an OSError names the file, which this does already.
         words = error.strerror or error if isinstance(error, OSError) else error
         reason, hint = _REASONS.get(code, (f"{{path}}: {words}", "the system log may say more"))
     return HistoryError("history: " + reason.format(path=path), hint)
+
+
+def moved_away(path: Path) -> str:
+    """The command that moves a file away and keeps what is in it."""
+    return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
 
 
 def _code(error: sqlite3.Error) -> int:
