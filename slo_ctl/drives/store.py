@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.files import partial_of, read_regular, remove_leftovers, sync_folder
 from slo_ctl.base.json_store import try_lock
@@ -338,16 +339,28 @@ def add_namespace(
     capacity = record.capacity_bytes or sum(each.size_bytes for each in read_record(folder).namespace)
     free = max(0, capacity - allocated) // page * page
     wanted = free if size_bytes is None else size_bytes
-    if wanted <= 0 or wanted % page:
+    if not 0 < wanted <= free:
+        asked = "a namespace" if size_bytes is None else f"{numbers.size(wanted)}"
         raise UserError(
-            f"device {record.name} has no room for a namespace"
-            if size_bytes is None
-            else f"{wanted} bytes is not a multiple of the page size, {page}",
-            f"{format_bytes_exact(free)} are free: delete a namespace, or make one smaller",
+            f"device {record.name} has no room for {asked}: {numbers.size(free)} of {numbers.size(capacity)} "
+            "is unallocated",
+            (f"write size={format_bytes_exact(free)}, or " if free else "") + _more_room(record.name),
+        )
+    if wanted % page:
+        raise UserError(
+            f"size={wanted} is not a multiple of the page size, {format_bytes_exact(page)}",
+            f"write size={format_bytes_exact(max(1, wanted // page) * page)}",
         )
     fields: dict[str, object] = {"name": name, "size_bytes": wanted, "weight": weight}
     reply, served = change(store, record, "create_namespace", fields)
     return wanted, reply["ops_blocks"], served
+
+
+def _more_room(device: str) -> str:
+    return f"remove a namespace, whose blocks become unallocated: slo-ctl device remove {device}/NAMESPACE"
+
+
+_NO_BLOCKS = re.compile(r"needs (\d+) blocks .* only (\d+) to spare")
 
 
 def remove_namespace(store: DeviceStore, record: DeviceRecord, namespace: str) -> bool:
@@ -375,7 +388,7 @@ def change(
     except ServedError:
         return _ask_server(store, record, command, fields), True
     except ControlError as error:
-        raise _refusal(error.message) from None
+        raise _refusal(record.name, error.message) from None
 
 
 _CHANGE_TIMEOUT_S = 120.0
@@ -399,10 +412,16 @@ def _ask_server(
                 f"device {record.name} is being served, but its server does not answer: {error.message}",
                 "run as its owner, or as a member of the group slo-ctl",
             ) from None
-        raise _refusal(error.message) from None
+        raise _refusal(record.name, error.message) from None
 
 
-def _refusal(message: str) -> UserError:
+def _refusal(device: str, message: str) -> UserError:
+    if match := _NO_BLOCKS.search(message):
+        return UserError(
+            f"device {device}: a namespace of that size needs {match[1]} blocks for its data and "
+            f"over-provisioning, and {match[2]} are unallocated",
+            f"choose a smaller size, or {_more_room(device)}",
+        )
     hint = (
         "move the data, or add --lose-data to discard data beyond the end"
         if "without loss" in message
