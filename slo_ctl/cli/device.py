@@ -397,9 +397,11 @@ def precondition(
 
 
 def _precondition(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Preconditioned:
+    from slo_ctl.drives.store import check_preconditionable
     from slo_ctl.drives.store import precondition as precondition_device
     from slo_ctl.show.terminal import drive_writes_on_stderr
 
+    check_preconditionable(store, record)
     with drive_writes_on_stderr(f"preconditioning {record.name}", quiet=quiet) as advance:
         return precondition_device(store, record, advance)
 

@@ -138,9 +138,7 @@ class DeviceStore:
                 folder.rename(trash)
             shutil.rmtree(trash)
         except ServedError:
-            raise UserError(
-                f"device {name} is being served", f"stop `slo-ctl device serve {name}` first"
-            ) from None
+            raise _is_served(name) from None
         except OSError as error:
             raise UserError(f"cannot delete {folder}: {error.strerror}", "run as its owner") from None
         shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
@@ -466,6 +464,19 @@ def _may_have_record(folder: Path) -> bool:
         return True
 
 
+def check_preconditionable(store: DeviceStore, record: DeviceRecord) -> None:
+    """Raise UserError where `precondition` would be refused, before anything is said about its progress."""
+    needs_flash(record, "`device precondition`")
+    find_server()
+    store.check_files(record.name)
+    if store.is_served(record.name):
+        raise _is_served(record.name)
+
+
+def _is_served(name: str) -> UserError:
+    return UserError(f"device {name} is being served", f"stop `slo-ctl device serve {name}` first")
+
+
 def precondition(
     store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]
 ) -> Preconditioned:
@@ -479,10 +490,7 @@ def precondition(
             store, record, {"op": "precondition"}, lambda answer: progress(float(answer["drive_writes"]))
         )
     except ServedError:
-        raise UserError(
-            f"device {record.name} is being served",
-            f"stop `slo-ctl device serve {record.name}` first",
-        ) from None
+        raise _is_served(record.name) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None
     return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.cli import app
+from slo_ctl.cli.options import device_store
 
 
 def device(root: Path, *words: str) -> int:
@@ -51,3 +52,16 @@ def test_add_says_which_size_would_do(root: Path, capsys: pytest.CaptureFixture[
     assert device(root, "resize", "ssd0/web", "10MiB") == 0  # its blocks become over-provisioning
     assert device(root, "add", "ssd0", "--namespace", "name=x,size=200MiB") == 2
     assert "blocks for its data and over-provisioning, and " in capsys.readouterr().err
+
+
+def test_precondition_refuses_before_it_announces_anything(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with device_store(root).locked("ssd0"):  # as while it is served
+        assert device(root, "precondition", "ssd0") == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "slo-ctl: device ssd0 is being served",
+        f"hint: stop `slo-ctl device serve ssd0 --root {root}` first",
+    ]
