@@ -141,11 +141,11 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
         ]
         print_json({"format_version": FORMAT_VERSION, "devices": listed})
         return
-    from slo_ctl.show.drives import device_table
+    from slo_ctl.show.drives import print_devices
     from slo_ctl.show.terminal import console_for
 
     if statuses:
-        console_for(sys.stdout).print(device_table(statuses))
+        print_devices(console_for(sys.stdout), statuses)
     elif not names:
         print_lines(f"no devices in {store.places.devices}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
@@ -82,7 +83,9 @@ def show(
     slo-ctl vm show web
     slo-ctl vm show 'web*' db --json
     """
-    from slo_ctl.show.terminal import console_for
+    from rich.text import Text
+
+    from slo_ctl.show.terminal import console_for, print_line
     from slo_ctl.show.vms import FORMAT_VERSION, print_vm, slo_json
 
     host = VmHost(root, connect)
@@ -107,10 +110,11 @@ def show(
         ]
         print_json({"format_version": FORMAT_VERSION, "vms": vms} if is_many(names) else vms[0])
         return
+    console = console_for(sys.stdout)
     for name, _, slo, vm, streams in shown:
-        print_vm(console_for(sys.stdout), name, slo, vm, streams, _moved(host, streams))
+        print_vm(console, name, slo, vm, streams, _moved(host, streams))
         for line in _status_lines(_rows(status, name), host):
-            print_lines(line)
+            print_line(console, Text(printable(line)))
         if name != shown[-1][0]:
             print_lines("")
     _warn_notes(notes)
@@ -146,16 +150,16 @@ def _moved(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, i
 def _print_inventory(inventory: Inventory, moved: Mapping[Tenant, tuple[int, int]]) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for
-    from slo_ctl.show.vms import NO_VMS, stream_table, where_line
+    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.vms import NO_VMS, print_streams, where_line
 
     console = console_for(sys.stdout)
-    console.print(Text(where_line(inventory)), soft_wrap=True)
+    print_line(console, Text(where_line(inventory)))
     if inventory.vms:
         console.print()
-        console.print(stream_table(inventory, moved))
+        print_streams(console, inventory, moved)
     else:
-        console.print(Text(NO_VMS), soft_wrap=True)
+        print_line(console, Text(NO_VMS))
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:
