@@ -79,7 +79,11 @@ class DeviceStore:
                     f"{folder / RECORD_FILE} is missing, so device {name} is unknown; its data still exists",
                     "restore the file, or move the directory away",
                 ) from None
-            hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
+            hint = (
+                did_you_mean(name, self.names())
+                if self.names()
+                else f"make one: slo-ctl device create {name} --size 8GiB"
+            )
             raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
         except OSError as error:
             raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", "run as its owner") from None
@@ -452,14 +456,14 @@ def read_preconditioned(folder: Path) -> Preconditioned | None:
     """How the device in `folder` was preconditioned; None where it was not, or that is not known."""
     try:
         return Preconditioned.model_validate_json(read_regular(folder / FILE))
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return None
 
 
 def _may_have_record(folder: Path) -> bool:
     """Whether it is the directory of a device, as far as this user may know."""
     try:
-        return (folder / RECORD_FILE).is_file()
+        return (folder / RECORD_FILE).exists()
     except PermissionError:
         return True
 

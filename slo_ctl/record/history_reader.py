@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import moved_away
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model import SettingValue
 from slo_ctl.record.history_schema import (
@@ -22,7 +23,6 @@ from slo_ctl.record.history_schema import (
     WORST,
     HistoryError,
     explained,
-    moved_away,
     version_of,
 )
 from slo_ctl.record.history_upkeep import MINUTE_MS

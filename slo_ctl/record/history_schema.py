@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sqlite3
 from pathlib import Path
+
+from slo_ctl.base.files import moved_away
 
 # Why a history cannot be kept or read, in words for an operator.
 
@@ -65,11 +66,6 @@ def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
         words = error.strerror or error if isinstance(error, OSError) else error
         reason, hint = _REASONS.get(code, (f"{{path}}: {words}", "the system log may say more"))
     return HistoryError("history: " + reason.format(path=path), hint)
-
-
-def moved_away(path: Path) -> str:
-    """The command that moves a file away and keeps what is in it."""
-    return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
 
 
 def _code(error: sqlite3.Error) -> int:

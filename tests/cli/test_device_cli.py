@@ -65,3 +65,47 @@ def test_precondition_refuses_before_it_announces_anything(
         "slo-ctl: device ssd0 is being served",
         f"hint: stop `slo-ctl device serve ssd0 --root {root}` first",
     ]
+
+
+DAMAGE = {"empty": "", "cut": '{"format_version": 1, "na', "another type": "[1, 2]\n", "a directory": None}
+OF_DEVICE = ("device list", "device show ssd0")
+READERS = {
+    "devices/ssd0/device.toml": OF_DEVICE,
+    "devices/ssd0/settings.json": OF_DEVICE,
+    "promises.json": ("plan", "apply", "vm show web", "vm set web weight=2"),
+    "journal.json": ("plan", "apply", "apply --undo"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("file", READERS)
+def test_a_damaged_file_is_named_with_the_fix_and_kept(
+    root: Path, file: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.web]\nnamespaces = ["ssd0/web"]\n')
+    path, content = root / file, DAMAGE[damage]
+    path.unlink(missing_ok=True)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    for command in READERS[file]:
+        status = app.run([*command.split(), "--root", str(root)])
+        said = [line for line in capsys.readouterr().err.splitlines() if "daemon is not" not in line]
+        assert status == (0 if command == "device list" else 2), command
+        assert str(path) in said[0]
+        assert "damaged" in said[0] or "is not a regular file" in said[0]
+        fix = said[0].rpartition(" (")[2] if command == "device list" else said[1].removeprefix("hint: ")
+        assert fix.startswith("restore")
+        assert len(said) <= 2
+    if content is None:
+        assert path.is_dir()
+    else:
+        assert path.read_text() == content
+
+
+def test_unknown_preconditioning_is_not_an_error(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "devices/ssd0/preconditioned.json").mkdir()
+    for command in OF_DEVICE:
+        assert app.run([*command.split(), "--root", str(root)]) == 0
+    assert "ssd0" in capsys.readouterr().out
