@@ -188,6 +188,12 @@ class DeviceStore:
         finally:
             os.close(descriptor)
 
+    def capacity_bytes(self, record: DeviceRecord) -> int:
+        """What all namespaces can have together, also where some are gone."""
+        # Unless it was made with more, the device has what its first namespaces had.
+        first = read_record(self.places.device(record.name)).namespace
+        return record.capacity_bytes or sum(each.size_bytes for each in first)
+
     def allocated_bytes(self, record: DeviceRecord) -> dict[str, int]:
         """Bytes of each namespace's data on disk."""
         folder = self.places.device(record.name)
@@ -337,8 +343,7 @@ def add_namespace(
     folder = store.places.device(record.name)
     sizes = read_settings(folder).of
     allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)
-    # Unless it was made with more, the device has what its first namespaces had, some of which may be gone.
-    capacity = record.capacity_bytes or sum(each.size_bytes for each in read_record(folder).namespace)
+    capacity = store.capacity_bytes(record)
     free = max(0, capacity - allocated) // page * page
     wanted = free if size_bytes is None else size_bytes
     if not 0 < wanted <= free:

@@ -211,7 +211,8 @@ def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
     geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
     dies = geometry["channels"] * geometry["dies_per_channel"]
     return {
-        "size": f"{numbers.size(device.size_bytes)} logical, {numbers.size(device.physical_bytes)} of flash",
+        "size": f"{numbers.size(device.size_bytes)} logical{_unallocated(device)}, "
+        f"{numbers.size(device.physical_bytes)} of flash",
         "mapping": _mapping(geometry, mapping),
         "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
         f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
@@ -221,6 +222,11 @@ def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
         "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
         "preconditioned": _preconditioned(device, root_option),
     }
+
+
+def _unallocated(device: DriveStatus) -> str:
+    free = device.unallocated_bytes
+    return f" and {numbers.size(free)} unallocated" if free else ""
 
 
 def _mapping(geometry: dict[str, int], mapping: dict[str, Any]) -> str:

@@ -54,6 +54,15 @@ def test_add_says_which_size_would_do(root: Path, capsys: pytest.CaptureFixture[
     assert "blocks for its data and over-provisioning, and " in capsys.readouterr().err
 
 
+def test_show_says_what_is_unallocated(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "show", "ssd0") == 0
+    assert "size            256 MiB logical, 304 MiB of flash" in capsys.readouterr().out
+    assert device(root, "remove", "ssd0/db", "--yes") == 0
+    assert device(root, "show", "ssd0") == 0
+    shown = capsys.readouterr().out
+    assert "size            100 MiB logical and 156 MiB unallocated, 304 MiB of flash" in shown
+
+
 def test_precondition_refuses_before_it_announces_anything(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
