@@ -37,7 +37,7 @@ def test_written_content_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("", "is damaged: Invalid JSON", "restore it"),
+        ("", "is damaged: it is empty", "restore it"),
         ("[" * 100_000, "is damaged", "restore it"),
         ("[]", "is damaged", "restore it"),
         ("{}", "is damaged: format_version: Field required", "restore it"),

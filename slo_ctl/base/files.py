@@ -76,6 +76,11 @@ def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
+def moved_away(path: Path) -> str:
+    """The command that moves a file away and keeps what is in it."""
+    return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
+
+
 def partial_of(path: Path) -> Path:
     """Where this process writes what is to become `path`; see `remove_leftovers`."""
     return path.with_name(f".{path.name}.{os.getpid()}.partial")

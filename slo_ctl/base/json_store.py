@@ -45,6 +45,8 @@ class JsonStore(Generic[T]):
                 raise self.damaged(f"it has more than {MAX_BYTES} bytes") from None
             hint = self._repair if error.errno == errno.EINVAL else "run as its owner, or see --root"
             raise UserError(f"{self.path}: {error.strerror}", hint) from None
+        if not text.strip():
+            raise self.damaged("it is empty")
         try:
             return self._adapter.validate_json(text)
         except ValidationError as error:

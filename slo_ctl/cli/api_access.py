@@ -64,10 +64,10 @@ def _reply(root: Path | None, ask: Callable[[], dict[str, Any]]) -> dict[str, An
         raise typer.Exit(EXIT_FAILURE) from None
 
 
-def report_unreachable(reason: str, root: Path | None) -> None:
-    """Report on stderr that the daemon is not reachable, with a hint."""
+def report_unreachable(reason: str, root: Path | None, hint: str = "") -> None:
+    """Report on stderr that the daemon is not reachable, with a hint: by default how to reach it."""
     warn(f"slo-ctl: the daemon is not reachable: {reason}")
-    warn(f"hint: {start_hint(root, reason)}")
+    warn(f"hint: {hint or start_hint(root, reason)}")
 
 
 def start_hint(root: Path | None, reason: str = "") -> str:

@@ -228,6 +228,38 @@ complete -o default -F _slo_ctl_completion slo-ctl
 """
 
 
+# typer's script leaves it to _arguments, which puts a space after every word. The file in which zsh finds a
+# function is that function's body the first time, which then has to complete.
+_ZSH = r"""
+#compdef slo-ctl
+
+_slo_ctl_completion() {
+    local reply given
+    local -a open closed
+    reply=$(_TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _SLO_CTL_COMPLETE=complete_zsh \
+        "${words[1]}" 2>/dev/null)
+    if [[ $reply != *'="'* ]]; then
+        eval $reply
+        return
+    fi
+    # With KEY= among the replies, which the value follows without a space.
+    while IFS= read -r given; do
+        [[ -n $given ]] || continue
+        if [[ $given == *= ]]; then open+=("$given"); else closed+=("$given"); fi
+    done < <(COMP_WORDS=$(printf '%s\n' "${words[1,$CURRENT]}") COMP_CWORD=$((CURRENT - 1)) \
+        _SLO_CTL_COMPLETE=complete_bash "${words[1]}" 2>/dev/null)
+    compadd -S '' -- $open
+    compadd -- $closed
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _slo_ctl_completion "$@"
+else
+    compdef _slo_ctl_completion slo-ctl
+fi
+"""
+
+
 class Shell(StrEnum):
     """Supported shells."""
 
@@ -248,8 +280,8 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    if shell is Shell.BASH:
-        sys.stdout.write(_BASH.lstrip())
+    if shell in (Shell.BASH, Shell.ZSH):
+        sys.stdout.write((_BASH if shell is Shell.BASH else _ZSH).lstrip())
         return
     script = get_completion_script(prog_name=PROGRAM, complete_var=_VARIABLE, shell=shell.value)
     sys.stdout.write(script.strip() + "\n")

@@ -141,11 +141,11 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
         ]
         print_json({"devices": listed})
         return
-    from slo_ctl.show.drives import device_table
+    from slo_ctl.show.drives import print_devices
     from slo_ctl.show.terminal import console_for
 
     if statuses:
-        console_for(sys.stdout).print(device_table(statuses))
+        print_devices(console_for(sys.stdout), statuses)
     elif not names:
         print_lines(f"no devices in {store.places.devices}")
 
@@ -396,9 +396,11 @@ def precondition(
 
 
 def _precondition(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Preconditioned:
+    from slo_ctl.drives.store import check_preconditionable
     from slo_ctl.drives.store import precondition as precondition_device
     from slo_ctl.show.terminal import drive_writes_on_stderr
 
+    check_preconditionable(store, record)
     with drive_writes_on_stderr(f"preconditioning {record.name}", quiet=quiet) as advance:
         return precondition_device(store, record, advance)
 

@@ -78,11 +78,11 @@ def _print(history: VmHistory) -> None:
     from rich.text import Text
 
     from slo_ctl.show.history import history_lines, print_history
-    from slo_ctl.show.terminal import console_for, width_for_tables
+    from slo_ctl.show.terminal import console_for, print_line, width_for_tables
 
     console = console_for(sys.stdout)
-    for line in history_lines(history):
-        console.print(line, soft_wrap=True)
+    for line in history_lines(history, console.width if sys.stdout.isatty() else None):
+        print_line(console, line)
     console.print()
     print_history(console, history, width_for_tables(console))
     if not history.points:
@@ -124,7 +124,13 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     try:
         yield path
     except HistoryError as error:
-        report_unreachable(f"{unreachable}; nor can its history be read: {error}", root)
+        why = error.reason.removeprefix("history: ")
+        daemon_would_help = "slo-ctl daemon" in error.hint
+        report_unreachable(
+            f"{unreachable}; nor can its history be read: {why}",
+            root,
+            "" if daemon_would_help else error.hint,
+        )
         raise typer.Exit(EXIT_UNREACHABLE) from None
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
 

@@ -136,6 +136,8 @@ def command(
     if folder is None:
         sys.stdout.write(made["slo-ctl.1"])
         return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is not a directory", "name one for the pages: slo-ctl man man1")
     try:
         _write(folder, made.items())
     except OSError as error:

@@ -103,14 +103,16 @@ def two_epochs(daemon: Daemon) -> list[Outcome]:
 
 def print_plan(plan: Plan, every: bool) -> None:
     """The settings that would change, the OPS each policy would move, and notes."""
+    from rich.text import Text
+
     from slo_ctl.show.status import changes, move_lines, outcome_counts
-    from slo_ctl.show.terminal import console_for
+    from slo_ctl.show.terminal import console_for, print_line
 
     console = console_for(sys.stdout)
     _print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
     for line in move_lines(plan.devices):
-        console.print(line, soft_wrap=True)
-    console.print(outcome_counts(plan.outcomes), soft_wrap=True)
+        print_line(console, line, indent=4)
+    print_line(console, Text(outcome_counts(plan.outcomes)))
     for note in plan.notes:
         warn(f"note: {note}")
 

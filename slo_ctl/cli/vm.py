@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
-from slo_ctl.cli.vm_host import VmHost, is_many
+from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
 from slo_ctl.model import Stream, Tenant
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def show(
     slo-ctl vm show web
     slo-ctl vm show 'web*' db --json
     """
-    from slo_ctl.show.terminal import console_for
+    from rich.text import Text
+
+    from slo_ctl.show.terminal import console_for, print_line
     from slo_ctl.show.vms import print_vm, slo_json
 
     host = VmHost(root, connect)
@@ -92,7 +95,9 @@ def show(
             raise host.unknown(name)
         shown.append((name, by_source, host.resolved_slo(name, by_source), vm, host.streams(vm)))
     status = _status(host)
-    notes = list(dict.fromkeys([*host.notes, *host.inventory.notes, *host.config.notes]))
+    notes = notes_about(
+        [name for name, *_ in shown], [*host.notes, *host.inventory.notes, *host.config.notes]
+    )
     if json_:
         vms = [
             {
@@ -104,10 +109,11 @@ def show(
         ]
         print_json({"vms": vms} if is_many(names) else vms[0])
         return
+    console = console_for(sys.stdout)
     for name, _, slo, vm, streams in shown:
-        print_vm(console_for(sys.stdout), name, slo, vm, streams, _moved(host, streams))
+        print_vm(console, name, slo, vm, streams, _moved(host, streams))
         for line in _status_lines(_rows(status, name), host):
-            print_lines(line)
+            print_line(console, Text(printable(line)))
         if name != shown[-1][0]:
             print_lines("")
     _warn_notes(notes)
@@ -142,16 +148,16 @@ def _moved(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, i
 def _print_inventory(inventory: Inventory, moved: Mapping[Tenant, tuple[int, int]]) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for
-    from slo_ctl.show.vms import NO_VMS, stream_table, where_line
+    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.vms import NO_VMS, print_streams, where_line
 
     console = console_for(sys.stdout)
-    console.print(Text(where_line(inventory)), soft_wrap=True)
+    print_line(console, Text(where_line(inventory)))
     if inventory.vms:
         console.print()
-        console.print(stream_table(inventory, moved))
+        print_streams(console, inventory, moved)
     else:
-        console.print(Text(NO_VMS), soft_wrap=True)
+        print_line(console, Text(NO_VMS))
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,6 +25,28 @@ if TYPE_CHECKING:
 def is_many(words: Sequence[str]) -> bool:
     """Not one VM by its name."""
     return len(words) > 1 or any(map(is_pattern, words))
+
+
+_AFTER_NAME = (":", ",", " (", " is ")
+"""What follows the name of a VM at the start of a note."""
+_SHARED = re.compile(r"\S+ is used by \d+ VMs \((?P<names>.*)\): ")
+
+
+def notes_about(vms: Sequence[str], notes: Iterable[str]) -> list[str]:
+    """The notes that are not about other VMs only, each once. A note begins with what it is about."""
+    starts = tuple(f"vm {vm}{after}".casefold() for vm in vms for after in _AFTER_NAME)
+    return [note for note in dict.fromkeys(notes) if not _is_about_vms(note) or _names_one(note, vms, starts)]
+
+
+def _is_about_vms(note: str) -> bool:
+    return note[:3].casefold() == "vm " or _SHARED.match(note) is not None
+
+
+def _names_one(note: str, vms: Sequence[str], starts: tuple[str, ...]) -> bool:
+    match = _SHARED.match(note)
+    if match is None:
+        return note.casefold().startswith(starts)
+    return any(f", {vm}, " in f", {match['names']}, " for vm in vms)
 
 
 @dataclass
@@ -110,7 +133,7 @@ class VmHost:
     def _tree_and_named(self) -> tuple[CgroupTree | None, dict[str, str]]:
         """The cgroup tree, and the groups in it that options and configuration define as VMs, by name."""
         from slo_ctl.config import DEFAULTS
-        from slo_ctl.host.cgroup import find_tree, named_group, require_tree
+        from slo_ctl.host.cgroup import find_tree, missing_group, named_group, require_tree
 
         if self.cgroup_root is not None:
             tree: CgroupTree | None = require_tree(self.cgroup_root)
@@ -130,10 +153,13 @@ class VmHost:
         for vm in self.config.vms.values():
             if tree is None or vm.cgroup is None:
                 continue
+            where = f"VM {vm.name} ({vm.source})"
             try:
                 names[named_group(tree, vm.cgroup, "cgroup")] = vm.name
             except UserError as error:
-                self.notes.append(f"VM {vm.name} ({vm.source}): {error.message}")
+                there = tree.folder(vm.cgroup).is_dir()
+                why = error.message if there else missing_group(tree, vm.name, vm.cgroup)
+                self.notes.append(f"{where}: {why}")
         return tree, {name: group for group, name in names.items()}
 
     def vm(self, name: str) -> Vm | None:
@@ -168,7 +194,8 @@ class VmHost:
 
     def _existing(self, names: Sequence[str]) -> str:
         listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-        unseen = f" ({self.notes[-1]})" if self.notes else ""
+        host_notes = notes_about((), self.notes)
+        unseen = f" ({'; '.join(host_notes)})" if host_notes else ""
         return (f"there are {listed}" if names else "there are none") + unseen
 
     def metadata(self, name: str) -> SloFields:

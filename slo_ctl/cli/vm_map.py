@@ -375,12 +375,12 @@ def maps(json_: JSON = False, root: ROOT = None) -> None:
     """
     from slo_ctl.act.mapping import MappingStore
     from slo_ctl.show.terminal import console_for
-    from slo_ctl.show.vms import mapping_json, mapping_table
+    from slo_ctl.show.vms import mapping_json, print_mappings
 
     found = MappingStore(VmHost(root).places.mappings).all()
     if json_:
         print_json({"mappings": [mapping_json(each) for each in found]})
     elif found:
-        console_for(sys.stdout).print(mapping_table(found))
+        print_mappings(console_for(sys.stdout), found)
     else:
         print_lines("no VM is mapped onto an NVMe namespace")

@@ -17,7 +17,7 @@ from slo_ctl.base.patterns import is_pattern
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
-from slo_ctl.cli.vm_host import VmHost, is_many
+from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
 
 if TYPE_CHECKING:
     from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
@@ -257,7 +257,7 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
             )
         except UserError:
             # Such as that libvirt is not reachable, and so its VMs are not known.
-            for note in host.notes:
+            for note in notes_about(request.vms, host.notes):
                 warn(f"note: {note}")
             raise
 
@@ -321,7 +321,7 @@ def _change(
     from slo_ctl.show.vms import slo_line
 
     changed = (_set_in_metadata if metadata else _set_in_store)(host, request)
-    notes = [*dict.fromkeys([*changed.notes, *host.notes])]
+    notes = [*dict.fromkeys([*changed.notes, *notes_about(request.vms, host.notes)])]
     if json_:
         _print_json(request, changed, notes, as_list=as_list)
         return

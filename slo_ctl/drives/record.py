@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import tomllib
@@ -21,7 +22,7 @@ from pydantic import (
 
 from ftl_emul import Config
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import read_regular
+from slo_ctl.base.files import moved_away, read_regular
 from slo_ctl.base.json_store import problem_of
 
 RECORD_FILE = "device.toml"
@@ -233,14 +234,29 @@ def read_record(folder: Path) -> DeviceRecord:
     """The record of the device in `folder`. Raises UserError when it is damaged, OSError when unreadable."""
     path = folder / RECORD_FILE
     try:
-        table = tomllib.loads(read_regular(path).decode())
+        text = read_regular(path)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise UserError(f"{path}: {error.strerror}", _restore(folder)) from None
+    if not text.strip():
+        raise UserError(f"{path} is damaged: it is empty", _restore(folder))
+    try:
+        table = tomllib.loads(text.decode())
         return (DiskRecord if {"array", "disk"} & table.keys() else SsdRecord).model_validate(table)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}", "restore the file, or delete the device") from None
+        raise UserError(f"{path} is damaged: {error}", _restore(folder)) from None
     except ValidationError as error:
         raise UserError(
-            f"{path}: {problem_of(error)}", "made by another version of slo-ctl, or damaged"
+            f"{path} is damaged, or of another version of slo-ctl: {problem_of(error)}", _restore(folder)
         ) from None
+
+
+def _restore(folder: Path) -> str:
+    return (
+        "restore the file from a backup: the data of the device are still there; to give them up: "
+        f"slo-ctl device delete {folder.name}"
+    )
 
 
 # `settings.json`: what the server changed since the device was created. Written by the server only.
@@ -301,14 +317,16 @@ class Settings(BaseModel):
 def read_settings(folder: Path) -> Settings:
     """The settings of the device in `folder`. Raises UserError when they are damaged."""
     path = folder / SETTINGS_FILE
+    as_created = f"restore it, or return to the namespaces and values of the start: {moved_away(path)}"
     try:
-        return Settings.model_validate_json(read_regular(path))
+        text = read_regular(path)
+        if not text.strip():
+            raise UserError(f"{path} is damaged: it is empty", as_created)
+        return Settings.model_validate_json(text)
     except FileNotFoundError:
         return Settings()
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "move it away, or run as its owner") from None
+        hint = as_created if error.errno == errno.EINVAL else "run as its owner"
+        raise UserError(f"{path}: {error.strerror}", hint) from None
     except ValidationError as error:
-        raise UserError(
-            f"{path}: {problem_of(error)}",
-            "remove the file to return to the values that the device was created with",
-        ) from None
+        raise UserError(f"{path} is damaged: {problem_of(error)}", as_created) from None

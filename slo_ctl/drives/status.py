@@ -44,6 +44,9 @@ class DriveStatus:
     created: str
     folder: str
     size_bytes: int
+    """Of all namespaces."""
+    unallocated_bytes: int
+    """Left for namespaces that are added."""
     kind: str
     """`ssd`, `disk` or `raid0`."""
     physical_bytes: int
@@ -114,7 +117,8 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
         spec=record.spec,
         created=record.created,
         folder=str(folder),
-        size_bytes=sum(namespace.size_bytes for namespace in namespaces),
+        size_bytes=(size_bytes := sum(namespace.size_bytes for namespace in namespaces)),
+        unallocated_bytes=max(0, store.capacity_bytes(record) - size_bytes),
         kind=record.kind,
         physical_bytes=_physical_bytes(record),
         **{name: tables.get(name) for name in ("geometry", "timing", "mapping", "array", "disk")},

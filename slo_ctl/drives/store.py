@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.files import open_lock, partial_of, read_regular, remove_leftovers, sync_folder, try_lock
 from slo_ctl.base.keyvalue import did_you_mean
@@ -77,7 +78,11 @@ class DeviceStore:
                     f"{folder / RECORD_FILE} is missing, so device {name} is unknown; its data still exists",
                     "restore the file, or move the directory away",
                 ) from None
-            hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
+            hint = (
+                did_you_mean(name, self.names())
+                if self.names()
+                else f"make one: slo-ctl device create {name} --size 8GiB"
+            )
             raise UserError(f"device {name} not found in {self.places.devices}", hint) from None
         except OSError as error:
             raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", _AS_OWNER) from None
@@ -136,9 +141,7 @@ class DeviceStore:
                 folder.rename(trash)
             shutil.rmtree(trash)
         except ServedError:
-            raise UserError(
-                f"device {name} is being served", f"stop `slo-ctl device serve {name}` first"
-            ) from None
+            raise _is_served(name) from None
         except OSError as error:
             raise UserError(f"cannot delete {folder}: {error.strerror}", _AS_OWNER) from None
         shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
@@ -183,6 +186,12 @@ class DeviceStore:
             return not try_lock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
+
+    def capacity_bytes(self, record: DeviceRecord) -> int:
+        """What all namespaces can have together, also where some are gone."""
+        # Unless it was made with more, the device has what its first namespaces had.
+        first = read_record(self.places.device(record.name)).namespace
+        return record.capacity_bytes or sum(each.size_bytes for each in first)
 
     def allocated_bytes(self, record: DeviceRecord) -> dict[str, int]:
         """Bytes of each namespace's data on disk."""
@@ -311,20 +320,31 @@ def add_namespace(
     folder = store.places.device(record.name)
     sizes = read_settings(folder).of
     allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)
-    # Unless it was made with more, the device has what its first namespaces had, some of which may be gone.
-    capacity = record.capacity_bytes or sum(each.size_bytes for each in read_record(folder).namespace)
+    capacity = store.capacity_bytes(record)
     free = max(0, capacity - allocated) // page * page
     wanted = free if size_bytes is None else size_bytes
-    if wanted <= 0 or wanted % page:
+    if not 0 < wanted <= free:
+        asked = "a namespace" if size_bytes is None else f"{numbers.size(wanted)}"
         raise UserError(
-            f"device {record.name} has no room for a namespace"
-            if size_bytes is None
-            else f"{wanted} bytes is not a multiple of the page size, {page}",
-            f"{format_bytes_exact(free)} are free: delete a namespace, or make one smaller",
+            f"device {record.name} has no room for {asked}: {numbers.size(free)} of {numbers.size(capacity)} "
+            "is unallocated",
+            (f"write size={format_bytes_exact(free)}, or " if free else "") + _more_room(record.name),
+        )
+    if wanted % page:
+        raise UserError(
+            f"size={wanted} is not a multiple of the page size, {format_bytes_exact(page)}",
+            f"write size={format_bytes_exact(max(1, wanted // page) * page)}",
         )
     fields: dict[str, object] = {"name": name, "size_bytes": wanted, "weight": weight}
     reply, served = change(store, record, "create_namespace", fields)
     return wanted, reply["ops_blocks"], served
+
+
+def _more_room(device: str) -> str:
+    return f"remove a namespace, whose blocks become unallocated: slo-ctl device remove {device}/NAMESPACE"
+
+
+_NO_BLOCKS = re.compile(r"needs (\d+) blocks .* only (\d+) to spare")
 
 
 def remove_namespace(store: DeviceStore, record: DeviceRecord, namespace: str) -> bool:
@@ -352,7 +372,7 @@ def change(
     except ServedError:
         return _ask_server(store, record, command, fields), True
     except ControlError as error:
-        raise _refusal(error.message) from None
+        raise _refusal(record.name, error.message) from None
 
 
 _CHANGE_TIMEOUT_S = 120.0
@@ -376,10 +396,16 @@ def _ask_server(
                 f"device {record.name} is being served, but its server does not answer: {error.message}",
                 "run as its owner, or as a member of the group slo-ctl",
             ) from None
-        raise _refusal(error.message) from None
+        raise _refusal(record.name, error.message) from None
 
 
-def _refusal(message: str) -> UserError:
+def _refusal(device: str, message: str) -> UserError:
+    if match := _NO_BLOCKS.search(message):
+        return UserError(
+            f"device {device}: a namespace of that size needs {match[1]} blocks for its data and "
+            f"over-provisioning, and {match[2]} are unallocated",
+            f"choose a smaller size, or {_more_room(device)}",
+        )
     hint = (
         "move the data, or add --lose-data to discard data beyond the end"
         if "without loss" in message
@@ -412,16 +438,29 @@ def read_preconditioned(folder: Path) -> Preconditioned | None:
     """How the device in `folder` was preconditioned; None where it was not, or that is not known."""
     try:
         return Preconditioned.model_validate_json(read_regular(folder / FILE))
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return None
 
 
 def _may_have_record(folder: Path) -> bool:
     """Whether it is the directory of a device, as far as this user may know."""
     try:
-        return (folder / RECORD_FILE).is_file()
+        return (folder / RECORD_FILE).exists()
     except PermissionError:
         return True
+
+
+def check_preconditionable(store: DeviceStore, record: DeviceRecord) -> None:
+    """Raise UserError where `precondition` would be refused, before anything is said about its progress."""
+    needs_flash(record, "`device precondition`")
+    find_server()
+    store.check_files(record.name)
+    if store.is_served(record.name):
+        raise _is_served(record.name)
+
+
+def _is_served(name: str) -> UserError:
+    return UserError(f"device {name} is being served", f"stop `slo-ctl device serve {name}` first")
 
 
 def precondition(
@@ -437,10 +476,7 @@ def precondition(
             store, record, {"op": "precondition"}, lambda answer: progress(float(answer["drive_writes"]))
         )
     except ServedError:
-        raise UserError(
-            f"device {record.name} is being served",
-            f"stop `slo-ctl device serve {record.name}` first",
-        ) from None
+        raise _is_served(record.name) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None
     return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))

@@ -136,6 +136,14 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
     return f"/{folder.relative_to(root)}"
 
 
+def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
+    """What is wrong when the cgroup that the configuration gives a VM is not there, and the fix."""
+    return (
+        f"there is no cgroup {cgroup} ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: "
+        f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
+    )
+
+
 # Counters of block I/O of a cgroup, per device, from v2's io.stat or v1's blkio files.
 
 _DEVICE = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)

@@ -12,13 +12,20 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReader, find_tree
+from slo_ctl.host.cgroup import (
+    DEFAULT_ROOT,
+    ByDevice,
+    CgroupTree,
+    CounterReader,
+    find_tree,
+    missing_group,
+)
 from slo_ctl.host.disk_latency import DiskLatencies, LatencyWatch
 from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.host.libvirt_events import REFRESH_S, LatestDomains, LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
-from slo_ctl.model import Stream, Vm
+from slo_ctl.model import FoundBy, Stream, Vm
 from slo_ctl.observe.streams import (
     HostRoots,
     Inventory,
@@ -108,6 +115,7 @@ class HostObserver:
         notes += domains.notes
         self._look_at_groups(domains, notes.append, changed=changed)
         vms = self._join(domains)
+        notes += self._missing_groups(vms)
         streams = self._read_streams(vms, notes.append)
         if self._tags is not None:
             streams = self._tags.tagged(
@@ -194,6 +202,17 @@ class HostObserver:
             if self._reader is not None:
                 self._reader.keep({vm.cgroup for vm in self._vms if vm.cgroup})
         return self._vms
+
+    def _missing_groups(self, vms: Sequence[Vm]) -> list[str]:
+        """A sentence for each VM of the configuration whose cgroup is not there."""
+        tree = self._tree
+        if tree is None:
+            return []
+        return [
+            f"VM {vm.name}: {missing_group(tree, vm.name, vm.cgroup)}"
+            for vm in vms
+            if vm.found_by is FoundBy.OPTION and vm.cgroup and not tree.folder(vm.cgroup).is_dir()
+        ]
 
     def _read_streams(self, vms: Sequence[Vm], note: Note) -> list[Stream]:
         streams: list[Stream] = []

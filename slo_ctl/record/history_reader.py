@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import re
 import sqlite3
+import stat
 import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import moved_away
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model import SettingValue
-from slo_ctl.record.history_schema import FIELDS, VERSION, WORST, HistoryError, explained, version_of
+from slo_ctl.record.history_schema import (
+    FIELDS,
+    VERSION,
+    WORST,
+    HistoryError,
+    explained,
+    version_of,
+)
 from slo_ctl.record.history_upkeep import MINUTE_MS
 
 _DEFAULT_SINCE_S = 3600.0
@@ -158,15 +170,56 @@ def bucket_ms(span_s: float, limit: int) -> int:
     return 1000 * next((each for each in _BUCKETS_S if each >= wanted), -(-int(wanted) // 86400) * 86400)
 
 
+def _check_readable(path: Path) -> None:
+    """Raise HistoryError unless there is a file at `path` that this user may read."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise HistoryError(f"history: {path} not found", "the daemon makes it: slo-ctl daemon") from None
+    except PermissionError:
+        raise HistoryError(f"history: {_user()} may not read {path}", "run it with sudo") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise HistoryError(f"history: {path} is not a file", f"move it away: {moved_away(path)}")
+    if not os.access(path, os.R_OK):
+        group = _group_of(status)
+        hint = f"run it with sudo, or as a member of the group {group}" if group else "run it with sudo"
+        raise HistoryError(f"history: {_user()} may not read {path}", hint)
+
+
+def _user() -> str:
+    try:
+        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
+    except KeyError:
+        return f"user {os.geteuid()}"
+
+
+def _group_of(status: os.stat_result) -> str:
+    """The group that may read a file, unless that is root's."""
+    if not status.st_mode & stat.S_IRGRP or status.st_gid == 0:
+        return ""
+    try:
+        return grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        return str(status.st_gid)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
-    if not path.is_file():
-        raise HistoryError(f"history: {path} not found", "the daemon makes it: slo-ctl daemon")
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+    _check_readable(path)
+    options = "mode=ro"
+    if not (os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists()):
+        # SQLite would make files beside it, which this user may not. Nobody writes, or they would be there.
+        options += "&immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
     try:
         version = version_of(connection, path)
+        if version == 0:
+            raise HistoryError(
+                f"history: {path} is empty", "start the daemon, which fills it: slo-ctl daemon"
+            )
         if version != VERSION:
             raise HistoryError(
-                f"history: {path} has the older schema {version}", "start the daemon, which converts it"
+                f"history: {path} has the older schema {version}",
+                "start the daemon, which converts it: slo-ctl daemon",
             )
         # Several questions, one moment: the daemon writes meanwhile.
         connection.execute("BEGIN")

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import moved_away
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.model.slo import SloEntry, SloError, SloUpdate, check_fields, check_vm_name
 
@@ -48,7 +49,7 @@ class SloStore:
         self._store = JsonStore(
             path,
             _File,
-            repair="restore it, or move it away to start without the SLOs of `slo-ctl vm set`",
+            repair=f"restore it, or start without the SLOs of vm set: {moved_away(path)}",
             mode=0o644,
         )
         self._known: tuple[tuple[int, int, int] | None, StoredSlos] | None = None

@@ -44,6 +44,8 @@ class ScenarioText:
     events: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     settings: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Everything else: key to (place, text)."""
+    file: str = ""
+    """The file that it was read from."""
 
     def add_device(self, text: str) -> None:
         """Lay the keys of one `--device` over what is there."""
@@ -99,6 +101,7 @@ def read_toml(path: Path) -> ScenarioText:
         else:
             known = (*_SETTINGS, "device", "vm", "event")
             raise UserError(f"{path}: unknown key {key}", did_you_mean(key, known))
+    text.file = str(path)
     return text
 
 

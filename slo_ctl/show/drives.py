@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import counted, printable
+from slo_ctl.show.terminal import print_facts, print_line, print_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,31 +75,17 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
         "OCP log": "yes (C0h)" if device.ocp else "no",
         "read with": f"nvme-cli {tool}",
     }
-    _print_facts(console, facts)
+    print_facts(console, facts)
     if device.namespaces:
-        console.print(_namespaces(device.namespaces))
+        _print_namespaces(console, device.namespaces)
     for group in device.groups:
-        console.print(Text(printable(_group(group))), soft_wrap=True)
+        print_line(console, Text(printable(_group(group))))
     for each in device.sets:
         text = f"NVM set {each.id}: {numbers.size(each.total_bytes)}, "
         text += (
             f"{numbers.size(each.unallocated_bytes)} unallocated, in endurance group {each.endurance_group}"
         )
-        console.print(Text(text), soft_wrap=True)
-
-
-def _print_facts(console: Console, facts: Mapping[str, str]) -> None:
-    width = max(map(len, facts))
-    for name, fact in facts.items():
-        if fact:
-            console.print(Text(f"{name:<{width}}  {printable(fact)}"), soft_wrap=True)
-
-
-def _table(headings: Sequence[str], left: Collection[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in left else "right")
-    return table
+        print_line(console, Text(text))
 
 
 def _management(device: NvmeDevice) -> str:
@@ -111,11 +96,10 @@ def _management(device: NvmeDevice) -> str:
     return f"{claim}; QEMU only attaches" if controller.emulated else claim
 
 
-def _namespaces(namespaces: tuple[NvmeNamespace, ...]) -> Table:
+def _print_namespaces(console: Console, namespaces: tuple[NvmeNamespace, ...]) -> None:
     headings = ("NSID", "BLOCK DEVICE", "SIZE", "CAPACITY", "USED", "LBA", "GROUP", "SET", "HANDLES")
-    table = _table(headings, left=("BLOCK DEVICE",))
-    for each in namespaces:
-        table.add_row(
+    rows = [
+        (
             str(each.nsid),
             f"/dev/{each.name}" if each.name else "detached" if not each.attached else numbers.UNKNOWN,
             numbers.size(each.size_bytes),
@@ -127,7 +111,9 @@ def _namespaces(namespaces: tuple[NvmeNamespace, ...]) -> Table:
             ", ".join(f"{handle.index}:{handle.reclaim_unit_handle}" for handle in each.handles)
             or numbers.UNKNOWN,
         )
-    return table
+        for each in namespaces
+    ]
+    print_rows(console, headings, rows, left=("BLOCK DEVICE",))
 
 
 def _group(group: EnduranceGroup) -> str:
@@ -166,22 +152,29 @@ def _mapping_counters(kind: str) -> dict[str, str]:
     return _MAP if kind == "dftl" else {}
 
 
-def device_table(devices: Sequence[DriveStatus]) -> Table:
+def print_devices(console: Console, devices: Sequence[DriveStatus]) -> None:
     """A row for each emulated device."""
-    left = ("DEVICE", "KIND", "SERVED", "NAMESPACES", "SPEC")
-    table = _table(("DEVICE", "KIND", "SERVED", "SIZE", "ON DISK", "NAMESPACES", "SPEC"), left)
-    for device in devices:
-        pairs = device.spec.split(",")
-        table.add_row(
+    texts = ("DEVICE", "KIND", "SERVED", "NAMESPACES", "SPEC")
+    rows = [
+        (
             device.name,
             "EMULATED",
             "yes" if device.served else "no",
             numbers.size(device.size_bytes),
             numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
             ", ".join(namespace.name for namespace in device.namespaces),
-            printable(",".join(pair for pair in pairs if pair.partition("=")[0] not in ("name", "size"))),
+            _properties(device.spec),
         )
-    return table
+        for device in devices
+    ]
+    headings = ("DEVICE", "KIND", "SERVED", "SIZE", "ON DISK", "NAMESPACES", "SPEC")
+    print_rows(console, headings, rows, left=texts, folded=("NAMESPACES", "SPEC"))
+
+
+def _properties(spec: str) -> str:
+    """The specification of a device without what other columns show."""
+    pairs = [pair for pair in spec.split(",") if pair.partition("=")[0] not in ("name", "size")]
+    return printable(",".join(pairs))
 
 
 def print_device(console: Console, device: DriveStatus, root_option: str = "") -> None:
@@ -194,15 +187,16 @@ def print_device(console: Console, device: DriveStatus, root_option: str = "") -
         "folder": device.folder,
         "control": device.control_socket,
     }
-    _print_facts(console, facts)
-    console.print(_emulated_namespaces(device))
+    print_facts(console, facts)
+    _print_emulated_namespaces(console, device)
     if device.statistics and device.preconditioned:
         text = "LIFETIME WAF counts preconditioning too; `slo-ctl status` has the WAF of the last seconds"
-        console.print(Text(text), soft_wrap=True)
+        print_line(console, Text(text))
     for counters in (device.statistics or {}).get("namespaces", ()):
         if counters.get("reason"):
             line = f"{counters['name']}: {printable(counters['reason'])}"
-            console.print(Text(line, "bold red"), soft_wrap=True)
+            print_line(console, Text(line, "bold red"))
+    # These can be pasted: the terminal wraps them, and nothing is put in between.
     for namespace in device.namespaces:
         console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)
     if nvme := (device.statistics or {}).get("nvme_tcp"):
@@ -215,7 +209,8 @@ def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
     geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
     dies = geometry["channels"] * geometry["dies_per_channel"]
     return {
-        "size": f"{numbers.size(device.size_bytes)} logical, {numbers.size(device.physical_bytes)} of flash",
+        "size": f"{numbers.size(device.size_bytes)} logical{_unallocated(device)}, "
+        f"{numbers.size(device.physical_bytes)} of flash",
         "mapping": _mapping(geometry, mapping),
         "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
         f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
@@ -225,6 +220,11 @@ def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
         "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
         "preconditioned": _preconditioned(device, root_option),
     }
+
+
+def _unallocated(device: DriveStatus) -> str:
+    free = device.unallocated_bytes
+    return f" and {numbers.size(free)} unallocated" if free else ""
 
 
 def _mapping(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
@@ -273,23 +273,20 @@ def _served(device: DriveStatus, root_option: str) -> str:
     return "yes, without modelled latency"
 
 
-def _emulated_namespaces(device: DriveStatus) -> Table:
+def _print_emulated_namespaces(console: Console, device: DriveStatus) -> None:
     counters = {each["name"]: each for each in (device.statistics or {}).get("namespaces", ())}
     ssd = device.kind == "ssd"
     headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
     extra = _mapping_counters((device.mapping or {}).get("kind", ""))
-    activity = ["READS", "WRITES"] + (["LIFETIME WAF", *extra] if ssd else [])
-    table = _table(headings + (activity if counters else []), left=("NAMESPACE",))
+    activity = ["READS", "WRITES"] + (["LIFETIME WAF", *extra] if ssd else []) if counters else []
+    rows = []
     for namespace in device.namespaces:
-        table.add_row(
-            *_row(namespace, counters.get(namespace.name, {}))[: len(headings)],
-            *(
-                _activity(counters[namespace.name], tuple(extra.values()))
-                if namespace.name in counters
-                else ()
-            ),
-        )
-    return table
+        known = counters.get(namespace.name)
+        cells = _row(namespace, known or {})[: len(headings)]
+        cells += _activity(known, tuple(extra.values())) if known else ()
+        unknown = len(headings) + len(activity) - len(cells)
+        rows.append((*cells, *[numbers.UNKNOWN] * unknown))
+    print_rows(console, headings + activity, rows, left=("NAMESPACE",))
 
 
 def _row(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.segment import Segment, Segments
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.model import Verdict
 from slo_ctl.show.status import STYLES, setting_value
-from slo_ctl.show.terminal import Column, sparkline, table_of
+from slo_ctl.show.terminal import Column, print_line, sparkline, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +43,11 @@ class HistoryEvent:
     """The new one, where it is a change of verdict."""
 
 
-def history_lines(history: VmHistory) -> Iterator[Text]:
-    """The interval, and the curve of IOPS on each device."""
+_CURVE_WIDTH, _LEAST_CURVE = 80, 8
+
+
+def history_lines(history: VmHistory, width: int | None = None) -> Iterator[Text]:
+    """The interval, and the curve of IOPS on each device, which fits into `width` where that is known."""
     yield Text(
         f"{printable(history.vm)}: {clock(history.since, dated=True)} to {clock(history.until, dated=True)}, "
         f"means of {numbers.duration(history.bucket_s)}, P99 the worst of each",
@@ -53,10 +57,10 @@ def history_lines(history: VmHistory) -> Iterator[Text]:
         values = curve(history, device)
         known = [value for value in values if value is not None]
         if known:
-            yield Text(
-                f"IOPS on {printable(device) or 'no device'}: {sparkline(values, 80)}  "
-                f"{numbers.count(min(known))} to {numbers.count(max(known))}"
-            )
+            start = f"IOPS on {printable(device) or 'no device'}: "
+            end = f"  {numbers.count(min(known))} to {numbers.count(max(known))}"
+            room = _CURVE_WIDTH if width is None else width - cell_len(start + end)
+            yield Text(f"{start}{sparkline(values, max(_LEAST_CURVE, min(room, _CURVE_WIDTH)))}{end}")
 
 
 def _history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point], ...]:
@@ -104,7 +108,7 @@ def _print_event(console: Console, event: HistoryEvent, dated: bool) -> None:
     text.append(printable(event.text), style=_style(event.verdict))
     if event.count > 1:
         text.append(f" ({event.count:,} times since {clock(event.first, dated)})", style="dim")
-    console.print(text, soft_wrap=True)
+    print_line(console, text, indent=len(f"{clock(event.last, dated)}  * "))
 
 
 def folded_events(histories: Iterable[VmHistory]) -> tuple[HistoryEvent, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TextIO, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TextIO, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slo_ctl.base import numbers
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.base.text import printable
 
@@ -60,6 +61,51 @@ _LEAST_WRAPPED = 20
 """Columns: on narrower terminals, the terminal wraps lines."""
 
 
+def print_facts(console: Console, facts: Mapping[str, str], margin: int = 0) -> None:
+    """A line for each name and its value; values that are longer are wrapped below each other."""
+    width = max(map(len, facts), default=0)
+    for name, fact in facts.items():
+        if fact:
+            text = Text(f"{' ' * margin}{name:<{width}}  {printable(fact)}")
+            print_line(console, text, margin + width + 2)
+
+
+_BETWEEN = 2
+_FOLDED_WIDTH = 16
+"""Columns at least that texts are folded to."""
+
+
+def print_rows(
+    console: Console,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Collection[str] = (),
+    folded: Collection[str] = (),
+) -> None:
+    """A table, numbers to the right but for the columns in `left`, whose cells may be folded if in `folded`.
+
+    Where it does not fit into a terminal, the facts of each row below its first cell, without unknown ones.
+    """
+    width = width_for_tables(console)
+    needed = 0
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
+        fold = heading in folded
+        widest = max(map(cell_len, (heading, *cells)))
+        needed += (min(widest, _FOLDED_WIDTH) if fold else widest) + _BETWEEN
+        justify: Literal["left", "right"] = "left" if heading in left else "right"
+        table.add_column(heading, justify=justify, no_wrap=not fold, overflow="fold")
+    if width is None or needed - _BETWEEN <= width:
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
+    for row in rows:
+        facts = {name: cell for name, cell in zip(headings, row, strict=True) if cell != numbers.UNKNOWN}
+        print_line(console, Text(facts.pop(headings[0], f"{headings[0]} {numbers.UNKNOWN}"), style="bold"))
+        print_facts(console, facts, margin=2)
+
+
 def width_for_tables(console: Console) -> int | None:
     """The width of a terminal; None elsewhere, where the console becomes as wide as tables are."""
     if console.file.isatty():
@@ -70,7 +116,6 @@ def width_for_tables(console: Console) -> int | None:
 
 NAME_WIDTH = 24
 """Maximum width of the first column; longer names are folded."""
-_BETWEEN = 2
 
 Row = TypeVar("Row")
 

@@ -82,7 +82,7 @@ _SORT_KEYS = {
 _STEP = 10
 """Statuses that one key goes back or forward."""
 _MAX_ROWS_KEPT = 100_000
-"""Rows of statuses to go back to, of an hour at most: 500 VMs for three minutes."""
+"""Rows of statuses to go back to, of an hour at most: 500 VMs for three minutes. The history has the rest."""
 _MAX_KEPT = 3600
 _MAX_BUCKETS = 360
 """Of the history, for the last hour: 10 s each."""
@@ -238,10 +238,13 @@ class TopApp(App[None]):
         if received.status is None or (self._past and received.status.at == self._past[-1].at):
             self._show_header()  # only its age has changed
             return
+        in_history = self._back >= len(self._past)
+        before = len(self._past)
         self._remember(received.status)
         if self._back:
-            # It stays at its moment.
-            self._back = min(self._back + 1, self._moments() - 1)
+            # It stays at its moment. In the history it does not move while the oldest status is dropped.
+            later = len(self._past) - before if in_history else 1
+            self._back = max(0, min(self._back + later, self._moments() - 1))
         self._show_past()
 
     def _remember(self, status: HostStatus) -> None:
@@ -267,11 +270,19 @@ class TopApp(App[None]):
         """Go back in time, or forward with a negative step."""
         if not self._past:
             return
+        if self._back < len(self._past) <= self._back + step and self._is_gap():
+            # What was dropped since the history was read is in it now.
+            self._recorded, self._history_asked = [], False
         if self._back + step >= self._moments() and not self._history_asked:
             self._history_asked = True
             self.run_worker(partial(self._read_history, self._past[0]), thread=True, exit_on_error=False)
         self._back = max(0, min(self._back + step, self._moments() - 1))
         self._show_past()
+
+    def _is_gap(self) -> bool:
+        """Whether statuses are missing between the history that was read and those received."""
+        last = self._recorded[-1] if self._recorded else None
+        return last is not None and self._past[0].at - last.at > 2 * last.epoch_s
 
     def _read_history(self, first: HostStatus) -> None:
         names = sorted({vm.vm for vm in first.vms if vm.device})

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.base import numbers
@@ -28,6 +26,7 @@ from slo_ctl.model.mapping import (
     TakeDisk,
 )
 from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
+from slo_ctl.show.terminal import print_line, print_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,24 +58,16 @@ def where_line(inventory: Inventory) -> str:
 
 
 _STREAM_HEADINGS = ("DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP")
-
-
-def _table(*headings: str) -> Table:
-    """Numbers to the right; texts that do not fit are folded."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        right = heading in ("DEVICE", "READ", "WRITTEN")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    return table
-
+_LEFT = ("VM", "STATE", "DISK", "SOURCE", "CGROUP")
+_FOLDED = ("VM", "SOURCE", "CGROUP")
 
 Moved = Mapping["Tenant", tuple[int, int]]
 """Bytes read and written on namespaces of emulated drives since these were served."""
 
 
-def stream_table(inventory: Inventory, moved: Moved) -> Table:
+def print_streams(console: Console, inventory: Inventory, moved: Moved) -> None:
     """A row for each stream, and one for each VM without streams."""
-    table = _table("VM", "STATE", *_STREAM_HEADINGS)
+    table: list[tuple[str, ...]] = []
     # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
     remaining = deque(inventory.streams)
     for vm in inventory.vms:
@@ -85,8 +76,8 @@ def stream_table(inventory: Inventory, moved: Moved) -> Table:
             rows.append(_stream_cells(remaining.popleft(), moved))
         for cells in rows or [_stream_cells(None, moved, vm.cgroup)]:
             state = numbers.UNKNOWN if vm.state is VmState.UNKNOWN else vm.state.value
-            table.add_row(*map(Text, (printable(vm.name), state, *cells)))
-    return table
+            table.append((printable(vm.name), state, *cells))
+    print_rows(console, ("VM", "STATE", *_STREAM_HEADINGS), table, left=_LEFT, folded=_FOLDED)
 
 
 def _stream_cells(stream: Stream | None, moved: Moved, cgroup: str | None = None) -> list[str]:
@@ -179,17 +170,15 @@ def print_vm(
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
-    console.print(Text(f"VM {printable(name)}: {state}", style="bold"), soft_wrap=True)
+    print_line(console, Text(f"VM {printable(name)}: {state}", style="bold"))
     console.print()
-    console.print(_slo_table(resolved))
+    _print_slo(console, resolved)
     for sentence in resolved.conflicts:
-        console.print(Text(f"conflict: {printable(sentence)}", "yellow"), soft_wrap=True)
+        print_line(console, Text(f"conflict: {printable(sentence)}", "yellow"))
     if streams:
         console.print()
-        table = _table(*_STREAM_HEADINGS)
-        for stream in streams:
-            table.add_row(*map(Text, _stream_cells(stream, moved)))
-        console.print(table)
+        rows = [_stream_cells(stream, moved) for stream in streams]
+        print_rows(console, _STREAM_HEADINGS, rows, left=_LEFT, folded=_FOLDED)
     console.print()
 
 
@@ -251,21 +240,16 @@ def slo_json(
     }
 
 
-def _slo_table(resolved: ResolvedSlo) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("SLO", "VALUE", "SOURCE"):
-        table.add_column(heading, justify="right" if heading == "VALUE" else "left", overflow="fold")
-    for cells in (
-        (CLASS_KEY, resolved.class_name, resolved.sources.get(CLASS_KEY)),
-        (GROUP_KEY, resolved.group_name, resolved.sources.get(GROUP_KEY)),
-    ):
-        if cells[1] is not None:
-            table.add_row(*(Text(printable(cell or "")) for cell in cells))
-    for field in FIELD_NAMES:
-        source = resolved.sources.get(field, "")
-        cells = (KEY_OF[field], _field_cell(field, getattr(resolved.slo, field)), source)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
+def _print_slo(console: Console, resolved: ResolvedSlo) -> None:
+    named = ((CLASS_KEY, resolved.class_name), (GROUP_KEY, resolved.group_name))
+    rows = [(key, name, resolved.sources.get(key, "")) for key, name in named if name is not None]
+    rows += [
+        (KEY_OF[field], _field_cell(field, getattr(resolved.slo, field)), resolved.sources.get(field, ""))
+        for field in FIELD_NAMES
+    ]
+    printed = [tuple(map(printable, row)) for row in rows]
+    headings = ("SLO", "VALUE", "SOURCE")
+    print_rows(console, headings, printed, left=("SLO", "SOURCE"), folded=("VALUE", "SOURCE"))
 
 
 def step_line(step: Step, mapping: NamespaceMapping) -> str:
@@ -352,17 +336,15 @@ def mapping_json(mapping: NamespaceMapping) -> dict[str, Any]:
     }
 
 
-def mapping_table(mappings: Iterable[NamespaceMapping]) -> Table:
+def print_mappings(console: Console, mappings: Iterable[NamespaceMapping]) -> None:
     """A row for each mapping."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for head in ("VM", "DISK", "DRIVE", "NSID", "SIZE", "ISOLATION", "SPARE", "STATE"):
-        table.add_column(head, justify="right" if head in ("NSID", "SIZE") else "left")
+    rows = []
     for each in mappings:
         steps = f"{each.done} of {len(each.steps)} steps done: vm map {each.vm} --resume"
         state = ("created" if each.created else "adopted") if each.complete else f"{each.purpose}: {steps}"
         cells = (
             each.vm,
-            each.target or "-",
+            each.target or numbers.UNKNOWN,
             f"{each.drive}, {each.controller}",
             str(each.nsid or "(new)"),
             format_bytes_exact(each.size_bytes),
@@ -370,5 +352,7 @@ def mapping_table(mappings: Iterable[NamespaceMapping]) -> Table:
             _spare_text(each),
             state,
         )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
+        rows.append(tuple(map(printable, cells)))
+    headings = ("VM", "DISK", "DRIVE", "NSID", "SIZE", "ISOLATION", "SPARE", "STATE")
+    left = {*headings} - {"NSID", "SIZE"}
+    print_rows(console, headings, rows, left=left, folded=("DRIVE", "SPARE", "STATE"))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +19,8 @@ from slo_ctl.cli import app
 from slo_ctl.model import OutcomeState, Slo, Verdict
 from slo_ctl.model.status_json import plain, to_json
 from slo_ctl.record.history import History
+from slo_ctl.record.history_reader import names, read_vm
+from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.show.terminal import BARS, sparkline
 
 
@@ -105,6 +110,83 @@ def test_missing_history_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     output = capsys.readouterr().err
     assert "the daemon is not reachable" in output
     assert "nor can its history be read" in output
+
+
+@pytest.mark.parametrize(
+    ("content", "problem", "hint"),
+    [
+        ("garbage" * 100, "is damaged", "mv {path} {path}.damaged; the daemon then begins a new one"),
+        ("", "is empty", "start it with: slo-ctl daemon --root {root}"),
+        (None, "is not a file", "move it away: mv {path} {path}.damaged"),
+    ],
+)
+def test_history_that_cannot_be_read_is_named_with_its_fix(
+    content: str | None, problem: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.db"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    assert history(tmp_path, "web") == 4
+    said, advice = capsys.readouterr().err.splitlines()
+    assert said.endswith(
+        f"api.sock: No such file or directory; nor can its history be read: {path} {problem}"
+    )
+    assert advice == "hint: " + hint.format(path=path, root=tmp_path)
+
+
+def as_nobody(do: Callable[[], None]) -> None:
+    """Do it in another process, as a user without rights where this one is root."""
+    child = os.fork()
+    if child == 0:
+        failed = 1
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            do()
+            failed = 0
+        finally:
+            os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A directory that every user may read and nobody but its owner may change."""
+    with TemporaryDirectory(prefix="slo-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+        Path(folder).chmod(0o755)
+
+
+def test_history_that_this_user_may_not_read_says_so(open_folder: Path) -> None:
+    record_a_minute(open_folder, range(30, 60), range(30, 60), "short")
+    path = open_folder / "history.db"
+    path.chmod(0)
+
+    def read() -> None:
+        with pytest.raises(HistoryError, match="may not read") as caught:
+            read_vm(path, "web")
+        assert str(path) in caught.value.reason
+        assert caught.value.hint == "run it with sudo"
+
+    as_nobody(read)
+
+
+def test_history_is_read_by_a_user_who_may_not_write_beside_it(open_folder: Path) -> None:
+    record_a_minute(open_folder, range(30, 60), range(30, 60), "short")
+    path = open_folder / "history.db"
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+
+    def read() -> None:
+        assert len(read_vm(path, "web").points) > 5
+        assert names(path) == ["db", "web"]
+
+    as_nobody(read)
 
 
 @pytest.mark.parametrize("words", [("--since", "2999-01-01"), ("--limit", "0")])

@@ -169,6 +169,34 @@ def test_bash_completes_values_of_keys() -> None:
     assert completed("slo-ctl", "replay", "--policy", "min") == ["min_waf"]
 
 
+def zsh_adds(*words: str) -> list[str]:
+    """What zsh is told to add for the last of `words`."""
+    script = f"""
+        compdef() {{ : }}
+        compadd() {{ print -r -- compadd "${{(q)@}}" }}
+        _arguments() {{ print -r -- _arguments }}
+        source <({SLO_CTL} completion zsh)
+        words=({shlex.join(words)}) CURRENT={len(words)}
+        _slo_ctl_completion
+    """
+    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None or not SLO_CTL.exists(), reason="needs zsh and slo-ctl")
+def test_zsh_puts_no_space_after_a_key(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
+        root = ("--root", str(tmp_path))
+        added = zsh_adds(str(SLO_CTL), "vm", "set", *root, "web", "we")
+    assert added == ["compadd -S '' -- weight=", "compadd -- web"]
+    assert zsh_adds(str(SLO_CTL), "device", "create", "name=x,pres") == [
+        "compadd -S '' -- name=x,preset=",
+        "compadd --",
+    ]
+    assert zsh_adds(str(SLO_CTL), "sta") == ["_arguments"], "with descriptions"
+
+
 def test_names_that_would_break_a_command_line_are_left_out() -> None:
     names = ["web", "we b", "we\x1b[2J", "-we", "other"]
     assert completion._matching(names, "we") == ["web"]

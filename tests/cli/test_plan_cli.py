@@ -49,6 +49,24 @@ def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFi
     assert "move 3 blocks" in capsys.readouterr().out
 
 
+def test_plan_without_a_daemon_says_which_cgroup_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cgroups = tmp_path / "cgroup"
+    (cgroups / "slo" / "db").mkdir(parents=True)
+    (cgroups / "cgroup.controllers").write_text("io\n")
+    (tmp_path / "slo-ctl.toml").write_text(
+        f'[daemon]\nepoch = "100ms"\n[libvirt]\nuri = "none"\n[cgroup]\nroot = "{cgroups}"\n'
+        '[vm.web]\ncgroup = "/slo/web"\n[vm.db]\ncgroup = "/slo/db"\n'
+    )
+    assert app.run(["plan", "--root", str(tmp_path)]) == 0
+    (note,) = (line for line in capsys.readouterr().err.splitlines() if "VM " in line)
+    assert note == (
+        f"note: VM web: there is no cgroup /slo/web ({cgroups}/slo/web), so its I/O is neither counted nor "
+        "limited: start its client in that cgroup, or correct cgroup = in [vm.web]"
+    )
+
+
 def test_plan_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((CHANGE,))
     assert planned(tmp_path, plan, "--json") == 3

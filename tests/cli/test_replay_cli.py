@@ -57,6 +57,12 @@ def run(*words: str) -> int:
     return app.run(list(words))
 
 
+def test_scenario_without_a_vm_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    assert app.run(["replay", str(tmp_path / "empty.toml")]) == 2
+    assert capsys.readouterr().err.startswith(f"slo-ctl: {tmp_path}/empty.toml: there is no VM\n")
+
+
 def test_replay_prints_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("replay", "--vm", VM, "--compare", "shared") == 0
     shown = capsys.readouterr()

@@ -123,7 +123,10 @@ def test_json_has_the_notes_of_the_table(
 ) -> None:
     (tmp_path / "slo-ctl.toml").write_text('[vm.db]\ncgroup = "/nosuch"\n')
     words = ("--no-libvirt", "--cgroup-root", str(root), "--root", str(tmp_path))
-    note = "VM db (slo-ctl.toml:1): cgroup /nosuch: no such cgroup"
+    note = (
+        f"VM db (slo-ctl.toml:1): there is no cgroup /nosuch ({root}/nosuch), so its I/O is neither counted "
+        "nor limited: start its client in that cgroup, or correct cgroup = in [vm.db]"
+    )
     assert listed(*words) == 0
     assert note in capsys.readouterr().err
     assert listed(*words, "--json") == 0

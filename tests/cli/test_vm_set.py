@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from slo_ctl.cli import app
+from slo_ctl.cli.vm_host import notes_about
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.record.slo_store import SloStore
 
@@ -257,6 +258,35 @@ def test_invalid_configuration_is_a_note(root: Path, capsys: pytest.CaptureFixtu
     (root / "slo-ctl.toml").write_text("[libvirt]\nuri = none\n")
     assert vm(root, "set", "web", "weight=2", "--force") == 0
     assert "slo-ctl.toml:2: " in capsys.readouterr().err
+    assert vm(root, "show", "nosuch") == 2
+    assert "slo-ctl.toml:2: " in capsys.readouterr().err, "why no VM is known"
+
+
+def test_notes_are_about_the_vms_that_are_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "conf.d").mkdir()
+    (root / "conf.d" / "more.toml").write_text(
+        '[vm.db]\ncgroup = "/slo/db"\n[vm."db 2"]\ncgroup = "/slo/db2"\n[vm.web]\nweight = 2\n'
+    )
+    shown = {}
+    for words in (("show", "web"), ("show", "db"), ("show", "web", "db 2")):
+        assert vm(root, *words) == 0
+        shown[words[1:]] = [
+            line.partition(",")[0] for line in capsys.readouterr().err.splitlines() if "daemon" not in line
+        ]
+    conflict = "note: vm web: weight: 2 in conf.d/more.toml:6 overrides 1 in slo-ctl.toml:6"
+    assert shown["web",] == [conflict]
+    assert shown["db",] == [
+        f"note: VM db (conf.d/more.toml:1): there is no cgroup /slo/db ({root}/cgroup/slo/db)"
+    ]
+    shared = "ssd0/a is used by 2 VMs (mail, shop): their I/O cannot be distinguished"
+    assert notes_about(["shop"], [shared]) == [shared]
+    assert notes_about(["web"], [shared]) == []
+    assert [each.partition("(")[0] for each in shown["web", "db 2"]] == ["note: VM db 2 ", conflict]
+    assert vm(root, "set", "web", "weight=3") == 0
+    assert "db" not in capsys.readouterr().err
+    assert vm(root, "set", "db", "weight=3") == 0
+    assert "VM db (" in (shown_to_db := capsys.readouterr().err)
+    assert "db 2" not in shown_to_db
 
 
 def test_a_damaged_store_is_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,25 @@ def test_incremental_scan_equals_a_fresh_scan(host: FakeHost, tmp_path: Path) ->
         observer.close()
 
 
+def test_named_cgroup_that_is_not_there_is_noted_until_it_is(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.group("own", io__stat=STAT.format(n=7))
+    observer = HostObserver(
+        cgroup_root=host.root,
+        libvirt_uri=None,
+        named={"db": "/own", "web": "/slo/web"},
+        roots=host.roots,
+    )
+    try:
+        (note,) = [each for each in observer.observe().notes if "web" in each]
+        assert note.startswith(f"VM web: there is no cgroup /slo/web ({host.root}/slo/web), ")
+        assert note.endswith("correct cgroup = in [vm.web]")
+        host.group("slo/web")
+        assert [each for each in observer.observe().notes if "VM " in each] == []
+    finally:
+        observer.close()
+
+
 def test_counters_are_read_in_every_scan(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     for n in (1, 2, 2, 9):

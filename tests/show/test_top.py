@@ -205,6 +205,35 @@ def test_going_back_continues_in_the_history() -> None:
     run(daemon, steps)
 
 
+def test_what_is_no_longer_kept_is_read_from_the_history_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slo_ctl.show.top._MAX_ROWS_KEPT", 6)  # three statuses of two VMs
+    daemon = Daemon(host_status(vms=VMS[:2]))
+    daemon.points = (Point(AT - 10.0, "ssd0", 10, iops=100.0),)
+
+    def iops(app: TopApp) -> str:
+        return str(app.query_one("#vms", DataTable).get_cell("web\0ssd0", "IOPS"))
+
+    async def see(app: TopApp, pilot: Pilot[None], at: float) -> None:
+        daemon.status = host_status(vms=VMS[:2], at=at)
+        await until(pilot, lambda: app._past[-1].at == at)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: names(app) == ["db", "web"])
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: iops(app) == "100")
+        for second in range(60, 360, 60):
+            await see(app, pilot, AT + second)
+            assert iops(app) == "100", "it stays at its moment while statuses are dropped"
+        await pilot.press("escape")
+        daemon.points = (*daemon.points, Point(AT + 100.0, "ssd0", 10, iops=200.0))
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: iops(app) == "200")
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: iops(app) == "100")
+
+    run(daemon, steps)
+
+
 def test_missing_history_is_reported() -> None:
     daemon = Daemon(host_status(vms=VMS))
 
