@@ -44,6 +44,7 @@ mod recording;
 mod request_memory;
 mod server;
 mod settings;
+mod sync;
 mod vhost_user;
 
 use std::ffi::c_int;
