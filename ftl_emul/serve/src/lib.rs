@@ -36,6 +36,7 @@ mod model;
 mod namespace;
 mod nbd;
 mod nvme_tcp;
+mod occasional_log;
 mod offline;
 mod parameters;
 mod preconditioning;

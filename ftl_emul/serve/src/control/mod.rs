@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::control::protocol::Session;
 use crate::error::ServeError;
 use crate::inherited;
+use crate::occasional_log::OccasionalLog;
 use crate::server::Server;
 
 /// Bytes of a command at most, the line's end included.
@@ -43,12 +44,13 @@ pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), Se
 }
 
 fn listen(server: &'static Server, listener: &UnixListener) {
+    let not_accepted = OccasionalLog::default();
     loop {
         match listener.accept() {
             Ok((stream, _)) => admit(server, stream),
             Err(e) => {
                 // Out of descriptors, most likely: others may give some back.
-                eprintln!("slo-ctl: control socket: {e}");
+                not_accepted.say(|| format!("control socket: cannot accept clients: {e}"));
                 thread::sleep(Duration::from_millis(100));
             }
         }

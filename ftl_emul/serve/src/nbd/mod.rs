@@ -25,6 +25,7 @@ use rustls::ServerConfig;
 
 use crate::error::ServeError;
 use crate::inherited;
+use crate::occasional_log::OccasionalLog;
 use crate::parameters::{Latency, Parameters};
 use crate::server::Server;
 use connection::{Connection, Rooms};
@@ -41,8 +42,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Requests in work have so long when the server stops; then their connections are cut.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two lines about the same.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What all connections have in common.
 pub struct Front {
@@ -249,22 +248,4 @@ fn has_hung_up(stream: &UnixStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
-}
-
-/// Lines for the operator that clients can cause: one in a while, with how many were left out.
-#[derive(Debug, Default)]
-struct OccasionalLog(Mutex<(u64, Option<Instant>)>);
-
-impl OccasionalLog {
-    fn say(&self, line: impl FnOnce() -> String) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left_out, last) = &mut *state;
-        if last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
-            *left_out += 1;
-            return;
-        }
-        let more = if *left_out == 0 { String::new() } else { format!(" ({left_out} more such lines left out)") };
-        eprintln!("slo-ctl: {}{more}", line());
-        *state = (0, Some(Instant::now()));
-    }
 }

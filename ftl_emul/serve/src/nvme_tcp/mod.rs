@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use crate::error::ServeError;
 use crate::inherited;
+use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
 pub use subsystem::{Permissions, Subsystem};
@@ -82,12 +83,13 @@ fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeErro
 }
 
 fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
+    let not_accepted = OccasionalLog::default();
     loop {
         match listener.accept() {
             Ok((stream, _)) => admit(Arc::clone(subsystem), stream, port),
             Err(e) => {
                 // Out of descriptors, most likely: others may give some back.
-                eprintln!("slo-ctl: NVMe/TCP: {e}");
+                not_accepted.say(|| format!("NVMe/TCP: cannot accept hosts: {e}"));
                 thread::sleep(Duration::from_millis(100));
             }
         }

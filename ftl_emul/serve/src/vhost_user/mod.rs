@@ -33,6 +33,7 @@ use vhost::vhost_user::BackendReqHandler;
 use crate::error::ServeError;
 use crate::inherited;
 use crate::namespace::Namespace;
+use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::Server;
 use request::Disk;
@@ -44,8 +45,6 @@ const LOOKING: Duration = Duration::from_millis(100);
 const ONE_BEFORE: Duration = Duration::from_secs(5);
 /// A stop waits so long for requests in work.
 const STOPPING: Duration = Duration::from_secs(15);
-/// Between two lines about clients of one namespace.
-const TELLING: Duration = Duration::from_secs(10);
 
 /// The header of a message ("Message Specification"): request, flags, size.
 const MESSAGE_BYTES: usize = 12;
@@ -72,7 +71,7 @@ struct Slot {
     current: Mutex<Option<Arc<Client>>>,
     free: Condvar,
     size_bytes: AtomicU64,
-    said: Mutex<Option<Instant>>,
+    log: OccasionalLog,
 }
 
 /// See the module.
@@ -126,8 +125,8 @@ impl VhostUser {
             return Ok(());
         }
         let size_bytes = AtomicU64::new(namespace.size_bytes());
-        let (current, free, said) = (Mutex::default(), Condvar::new(), Mutex::default());
-        let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, said });
+        let (current, free, log) = (Mutex::default(), Condvar::new(), OccasionalLog::default());
+        let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, log });
         let (here, its_slot) = (Arc::clone(self), Arc::clone(&slot));
         run("slo-ctl vhost accept", move || here.listen(&its_slot))?;
         slots.push(slot);
@@ -146,7 +145,7 @@ impl VhostUser {
                 Err(_) if !self.is_there(slot) => return,
                 Err(e) => {
                     // Out of descriptors, most likely: others may release some.
-                    slot.say(&e.to_string());
+                    slot.say(&format!("cannot accept clients: {e}"));
                     thread::sleep(LOOKING);
                 }
             }
@@ -275,11 +274,7 @@ impl Slot {
 
     /// Says something about a client, now and then.
     fn say(&self, what: &str) {
-        let mut said = lock(&self.said);
-        if said.is_none_or(|last| last.elapsed() >= TELLING) {
-            *said = Some(Instant::now());
-            eprintln!("slo-ctl: vhost-user: namespace {}: {what}", self.namespace.name);
-        }
+        self.log.say(|| format!("vhost-user: namespace {}: {what}", self.namespace.name));
     }
 
     fn announce_change(&self) {
