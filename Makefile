@@ -50,7 +50,7 @@ stubs: setup ## generate ftl_emul/_core.pyi, the types of the Rust extension
 sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
 	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
 
-reproducible: setup ## build the wheel of the last commit twice, in different directories, and compare their bytes
+reproducible: setup ## build wheel and Debian package of the last commit twice, in different directories, and compare their bytes
 	@scripts/reproducible.sh
 
 bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
