@@ -68,7 +68,7 @@ campaign: setup-test ## random faults for MINUTES=5: NAME=server-kill, see tests
 
 fuzz: setup ## fuzz parsers guided by coverage, MINUTES=1 each: NAME=config, or all; see tests/fuzz (SEED=1)
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
-	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
+	@. build/env.sh && PYTHONPATH=tests exec .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED))
 
 man: setup ## manual pages of every command in build/man
