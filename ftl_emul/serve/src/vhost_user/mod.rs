@@ -30,6 +30,7 @@ use rustix::net::{
 };
 use vhost::vhost_user::BackendReqHandler;
 
+use crate::descriptors::{Owner, Taken, VHOST_USER_CLIENT};
 use crate::error::ServeError;
 use crate::inherited;
 use crate::namespace::Namespace;
@@ -124,6 +125,7 @@ impl VhostUser {
         if slots.iter().any(|slot| Arc::ptr_eq(&slot.namespace, &namespace)) {
             return Ok(());
         }
+        self.server.descriptors.add([Owner::VhostUser(namespace.name.clone())])?;
         let size_bytes = AtomicU64::new(namespace.size_bytes());
         let (current, free, log) = (Mutex::default(), Condvar::new(), OccasionalLog::default());
         let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, log });
@@ -165,9 +167,14 @@ impl VhostUser {
             }
             *current = Some(Arc::clone(&client));
         }
+        let owner = Owner::VhostUser(slot.namespace.name.clone());
+        let Some(descriptors) = self.server.descriptors.take(&owner, VHOST_USER_CLIENT) else {
+            // Its namespace is gone: a client has its own otherwise.
+            return slot.release();
+        };
         let (here, its_slot) = (Arc::clone(self), Arc::clone(slot));
         let serve = move || {
-            match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client))) {
+            match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client, descriptors))) {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => its_slot.say(&format!("a client ends: {e}")),
                 Err(_) => its_slot.say("a client ends: internal error, please report it"),
@@ -180,7 +187,7 @@ impl VhostUser {
         }
     }
 
-    fn serve(&self, slot: &Slot, stream: UnixStream, client: &Client) -> io::Result<()> {
+    fn serve(&self, slot: &Slot, stream: UnixStream, client: &Client, descriptors: Taken) -> io::Result<()> {
         // Whoever may end this server has no need of other ways to do that.
         let peer = sockopt::socket_peercred(&stream)?;
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
@@ -192,7 +199,7 @@ impl VhostUser {
             is_trusted,
             max_poll: self.max_poll,
         };
-        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), &server.request_memory, serving)));
+        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), &server.request_memory, serving, descriptors)));
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -221,6 +228,7 @@ impl VhostUser {
                     // Who waits for clients wakes up. Without one, the client ends with its namespace.
                     let _closed = shutdown(&slot.listener, rustix::net::Shutdown::Both);
                     slot.hang_up();
+                    self.server.descriptors.remove(&Owner::VhostUser(slot.namespace.name.clone()));
                 }
                 is_there
             });
