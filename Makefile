@@ -50,7 +50,7 @@ stubs: setup ## generate ftl_emul/_core.pyi, the types of the Rust extension
 sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
 	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
 
-reproducible: setup ## build the wheel of the last commit twice, in different directories, and compare their bytes
+reproducible: setup ## build wheel and Debian package of the last commit twice, in different directories, and compare their bytes
 	@scripts/reproducible.sh
 
 bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
@@ -68,7 +68,7 @@ campaign: setup-test ## random faults for MINUTES=5: NAME=server-kill, see tests
 
 fuzz: setup ## fuzz parsers guided by coverage, MINUTES=1 each: NAME=config, or all; see tests/fuzz (SEED=1)
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
-	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
+	@. build/env.sh && PYTHONPATH=tests exec .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED))
 
 man: setup ## manual pages of every command in build/man

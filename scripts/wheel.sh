@@ -9,8 +9,8 @@ mkdir -p build
 work=$(mktemp -d build/wheel.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 # One at a time: two would take each other's library out of target/maturin.
-flock build/maturin.lock .venv/bin/maturin build --release --strip --quiet --out "$work"
-env -u SOURCE_DATE_EPOCH cargo build --release --quiet -p ftl-serve
+flock build/maturin.lock .venv/bin/maturin build --release --strip --locked --quiet --out "$work"
+env -u SOURCE_DATE_EPOCH cargo build --release --locked --quiet -p ftl-serve
 install --strip -m 755 "${CARGO_TARGET_DIR:-target}/release/ftl-serve" "$work/"
 mkdir -p "$dir"
 .venv/bin/python scripts/wheel_with_server.py "$work"/slo_ctl-*.whl "$work/ftl-serve" "$dir"

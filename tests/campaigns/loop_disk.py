@@ -5,6 +5,7 @@ Where the tmpfs has no room the device fails writes, and the kernel drops their 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Container, Iterator
@@ -15,22 +16,26 @@ MIB = 1 << 20
 _TABLES_BYTES = 6 * MIB
 _E2FSCK_REPAIRED = range(4)
 """Exit codes: nothing to do, errors corrected, and that a mounted root should be mounted again."""
+_FREEZE, _THAW = 0xC0045877, 0xC0045878
+"""FIFREEZE and FITHAW of linux/fs.h."""
 NO_DISK = "disks on loop devices need root"
 
 
 class LoopDisk:
-    """ext4 of its own at `root`/devices."""
+    """ext4 of its own at `root`/devices. Its file lies on the disk `below`, where that is given."""
 
-    def __init__(self, root: Path) -> None:
-        self._below, self.folder = root / "below", root / "devices"
+    def __init__(self, root: Path, below: LoopDisk | None = None) -> None:
+        self._below, self.folder = below.folder if below else root / "below", root / "devices"
+        self._has_tmpfs = below is None
         self._image = self._below / "disk"
         self._device = ""
 
     def make(self) -> None:
         """Raises RuntimeError where this machine has no such disks."""
-        self._below.mkdir()
-        self.folder.mkdir()
-        _run("mount", "-t", "tmpfs", "-o", f"size={96 * MIB}", "none", str(self._below))
+        self.folder.mkdir(parents=True)
+        if self._has_tmpfs:
+            self._below.mkdir()
+            _run("mount", "-t", "tmpfs", "-o", f"size={96 * MIB}", "none", str(self._below))
         self._image.touch()
         os.truncate(self._image, 80 * MIB)
         options = ("-q", "-m", "0", "-b", "4096", "-N", "128", "-J", "size=4,location=1M", "-E", "nodiscard")
@@ -63,6 +68,19 @@ class LoopDisk:
         with filled(self._below):
             yield
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Nothing is written to it: who would, waits."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, _FREEZE, 0)
+            try:
+                yield
+            finally:
+                fcntl.ioctl(descriptor, _THAW, 0)
+        finally:
+            os.close(descriptor)
+
     def become_read_only(self) -> None:
         """As upon an error that the file system finds; `mount_again` ends it."""
         Path("/sys/fs/ext4", Path(self._device).name, "trigger_fs_error").write_text("campaign")
@@ -71,7 +89,8 @@ class LoopDisk:
         """Whatever there is of it."""
         for words in (["umount", "-l", str(self.folder)], ["losetup", "-d", self._device]):
             subprocess.run(words, capture_output=True, check=False)
-        subprocess.run(["umount", "-l", str(self._below)], capture_output=True, check=False)
+        if self._has_tmpfs:
+            subprocess.run(["umount", "-l", str(self._below)], capture_output=True, check=False)
 
 
 def _run(*words: str, accepted: Container[int] = (0,)) -> str:
@@ -97,9 +116,9 @@ def filled(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def loop_disk(root: Path) -> Iterator[LoopDisk]:
+def loop_disk(root: Path, below: LoopDisk | None = None) -> Iterator[LoopDisk]:
     """One that is gone afterwards."""
-    disk = LoopDisk(root)
+    disk = LoopDisk(root, below)
     try:
         disk.make()
         yield disk

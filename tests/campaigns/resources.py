@@ -9,6 +9,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -74,11 +75,18 @@ def failing_disk(root: Path, random: Random, tally: Tally) -> None:
 
 
 def read_only_disk(root: Path, random: Random, tally: Tally) -> None:
-    """The file system becomes read-only, as ext4 does by itself where it finds an error."""
-    with loop_disk(root) as disk:
+    """The file system becomes read-only, as ext4 does by itself where it finds an error.
+
+    Flushes are under way: without a look at its journal, they would be reported as done.
+    """
+    with loop_disk(root / "lower") as below, loop_disk(root, below) as disk:
         scene = Scene(root, random, tally, survives_unflushed=False)
         with _data_lost(scene, disk) as load:
-            disk.become_read_only()
+            with ThreadPoolExecutor() as executor, below.frozen():
+                scene.wait(0, 0.5)
+                read_only = executor.submit(disk.become_read_only)
+                scene.wait(0.1, 0.3)
+            read_only.result()
             until(lambda: all(writer.refused for writer in load.writers), "that no write is possible")
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import tempfile
 from pathlib import Path
 from random import Random
 
 import pytest
+from waiting import until
 
 from . import power_loss
 from .contents import PAGE, Ledger, content, verify
@@ -18,6 +23,7 @@ from .resources import FAULTS, fake_clock
 from .runner import Campaign, read
 
 SEED = 20261122
+TREE = Path(__file__).parents[2]
 
 
 class Held:
@@ -97,3 +103,33 @@ def test_a_run_continues_after_the_last_round_that_ended(tmp_path: Path) -> None
     again = campaign.run_round(1, 3)
     assert drawn[3] == drawn[2] != drawn[1]
     assert again["round"] == 3
+
+
+def test_terminated_campaign_ends_what_its_round_started() -> None:
+    """Daemon, server and files; by way of make, whose shell must not keep the signal to itself."""
+    folder = Path(tempfile.mkdtemp(prefix="slo-"))
+    words = ["make", "--silent", "--old-file=setup-test", "campaign", "NAME=resources", f"SEED={SEED}"]
+    environment = os.environ | {"TMPDIR": str(folder)}
+    # A round with a daemon.
+    with subprocess.Popen([*words, "ROUND=1"], cwd=TREE, env=environment) as campaign:
+        try:
+            until(lambda: len(_processes_of(folder)) >= 3, "a server, who starts it again, and a daemon")
+        finally:
+            campaign.send_signal(signal.SIGTERM)
+        assert campaign.wait(60) != 0
+    assert _processes_of(folder) == []
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Commands with a path in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"{folder}/" in command:
+            found.append(command)
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,8 +35,11 @@ RUST_FLAGS = (
 """What libFuzzer follows: which edges were taken, and what was compared with what."""
 
 
-def fuzz(name: str, seconds: float, seed: int) -> None:
-    """Does not return: libFuzzer ends the process, with 77 when it has found something."""
+def fuzz(name: str, seconds: float, seed: int, folder: Path) -> None:
+    """Does not return: libFuzzer ends the process, with 77 when it has found something.
+
+    `folder` is for what parsers read and write; whoever started this process removes it.
+    """
     import atheris
 
     with atheris.instrument_imports(include=["slo_ctl", "traces"]):
@@ -43,8 +47,8 @@ def fuzz(name: str, seconds: float, seed: int) -> None:
     target = TARGETS[name]
     found = FOUND / name
     found.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="slo-ctl-fuzz-", dir="/dev/shm"))
-    seeds = scratch.with_name(f"{scratch.name}-seeds")
+    scratch, seeds = folder / "scratch", folder / "seeds"
+    scratch.mkdir()
     seeds.mkdir()
     for number, data in enumerate(target.seeds):
         (seeds / str(number)).write_bytes(data)
@@ -87,25 +91,17 @@ def build_server() -> Path:
 
 
 def run(name: str, seconds: float, seed: int, server: Path | None) -> subprocess.CompletedProcess[str]:
-    """In a process of its own. `server`: the program, for a front end."""
-    if server is None:
-        words = [
-            sys.executable,
-            "-m",
-            "fuzz",
-            name,
-            "--here",
-            "--minutes",
-            str(seconds / 60),
-            "--seed",
-            str(seed),
-        ]
-    else:
-        (FOUND / name).mkdir(parents=True, exist_ok=True)
-        words = [str(server), *options(name, FRONT_END_BYTES, seconds, seed)]
-        words += [str(FOUND / name), str(SERVER / "corpus" / name)]
-    env = os.environ | {"FRONT_END": name}
-    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, env=env)
+    """In a process of its own, which ends with this one. `server`: the program, for a front end."""
+    with tempfile.TemporaryDirectory(prefix="slo-ctl-fuzz-", dir="/dev/shm") as folder:
+        if server is None:
+            words = [sys.executable, "-m", "fuzz", name, "--here", folder]
+            words += ["--minutes", str(seconds / 60), "--seed", str(seed)]
+        else:
+            (FOUND / name).mkdir(parents=True, exist_ok=True)
+            words = [str(server), *options(name, FRONT_END_BYTES, seconds, seed)]
+            words += [str(FOUND / name), str(SERVER / "corpus" / name)]
+        env = os.environ | {"FRONT_END": name}
+        return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, env=env)
 
 
 def main() -> int:
@@ -114,11 +110,13 @@ def main() -> int:
     parser.add_argument("name", nargs="?", default="all")
     parser.add_argument("--minutes", type=float, default=1.0, help="of each parser")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--here", action="store_true", help="in this process")
+    parser.add_argument("--here", type=Path, metavar="FOLDER", help="in this process, with an empty folder")
     given = parser.parse_args()
     if given.here:
         # Nothing has imported the parsers yet: what is imported now is instrumented.
-        fuzz(given.name, 60 * given.minutes, given.seed)
+        fuzz(given.name, 60 * given.minutes, given.seed, given.here)
+    # By way of every `finally`: the process that fuzzes ends, and its folder is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from .targets import TARGETS
 
     every = [*TARGETS, *FRONT_ENDS]

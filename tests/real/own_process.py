@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 READY_S = 300
 """For whatever is asked to begin or to end: many times what it takes on a busy machine."""
@@ -16,14 +16,16 @@ READY_S = 300
 class OwnProcess:
     """It said that it is ready."""
 
-    def __init__(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
-        """`words` follow `slo-ctl`; `environment` is added to our own.
+    def __init__(
+        self, *words: str, environment: Mapping[str, str] | None = None, before: Sequence[str] = ()
+    ) -> None:
+        """`words` follow `slo-ctl`; `environment` is added to our own; `before` is a program that runs it.
 
         Raises AssertionError with its stderr when it ends instead.
         """
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "slo_ctl.cli", *words],
+            [*before, sys.executable, "-m", "slo_ctl.cli", *words],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,8 +31,8 @@ def require(*programs: str) -> None:
 class Server(OwnProcess):
     """A running server of device `name` below `root`."""
 
-    def __init__(self, root: Path, name: str, *options: str) -> None:
-        super().__init__("device", "serve", name, "--root", str(root), *options)
+    def __init__(self, root: Path, name: str, *options: str, before: Sequence[str] = ()) -> None:
+        super().__init__("device", "serve", name, "--root", str(root), *options, before=before)
         self.run: RunPlaces = places(root).run_of(name)
         self.name = name
 
@@ -60,8 +60,8 @@ def make_device(root: Path, spec: str, *namespaces: str) -> None:
 
 
 @contextmanager
-def served(root: Path, name: str, *options: str) -> Iterator[Server]:
-    server = Server(root, name, *options)
+def served(root: Path, name: str, *options: str, before: Sequence[str] = ()) -> Iterator[Server]:
+    server = Server(root, name, *options, before=before)
     try:
         yield server
     finally:

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::sync;
+
 /// Puts `content` at `path` in one step, readable by the owner only.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -35,13 +37,13 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 fn sync_names(folder: &File) -> io::Result<()> {
     #[cfg(test)]
     crate::faults::sync_of_folder()?;
-    folder.sync_all()
+    sync::all(folder)
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(content)?;
-    file.sync_all()
+    sync::all(&file)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use vm_memory::VolatileSlice;
 
 use crate::error::{ServeError, refuse};
+use crate::sync;
 
 /// Bytes written to the file at once, and the alignment of the pieces. Kernels keep what is written at once as one piece
 /// of page cache, and some (ext4 in 6.18) look at all of a piece to change a part of it: after writes of 1 MiB, random
@@ -215,7 +216,7 @@ impl Backing {
             return Ok(());
         }
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        let flushed = self.file.sync_data();
+        let flushed = sync::data(&self.file);
         if flushed.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }

@@ -98,7 +98,7 @@ impl Added {
         // Otherwise it was deleted again meanwhile.
         let Some(namespace) = self.namespace(name) else { return Ok(()) };
         match (front_end, &self.vhost_user) {
-            ("nbd", _) => self.nbd.add(socket, name).map_err(|e| ServeError::File(e.to_string())),
+            ("nbd", _) => self.nbd.add(socket, name),
             ("vhost-user", Some(vhost_user)) => vhost_user.add(socket, namespace),
             _ => Err(ServeError::Refused("it is not a front end that runs".into())),
         }

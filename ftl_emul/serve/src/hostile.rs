@@ -146,7 +146,7 @@ impl Device {
         }
         there.shutdown(Shutdown::Write)?;
         let reader = thread::spawn(move || read_all(&there));
-        nbd::converse(self.nbd.front(), Arc::new(here), None);
+        nbd::converse(self.nbd.front(), Arc::new(here), None, None);
         ended(reader)
     }
 

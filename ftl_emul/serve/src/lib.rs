@@ -23,6 +23,7 @@ mod backing;
 mod checkpoint;
 mod config;
 mod control;
+mod descriptors;
 mod device_lock;
 mod division;
 mod error;
@@ -36,6 +37,7 @@ mod model;
 mod namespace;
 mod nbd;
 mod nvme_tcp;
+mod occasional_log;
 mod offline;
 mod parameters;
 mod preconditioning;
@@ -44,6 +46,7 @@ mod recording;
 mod request_memory;
 mod server;
 mod settings;
+mod sync;
 mod vhost_user;
 
 use std::ffi::c_int;
@@ -51,8 +54,6 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs, io, mem, process, ptr};
-
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use error::{ServeError, refuse};
 use front_ends::FrontEnds;
@@ -86,7 +87,6 @@ fn run() -> Result<(), ServeError> {
         };
         parameters.set(key, value)?;
     }
-    raise_descriptor_limit();
     // SAFETY: takes numbers. Where the C library has no such thing, memory is released later.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES) };
     // The threads of connections that outlast a stop still use it.
@@ -99,6 +99,7 @@ fn run() -> Result<(), ServeError> {
     if let Some(origin) = &server.origin {
         eprintln!("slo-ctl: {} (emulated): placement {origin}", server.config.name);
     }
+    server.descriptors.add(descriptors::owners_of(&parameters))?;
     let mut nbd = Nbd::new(server, &parameters)?;
     server.start()?;
     let front_ends = FrontEnds::start(server, &nbd, &parameters)?;
@@ -111,13 +112,6 @@ fn run() -> Result<(), ServeError> {
     front_ends.stop();
     nbd.stop();
     server.stop()
-}
-
-/// As many descriptors as this process may have: connections through the many sockets of a device.
-fn raise_descriptor_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where the system refuses, the limit stays as it was.
-    let _refused = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// SIGTERM and SIGINT end no thread from now on, but make the descriptor readable.

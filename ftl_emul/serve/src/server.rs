@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::checkpoint::{self, Origin, Placed};
 use crate::config::{DeviceConfig, Medium, scheduler_named};
+use crate::descriptors::Budget;
 use crate::device_lock;
 use crate::division;
 use crate::error::{ServeError, refuse};
@@ -60,6 +61,8 @@ pub struct Server {
     pub history: History,
     /// Memory for the data of requests.
     pub request_memory: Arc<Pool>,
+    /// Descriptors of this process.
+    pub descriptors: Arc<Budget>,
     /// Where NVMe hosts find it, if they do.
     pub nvme_tcp: OnceLock<NvmeTcp>,
     /// Whether its requests are being recorded.
@@ -100,6 +103,7 @@ impl Server {
             time_scale,
             history: History::default(),
             request_memory: Arc::default(),
+            descriptors: Budget::of_process(parameters.tls_certificates.is_some()),
             nvme_tcp: OnceLock::new(),
             is_recorded: Arc::default(),
             preconditioned: Mutex::new(preconditioned),

@@ -7,25 +7,22 @@ mod statistics;
 use std::io::{self, Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::control::protocol::Session;
+use crate::descriptors::Owner;
 use crate::error::ServeError;
 use crate::inherited;
+use crate::occasional_log::OccasionalLog;
 use crate::server::Server;
 
 /// Bytes of a command at most, the line's end included.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// Connections at once.
-const MAX_CONNECTIONS: usize = 32;
 /// A connection on which no command comes to an end for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 /// As is one whose client does not take its replies.
 const STUCK: Duration = Duration::from_secs(10);
-
-static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts to listen on an inherited socket; nothing without one.
 pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), ServeError> {
@@ -43,12 +40,13 @@ pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), Se
 }
 
 fn listen(server: &'static Server, listener: &UnixListener) {
+    let not_accepted = OccasionalLog::default();
     loop {
         match listener.accept() {
             Ok((stream, _)) => admit(server, stream),
             Err(e) => {
                 // Out of descriptors, most likely: others may give some back.
-                eprintln!("slo-ctl: control socket: {e}");
+                not_accepted.say(|| format!("control socket: cannot accept clients: {e}"));
                 thread::sleep(Duration::from_millis(100));
             }
         }
@@ -56,22 +54,19 @@ fn listen(server: &'static Server, listener: &UnixListener) {
 }
 
 fn admit(server: &'static Server, mut stream: UnixStream) {
-    if CONNECTIONS.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+    let Some(descriptor) = server.descriptors.take(&Owner::Control, 1) else {
         let refused = protocol::failure(None, "busy", "too many connections; try again");
         // The client may be gone already, which is just as well.
         let _told = stream.set_nonblocking(true).and_then(|()| stream.write_all(&refused));
-        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
         return;
-    }
-    let started = thread::Builder::new().name("slo-ctl client".into()).spawn(move || {
+    };
+    // Without a thread the connection is dropped, and the client tries again.
+    let _dropped = thread::Builder::new().name("slo-ctl client".into()).spawn(move || {
+        let _until_the_end = descriptor;
         let mut session = Session::new(is_owner(&stream));
         // A client that breaks off, or is too slow, is not worth telling anyone.
         let _broken_off = converse(&mut stream, |line| protocol::answer(server, &mut session, line));
-        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
     });
-    if started.is_err() {
-        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Whether the client is root or runs as we do.

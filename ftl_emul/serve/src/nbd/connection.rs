@@ -15,6 +15,7 @@ use std::thread;
 
 use ftl_core::convert::exact;
 
+use crate::descriptors::Taken as Descriptors;
 use crate::namespace::{Flags, Namespace};
 use crate::nbd::negotiation::Agreed;
 use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
@@ -90,11 +91,13 @@ pub struct Connection {
     idle: AtomicUsize,
     /// Nothing more is read.
     closed: AtomicBool,
+    /// Until the last thread has ended, and with it what is above.
+    _descriptors: Option<Descriptors>,
 }
 
 impl Connection {
     /// Serves requests until the client leaves; in this thread and others.
-    pub fn serve(front: &'static Front, client: Arc<UnixStream>, agreed: Agreed) {
+    pub fn serve(front: &'static Front, client: Arc<UnixStream>, agreed: Agreed, descriptors: Option<Descriptors>) {
         let incoming = Incoming { buffer: vec![0; INCOMING_BYTES].into(), begin: 0, end: 0, replies: Vec::new() };
         let connection = Arc::new(Self {
             front,
@@ -109,6 +112,7 @@ impl Connection {
             threads: AtomicUsize::new(1),
             idle: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            _descriptors: descriptors,
         });
         connection.work();
     }

@@ -18,13 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, iter, mem};
+use std::{iter, mem};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustls::ServerConfig;
 
+use crate::descriptors::{Owner, Taken};
 use crate::error::ServeError;
 use crate::inherited;
+use crate::occasional_log::OccasionalLog;
 use crate::parameters::{Latency, Parameters};
 use crate::server::Server;
 use connection::{Connection, Rooms};
@@ -41,8 +43,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Requests in work have so long when the server stops; then their connections are cut.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two lines about the same.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What all connections have in common.
 pub struct Front {
@@ -60,10 +60,11 @@ pub struct Front {
 
 impl Front {
     /// Accepts clients of a namespace on one more socket, in place of another one of that name.
-    pub fn add(&self, listener: UnixListener, namespace: &str) -> io::Result<()> {
-        listener.set_nonblocking(false)?;
+    pub fn add(&self, listener: UnixListener, namespace: &str) -> Result<(), ServeError> {
+        self.server.descriptors.add([Owner::Nbd(Some(namespace.to_owned()))])?;
+        listener.set_nonblocking(false).map_err(|e| ServeError::File(e.to_string()))?;
         self.added.lock().unwrap_or_else(PoisonError::into_inner).push((listener, namespace.to_owned()));
-        rustix::io::write(&self.is_added, &1_u64.to_ne_bytes())?;
+        rustix::io::write(&self.is_added, &1_u64.to_ne_bytes()).map_err(|e| ServeError::File(e.to_string()))?;
         Ok(())
     }
 
@@ -84,6 +85,12 @@ struct Socket {
     /// The only namespace that is seen through it.
     only: Option<String>,
     connections: Vec<Weak<UnixStream>>,
+}
+
+impl Socket {
+    fn new(listener: UnixListener, only: Option<String>) -> Self {
+        Self { listener, only, connections: Vec::new() }
+    }
 }
 
 /// The front end.
@@ -120,7 +127,7 @@ impl Nbd {
                 .local_addr()
                 .and_then(|_| listener.set_nonblocking(false))
                 .map_err(|e| ServeError::File(format!("nbd-fd={fd} is not a listening socket: {e}")))?;
-            sockets.push(Socket { listener, only: only.clone(), connections: Vec::new() });
+            sockets.push(Socket::new(listener, only.clone()));
         }
         Ok(Self {
             // Threads that outlast a stop still use it.
@@ -144,14 +151,18 @@ impl Nbd {
         for (listener, name) in added {
             match self.sockets.iter_mut().find(|socket| socket.only.as_deref() == Some(&name)) {
                 Some(socket) => socket.listener = listener,
-                None => self.sockets.push(Socket { listener, only: Some(name), connections: Vec::new() }),
+                None => self.sockets.push(Socket::new(listener, Some(name))),
             }
         }
         let server = self.front.server;
         self.sockets.retain(|socket| {
             let is_gone = socket.only.as_ref().is_some_and(|name| server.namespace(name).is_none());
             // Those that have clients still are closed another time, so that a stop can wait for these.
-            !is_gone || socket.connections.iter().any(|each| each.strong_count() > 0)
+            let stays = !is_gone || socket.connections.iter().any(|each| each.strong_count() > 0);
+            if !stays {
+                server.descriptors.remove(&Owner::Nbd(socket.only.clone()));
+            }
+            stays
         });
     }
 
@@ -222,25 +233,31 @@ impl Socket {
         self.connections.retain(|each| each.strong_count() > 0);
         let is_alive = |each: &Weak<UnixStream>| each.upgrade().is_some_and(|stream| !has_hung_up(&stream));
         let alive = self.connections.iter().filter(|each| is_alive(each)).count();
+        let name = self.only.as_deref().unwrap_or("all namespaces");
         if alive >= MAX_CONNECTIONS || self.connections.len() >= MAX_CLOSING {
-            let name = self.only.as_deref().unwrap_or("all namespaces");
             refused.say(|| format!("refused a connection to {name}: a socket takes {MAX_CONNECTIONS} at once"));
             return;
         }
+        let descriptors = &front.server.descriptors;
+        let Some(taken) = descriptors.take(&Owner::Nbd(self.only.clone()), descriptors.nbd_connection()) else {
+            refused.say(|| format!("refused a connection to {name}: other sockets need the descriptors that are left"));
+            return;
+        };
         let (stream, only) = (Arc::new(stream), self.only.clone());
         self.connections.push(Arc::downgrade(&stream));
-        let serve = move || converse(front, stream, only.as_deref());
+        let serve = move || converse(front, stream, only.as_deref(), Some(taken));
         if let Err(e) = thread::Builder::new().name("slo-ctl nbd".into()).spawn(serve) {
             refused.say(|| format!("refused a connection: cannot start a thread: {e}"));
         }
     }
 }
 
-/// Serves a client until it leaves. With `only`, that namespace is all it may see.
-pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>) {
+/// Serves a client until it leaves. With `only`, that namespace is all it may see. It has `descriptors`, where they are
+/// counted.
+pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>, descriptors: Option<Taken>) {
     // Who breaks off during the handshake is not logged.
     if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only) {
-        Connection::serve(front, stream, agreed);
+        Connection::serve(front, stream, agreed, descriptors);
     }
 }
 
@@ -249,22 +266,4 @@ fn has_hung_up(stream: &UnixStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
-}
-
-/// Lines for the operator that clients can cause: one in a while, with how many were left out.
-#[derive(Debug, Default)]
-struct OccasionalLog(Mutex<(u64, Option<Instant>)>);
-
-impl OccasionalLog {
-    fn say(&self, line: impl FnOnce() -> String) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left_out, last) = &mut *state;
-        if last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
-            *left_out += 1;
-            return;
-        }
-        let more = if *left_out == 0 { String::new() } else { format!(" ({left_out} more such lines left out)") };
-        eprintln!("slo-ctl: {}{more}", line());
-        *state = (0, Some(Instant::now()));
-    }
 }

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::protocol::{Fields, GREETING_MAGIC, MAX_PAYLOAD_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, Request};
 use super::protocol::{command, flag, info, option, reply, transmission};
 use super::*;
+use crate::descriptors::owners_of;
 use crate::server::tests::{PAGE, PAGES, make, open};
 
 const SIZE: u64 = PAGE * PAGES;
@@ -30,6 +31,7 @@ fn served() -> Served {
         let listener = UnixListener::bind(folder.path().join(name)).unwrap();
         parameters.nbd_fds.push((listener.into_raw_fd(), only));
     }
+    server.descriptors.add(owners_of(&parameters)).unwrap();
     let mut nbd = Nbd::new(server, &parameters).unwrap();
     let (stop, stopped) = UnixStream::pair().unwrap();
     let thread = thread::spawn(move || {

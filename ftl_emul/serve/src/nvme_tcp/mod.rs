@@ -26,8 +26,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::descriptors::{NVME_CONNECTIONS, Owner, Taken};
 use crate::error::ServeError;
 use crate::inherited;
+use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
 pub use subsystem::{Permissions, Subsystem};
@@ -82,20 +84,25 @@ fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeErro
 }
 
 fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
+    let (refused, not_accepted) = (OccasionalLog::default(), OccasionalLog::default());
     loop {
         match listener.accept() {
-            Ok((stream, _)) => admit(Arc::clone(subsystem), stream, port),
+            Ok((stream, _)) => match subsystem.server.descriptors.take(&Owner::NvmeTcp, 1) {
+                Some(descriptor) => admit(Arc::clone(subsystem), stream, port, descriptor),
+                None => refused.say(|| format!("NVMe/TCP: refused a connection: there are {NVME_CONNECTIONS} already")),
+            },
             Err(e) => {
                 // Out of descriptors, most likely: others may give some back.
-                eprintln!("slo-ctl: NVMe/TCP: {e}");
+                not_accepted.say(|| format!("NVMe/TCP: cannot accept hosts: {e}"));
                 thread::sleep(Duration::from_millis(100));
             }
         }
     }
 }
 
-fn admit(subsystem: Arc<Subsystem>, stream: TcpStream, port: Port) {
+fn admit(subsystem: Arc<Subsystem>, stream: TcpStream, port: Port, descriptor: Taken) {
     let serve = move || {
+        let _until_the_end = descriptor;
         // A host that is gone already is not worth telling anyone.
         let _gone = connection::serve(&subsystem, stream, port);
     };

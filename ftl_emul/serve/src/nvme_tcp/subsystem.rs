@@ -18,8 +18,6 @@ use crate::server::Server;
 
 /// The well-known name of every discovery subsystem (NVM Express Base Specification 2.0, section 4.5).
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Connections at once.
-pub const MAX_CONNECTIONS: usize = 64;
 /// Controllers at once.
 const MAX_CONTROLLERS: usize = 32;
 /// Between two looks at namespaces and keep alive timers.
@@ -154,10 +152,10 @@ impl Subsystem {
         self.controllers().len()
     }
 
-    /// Counts a new connection; None where there are enough, or the server is stopping.
+    /// Counts a new connection; None where the server is stopping.
     pub fn admit(&self, queue: &Arc<Queue>) -> Option<u64> {
         let mut connections = self.connections();
-        if connections.len() >= MAX_CONNECTIONS || self.is_stopping() {
+        if self.is_stopping() {
             return None;
         }
         let number = self.accepted.fetch_add(1, Ordering::Relaxed) as u64;

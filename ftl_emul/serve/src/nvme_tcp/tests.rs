@@ -36,6 +36,7 @@ fn served_with(permissions: Permissions) -> Served {
     let server: &'static Server = Box::leak(Box::new(open(folder.path())));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    server.descriptors.add([Owner::NvmeTcp]).unwrap();
     let subsystem = Arc::new(Subsystem::new(server, Vec::new(), permissions));
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
     thread::spawn(move || listen(&listening, &listener, Port::All));

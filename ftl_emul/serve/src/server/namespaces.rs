@@ -24,6 +24,7 @@ use crate::namespace::{Namespace, path_in};
 use crate::server::Server;
 use crate::server::changes::UNMAPPED_AT_ONCE;
 use crate::settings::{Created, Hosts, NamespaceSettings, Settings, Totals};
+use crate::sync;
 
 /// Requests of a namespace that is deleted have so long to leave the model.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -127,7 +128,7 @@ impl Server {
         let file = path_in(&self.folder, &origin.config.name);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).and_then(|opened| {
             opened.set_len(size_bytes)?;
-            opened.sync_all()?;
+            sync::all(&opened)?;
             atomic_file::sync_folder(&self.folder)
         });
         made.map_err(|e| ServeError::io("cannot make", &file, &e))?;

@@ -84,6 +84,11 @@ impl Memory {
         Ok(Self { guest: Arc::new(guest), regions })
     }
 
+    /// How many files it is mapped from.
+    pub fn pieces(&self) -> usize {
+        self.regions.len()
+    }
+
     /// The guest's address for one of the client, which is what rings are given by.
     pub fn guest_address(&self, client: u64) -> Option<GuestAddress> {
         let found = self.regions.iter().find(|r| client >= r.client && client - r.client < r.length)?;

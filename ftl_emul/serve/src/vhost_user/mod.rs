@@ -30,9 +30,11 @@ use rustix::net::{
 };
 use vhost::vhost_user::BackendReqHandler;
 
+use crate::descriptors::{Owner, Taken, VHOST_USER_CLIENT};
 use crate::error::ServeError;
 use crate::inherited;
 use crate::namespace::Namespace;
+use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::Server;
 use request::Disk;
@@ -44,8 +46,6 @@ const LOOKING: Duration = Duration::from_millis(100);
 const ONE_BEFORE: Duration = Duration::from_secs(5);
 /// A stop waits so long for requests in work.
 const STOPPING: Duration = Duration::from_secs(15);
-/// Between two lines about clients of one namespace.
-const TELLING: Duration = Duration::from_secs(10);
 
 /// The header of a message ("Message Specification"): request, flags, size.
 const MESSAGE_BYTES: usize = 12;
@@ -72,7 +72,7 @@ struct Slot {
     current: Mutex<Option<Arc<Client>>>,
     free: Condvar,
     size_bytes: AtomicU64,
-    said: Mutex<Option<Instant>>,
+    log: OccasionalLog,
 }
 
 /// See the module.
@@ -125,9 +125,10 @@ impl VhostUser {
         if slots.iter().any(|slot| Arc::ptr_eq(&slot.namespace, &namespace)) {
             return Ok(());
         }
+        self.server.descriptors.add([Owner::VhostUser(namespace.name.clone())])?;
         let size_bytes = AtomicU64::new(namespace.size_bytes());
-        let (current, free, said) = (Mutex::default(), Condvar::new(), Mutex::default());
-        let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, said });
+        let (current, free, log) = (Mutex::default(), Condvar::new(), OccasionalLog::default());
+        let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, log });
         let (here, its_slot) = (Arc::clone(self), Arc::clone(&slot));
         run("slo-ctl vhost accept", move || here.listen(&its_slot))?;
         slots.push(slot);
@@ -146,7 +147,7 @@ impl VhostUser {
                 Err(_) if !self.is_there(slot) => return,
                 Err(e) => {
                     // Out of descriptors, most likely: others may release some.
-                    slot.say(&e.to_string());
+                    slot.say(&format!("cannot accept clients: {e}"));
                     thread::sleep(LOOKING);
                 }
             }
@@ -166,9 +167,14 @@ impl VhostUser {
             }
             *current = Some(Arc::clone(&client));
         }
+        let owner = Owner::VhostUser(slot.namespace.name.clone());
+        let Some(descriptors) = self.server.descriptors.take(&owner, VHOST_USER_CLIENT) else {
+            // Its namespace is gone: a client has its own otherwise.
+            return slot.release();
+        };
         let (here, its_slot) = (Arc::clone(self), Arc::clone(slot));
         let serve = move || {
-            match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client))) {
+            match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client, descriptors))) {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => its_slot.say(&format!("a client ends: {e}")),
                 Err(_) => its_slot.say("a client ends: internal error, please report it"),
@@ -181,7 +187,7 @@ impl VhostUser {
         }
     }
 
-    fn serve(&self, slot: &Slot, stream: UnixStream, client: &Client) -> io::Result<()> {
+    fn serve(&self, slot: &Slot, stream: UnixStream, client: &Client, descriptors: Taken) -> io::Result<()> {
         // Whoever may end this server has no need of other ways to do that.
         let peer = sockopt::socket_peercred(&stream)?;
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
@@ -193,7 +199,7 @@ impl VhostUser {
             is_trusted,
             max_poll: self.max_poll,
         };
-        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), &server.request_memory, serving)));
+        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), &server.request_memory, serving, descriptors)));
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -222,6 +228,7 @@ impl VhostUser {
                     // Who waits for clients wakes up. Without one, the client ends with its namespace.
                     let _closed = shutdown(&slot.listener, rustix::net::Shutdown::Both);
                     slot.hang_up();
+                    self.server.descriptors.remove(&Owner::VhostUser(slot.namespace.name.clone()));
                 }
                 is_there
             });
@@ -275,11 +282,7 @@ impl Slot {
 
     /// Says something about a client, now and then.
     fn say(&self, what: &str) {
-        let mut said = lock(&self.said);
-        if said.is_none_or(|last| last.elapsed() >= TELLING) {
-            *said = Some(Instant::now());
-            eprintln!("slo-ctl: vhost-user: namespace {}: {what}", self.namespace.name);
-        }
+        self.log.say(|| format!("vhost-user: namespace {}: {what}", self.namespace.name));
     }
 
     fn announce_change(&self) {

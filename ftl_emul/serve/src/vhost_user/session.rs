@@ -25,6 +25,7 @@ use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueT};
 
+use crate::descriptors::{Taken, VHOST_USER_CLIENT, VHOST_USER_QUEUE};
 use crate::request_memory::Pool;
 use crate::vhost_user::in_flight::{self, InFlight};
 use crate::vhost_user::memory::{MAX_REGIONS, Memory, check_file};
@@ -100,6 +101,8 @@ pub struct Session {
     memory: Option<Memory>,
     in_flight: Option<Arc<InFlight>>,
     rings: Vec<Ring>,
+    /// Of the client, its memory and its queues.
+    descriptors: Taken,
 }
 
 fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
@@ -108,7 +111,7 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 
 impl Session {
     /// A client that has just connected.
-    pub fn new(disk: Arc<Disk>, pool: &Arc<Pool>, serving: Serving) -> Self {
+    pub fn new(disk: Arc<Disk>, pool: &Arc<Pool>, serving: Serving, descriptors: Taken) -> Self {
         Self {
             workers: Workers::new(pool, disk.namespace.nsid()),
             disk,
@@ -118,6 +121,7 @@ impl Session {
             memory: None,
             in_flight: None,
             rings: (0..MAX_QUEUES).map(|_| Ring::default()).collect(),
+            descriptors,
         }
     }
 
@@ -145,6 +149,19 @@ impl Session {
         let index = index.into();
         let found = usize::try_from(index).ok().and_then(|index| self.rings.get_mut(index));
         found.ok_or_else(|| refused(format!("there is no queue {index}")))
+    }
+
+    /// Err, which ends the client, where its memory and queues have more descriptors than others leave it.
+    fn count_descriptors(&mut self) -> Result<()> {
+        let pieces = self.memory.as_ref().map_or(0, Memory::pieces);
+        let has_some = |ring: &&Ring| ring.kick.is_some() || ring.call.is_some() || ring.running.is_some();
+        let queues = self.rings.iter().filter(has_some).count();
+        if self.descriptors.resize(VHOST_USER_CLIENT + pieces + queues * VHOST_USER_QUEUE) {
+            return Ok(());
+        }
+        Err(refused(format!(
+            "other sockets need the descriptors that are left: too few for {pieces} pieces of memory and {queues} queues"
+        )))
     }
 
     /// Starts a queue once it has been kicked and enabled ("Ring states").
@@ -219,12 +236,13 @@ impl Session {
     }
 
     /// Queues that run take requests from it at once; without any, their next access to it ends them.
-    fn use_memory(&mut self, memory: Option<Memory>) {
+    fn use_memory(&mut self, memory: Option<Memory>) -> Result<()> {
         let guest = memory.as_ref().map(|memory| Arc::clone(&memory.guest)).unwrap_or_default();
         for running in self.rings.iter().filter_map(|ring| ring.running.as_ref()) {
             running.queue.set_memory(Arc::clone(&guest));
         }
         self.memory = memory;
+        self.count_descriptors()
     }
 
     /// `struct virtio_blk_config` (5.2.4), little-endian.
@@ -295,7 +313,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         let memory = Memory::map(None, regions, files, self.serving.is_trusted).map_err(Error::ReqHandlerError)?;
-        self.use_memory(Some(memory));
+        self.use_memory(Some(memory))?;
         Ok(None)
     }
 
@@ -310,14 +328,13 @@ impl VhostUserBackendReqHandlerMut for Session {
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
         let memory = Memory::map(self.memory.as_ref(), &[**region], vec![file], self.serving.is_trusted);
-        self.use_memory(Some(memory.map_err(Error::ReqHandlerError)?));
+        self.use_memory(Some(memory.map_err(Error::ReqHandlerError)?))?;
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let left = self.memory.as_ref().map_or(Ok(None), |memory| memory.without(region));
-        self.use_memory(left.map_err(Error::ReqHandlerError)?);
-        Ok(())
+        self.use_memory(left.map_err(Error::ReqHandlerError)?)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
@@ -361,6 +378,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         // Another descriptor is another start.
         self.stop_ring(index.into());
         self.ring(index)?.kick = Some(kick);
+        self.count_descriptors()?;
         self.start_ring(index.into())
     }
 
@@ -372,7 +390,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         }
         // What was answered without it, as before the server was started again, is found then.
         ring.call.as_deref().into_iter().for_each(notify);
-        Ok(())
+        self.count_descriptors()
     }
 
     fn set_vring_err(&mut self, _index: u8, _file: Option<File>) -> Result<()> {

@@ -1,0 +1,26 @@
+//! Lines for the operator that clients can cause: one in a while, with how many were left out.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two lines about the same.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct OccasionalLog(Mutex<(u64, Option<Instant>)>);
+
+impl OccasionalLog {
+    /// Prints a line, unless there was one a moment ago.
+    pub fn say(&self, line: impl FnOnce() -> String) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left_out, last) = &mut *state;
+        if last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            *left_out += 1;
+            return;
+        }
+        let more = if *left_out == 0 { String::new() } else { format!(" ({left_out} more such lines left out)") };
+        eprintln!("slo-ctl: {}{more}", line());
+        *state = (0, Some(Instant::now()));
+    }
+}
