@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -289,12 +290,48 @@ impl Queue {
         let entry = format.response(&completion.entry(head, id, command));
         match buffer.filter(|buffer| buffer.len() > format.before_data()) {
             Some(mut buffer) if completion.status == Status::SUCCESS => {
-                format.finish_data(&mut buffer, command);
+                format.finish_data(&mut buffer, 0, command);
                 buffer.extend_from_slice(&entry);
                 self.send_when(&buffer, when)
             }
             _ => self.send_when(&entry, when),
         }
+    }
+
+    /// Answers a command that was carried out by the thread that reads, together with others.
+    pub fn answer_with_others(&self, command: u16, completion: Completion) -> io::Result<()> {
+        self.answer_when(command, completion, None, When::WithOthers)
+    }
+
+    /// Answers a command with data, together with others: `fill` puts it where it is sent from. Where that fails, the
+    /// command is not answered: false.
+    pub fn answer_filled(
+        &self,
+        command: u16,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let format = self.format();
+        let mut unsent = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = unsent.len();
+        let data_at = start + format.before_data();
+        unsent.resize(data_at + bytes, 0);
+        // A panic must leave nothing behind that would be sent.
+        if !catch_unwind(AssertUnwindSafe(|| fill(&mut unsent[data_at..]))).is_ok_and(|filled| filled.is_ok()) {
+            unsent.truncate(start);
+            return Ok(false);
+        }
+        format.finish_data(&mut unsent, start, command);
+        let (head, id) = {
+            let mut state = self.state();
+            state.outstanding.remove(&command);
+            (state.told_head(), state.id)
+        };
+        unsent.extend_from_slice(&format.response(&Completion::of(0).entry(head, id, command)));
+        if unsent.len() >= ANSWERS_BYTES {
+            self.send_all(&mut unsent)?;
+        }
+        Ok(true)
     }
 
     /// Answers a command that was taken out of turn: its identifier belongs to another one.

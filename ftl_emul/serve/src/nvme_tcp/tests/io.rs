@@ -103,3 +103,37 @@ fn incomplete_write_writes_nothing() {
     assert_eq!(io.run_with_capsule(blocks(1, 1, 0, 8), &[3; 4096]).status, 0x22);
     assert_eq!(io.run(blocks(2, 1, 0, 512)).data, vec![0; 512 * 512]);
 }
+
+#[test]
+fn small_requests_sent_at_once_are_each_answered_with_their_own_data() {
+    let served = served();
+    for (seed, digests) in [(1, false), (2, true)] {
+        let (_admin, id) = served.admin(digests, digests);
+        let mut io = served.io(id, 1, digests, digests);
+        let page = |number: u64| pattern(PAGE as usize, seed ^ (number as u8) << 3);
+        let written: Vec<u16> = (0..8).map(|number| io.submit(blocks(1, 1, number * 8, 8), &page(number))).collect();
+        for id in written {
+            let answer = io.answer(&[]);
+            assert_eq!((answer.id, answer.status), (id, 0));
+        }
+        // Before the first answer is taken. Behind those that are there: a hole, one beyond the end, and one of a
+        // namespace that there is not.
+        let reads = [(1, 7), (1, 0), (1, 3), (1, 300), (1, PAGES), (1, 5), (9, 0), (1, 6)];
+        let submitted = reads.map(|(namespace, number)| {
+            let read = with_host_data(blocks(2, namespace, number * 8, 8), PAGE as usize);
+            (io.submit(read, &[]), number)
+        });
+        let mut answers: Vec<_> = reads.iter().map(|_| io.answer(&[])).collect();
+        answers.sort_by_key(|answer| answer.id);
+        for (((id, number), answer), (namespace, _)) in submitted.iter().zip(answers).zip(reads) {
+            let (status, data) = match (namespace, *number) {
+                (1, PAGES) => (0x80, Vec::new()),
+                (1, 300) => (0, vec![0; PAGE as usize]),
+                (1, number) => (0, page(number)),
+                _ => (0x02, Vec::new()),
+            };
+            assert_eq!((answer.id, answer.status), (*id, status), "page {number}");
+            assert_eq!(answer.data, data, "page {number}");
+        }
+    }
+}
