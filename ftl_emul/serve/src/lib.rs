@@ -37,6 +37,7 @@ mod namespace;
 mod nbd;
 mod nvme_tcp;
 mod offline;
+mod outgoing;
 mod parameters;
 mod preconditioning;
 mod recent;

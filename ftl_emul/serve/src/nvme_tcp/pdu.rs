@@ -281,24 +281,20 @@ impl Format {
         (24 + self.digests.header_bytes()).next_multiple_of(self.alignment)
     }
 
-    /// Makes a C2HData PDU (3.6.2.11), the only one of its command, of what is in a buffer from `start` on; its data
-    /// begins at [`Self::before_data`] there.
-    pub fn finish_data(&self, buffer: &mut Vec<u8>, start: usize, command_id: u16) {
-        let data_at = self.before_data();
-        let length = exact::<u32>(buffer.len() - start - data_at);
+    /// What comes before and after the data of a C2HData PDU (3.6.2.11), the only one of its command.
+    pub fn around_data(&self, data: &[u8], command_id: u16) -> (Vec<u8>, Option<[u8; DIGEST_BYTES]>) {
+        let before = self.before_data();
         let flags = LAST_FLAG | if self.digests.data { DATA_DIGEST_FLAG } else { 0 };
         let mut header = common(kind::CONTROLLER_DATA, flags, 24);
-        header[3] = exact::<u8>(data_at);
+        header[3] = exact::<u8>(before);
         header.extend_from_slice(&command_id.to_le_bytes());
         header.extend_from_slice(&[0; 6]);
-        header.extend_from_slice(&length.to_le_bytes());
+        header.extend_from_slice(&exact::<u32>(data.len()).to_le_bytes());
         header.resize(24, 0);
-        if self.digests.data {
-            let digest = crc32c::crc32c(&buffer[start + data_at..]);
-            buffer.extend_from_slice(&digest.to_le_bytes());
-        }
-        let header = self.sealed_of(header, buffer.len() - start);
-        buffer[start..start + header.len()].copy_from_slice(&header);
+        let digest = self.digests.data.then(|| crc32c::crc32c(data).to_le_bytes());
+        let mut header = self.sealed_of(header, before + data.len() + self.digests.data_bytes());
+        header.resize(before, 0);
+        (header, digest)
     }
 
     fn sealed(&self, header: Vec<u8>) -> Vec<u8> {

@@ -94,9 +94,10 @@ fn data_to_the_host_has_the_agreed_alignment_and_digest() {
         [(false, false, 4, 24), (true, false, 4, 28), (true, true, 16, 32), (false, true, 128, 128)]
     {
         let format = Format { digests: Digests { header, data }, alignment };
-        let mut buffer = vec![0; format.before_data()];
+        let (mut buffer, digest) = format.around_data(b"123456789", 0x1234);
+        assert_eq!(buffer.len(), format.before_data());
         buffer.extend_from_slice(b"123456789");
-        format.finish_data(&mut buffer, 0, 0x1234);
+        buffer.extend(digest.into_iter().flatten());
         assert_eq!(usize::from(buffer[3]), data_at);
         assert_eq!(buffer[0], 7);
         assert_eq!(buffer[1], 4 | u8::from(header) | u8::from(data) << 1);
