@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from nbd_client import FUA, NbdClient, NbdError
@@ -14,7 +15,7 @@ from vhost_user_client import DISCARD, SECTOR_BYTES, WRITE_ZEROES, VhostUserClie
 from .faults import READY_S, PromiseError
 
 OPTIONS = ("--nvme-tcp", "127.0.0.1:0", "--vhost-user")
-"""With which a device is served that `disks_of` reaches."""
+"""With which a device is served that every front end reaches."""
 _EIO = 5
 _WRITE, _WRITE_ZEROES, _DATASET_MANAGEMENT = 0x01, 0x08, 0x09
 _FORCE_UNIT_ACCESS, _DEALLOCATE = 1 << 30, 1 << 2
@@ -39,6 +40,10 @@ class Disk(Protocol):
     def zero(self, offset: int, length: int, flags: int = 0) -> None: ...
 
     def close(self) -> None: ...
+
+
+Connect = Callable[[Server, str, int], list[Disk]]
+"""Connects to a namespace so many times, where that is possible."""
 
 
 class NvmeDisk:
@@ -168,12 +173,22 @@ def nbd_disks(server: Server, namespace: str, count: int) -> list[Disk]:
     return [NbdClient(server.run.export(namespace), namespace) for _ in range(count)]
 
 
-def disks_of(server: Server, namespace: str, count: int) -> list[Disk]:
-    """The same over the front end of this namespace: NBD, NVMe/TCP or, for one client only, vhost-user."""
+def nvme_disks(server: Server, namespace: str, count: int) -> list[Disk]:
+    """So many controllers over NVMe/TCP."""
+    return [NvmeDisk(server, namespace) for _ in range(count)]
+
+
+def vhost_user_disks(server: Server, namespace: str, _count: int) -> list[Disk]:
+    """One: a namespace has one client over vhost-user."""
+    return [VhostUserDisk(server, namespace)]
+
+
+def disks_of_all(server: Server, namespace: str, count: int) -> list[Disk]:
+    """The front end by namespace, so that all are in use at once."""
     match namespace:
         case "b":
-            return [NvmeDisk(server, namespace) for _ in range(count)]
+            return nvme_disks(server, namespace, count)
         case "c":
-            return [VhostUserDisk(server, namespace)]
+            return vhost_user_disks(server, namespace, count)
         case _:
             return nbd_disks(server, namespace, count)

@@ -11,7 +11,7 @@ from serving import Server
 from .changes import Changer
 from .contents import PAGE, Ledger, Load, Writer
 from .faults import READY_S, Tally
-from .front_ends import Disk, nbd_disks
+from .front_ends import Connect, nbd_disks
 
 NAMES = ("a", "b", "c")
 PAGES = 240
@@ -35,13 +35,10 @@ class DeviceLoad:
         clock: Callable[[], int] = lambda: 0,
         tolerated: Collection[int] = (),
         changes: bool = True,
-        disks_of: Callable[[Server, str, int], list[Disk]] = nbd_disks,
+        connect: Connect = nbd_disks,
     ) -> None:
-        """`tolerated`: errors that writers may be answered; `changes`: make some, too.
-
-        `disks_of` connects to a namespace, so many times where that is possible.
-        """
-        disks = {name: disks_of(server, name, WRITERS) for name in ledgers}
+        """`tolerated`: errors that writers may be answered; `changes`: make some, too."""
+        disks = {name: connect(server, name, WRITERS) for name in ledgers}
         self.writers = [
             Writer(
                 disk,

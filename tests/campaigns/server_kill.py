@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -22,7 +21,7 @@ from slo_ctl.drives.store import DeviceStore
 from .changes import States, kept, served
 from .contents import Ledger, settle, verify
 from .faults import READY_S, Tally, check, succeed
-from .front_ends import OPTIONS, Disk, VhostUserDisk, disks_of, nbd_disks
+from .front_ends import OPTIONS, Connect, Disk, VhostUserDisk, disks_of_all, nbd_disks
 from .load import NAMES, PAGES, DeviceLoad
 
 MAPPINGS = ("page", "page,precondition=yes", "bast", "fast,cluster=2", "dftl")
@@ -31,8 +30,11 @@ TIMED = ("--latency", "real", "--time-scale", "0.01", "--threads", "4")
 """Options with which the device has weights and limits; requests hardly wait."""
 
 
-def server_kill(root: Path, random: Random, tally: Tally) -> None:
-    """Kill the server of a device again and again; it always starts with what was acknowledged."""
+def server_kill(root: Path, random: Random, tally: Tally, connect: Connect = disks_of_all) -> None:
+    """Kill the server of a device again and again; it always starts with what was acknowledged.
+
+    `connect` has the front end of its clients.
+    """
     mapping = random.choice(MAPPINGS)
     timed = random.random() < 0.5
     make_drive(root, f"mapping={mapping}")
@@ -42,13 +44,13 @@ def server_kill(root: Path, random: Random, tally: Tally) -> None:
     server = Server(root, "d", *options)
     try:
         for _ in range(KILLS):
-            due, clients = loaded_and_killed(root, server, ledgers, random, tally, timed=timed)
+            due, clients = loaded_and_killed(root, server, ledgers, random, tally, connect, timed=timed)
             if random.random() < 0.3:
                 killed_while_starting(root, options, random.uniform(0, 0.8))
                 tally["kills while starting"] += 1
             server = Server(root, "d", *options)
             resume(server, clients, tally)
-            verify_all(server, ledgers, due, preconditioned="precondition=yes" in mapping, disks_of=disks_of)
+            verify_all(server, ledgers, due, preconditioned="precondition=yes" in mapping, connect=connect)
         check(server.stop() == 0, f"the clean stop failed: {server.log()}")
     finally:
         server.stop()
@@ -64,14 +66,21 @@ def make_drive(root: Path, spec: str) -> None:
 
 
 def loaded_and_killed(
-    root: Path, server: Server, ledgers: dict[str, Ledger], random: Random, tally: Tally, *, timed: bool
+    root: Path,
+    server: Server,
+    ledgers: dict[str, Ledger],
+    random: Random,
+    tally: Tally,
+    connect: Connect,
+    *,
+    timed: bool,
 ) -> tuple[States, list[Disk]]:
     """Load the server and kill it; returns what is kept in its files, and the clients that it had."""
     load = DeviceLoad(
         *(server, root / "devices" / "d", ledgers, random),
         timed=timed,
         survives_unflushed=True,
-        disks_of=disks_of,
+        connect=connect,
     )
     time.sleep(random.uniform(0.05, 0.5))
     early = load.problems()
@@ -99,7 +108,7 @@ def verify_all(
     *,
     preconditioned: bool,
     may_be_rebuilt: bool = False,
-    disks_of: Callable[[Server, str, int], list[Disk]] = nbd_disks,
+    connect: Connect = nbd_disks,
 ) -> None:
     """Hold a server that was just started against what has to be there."""
     with server.control() as control:
@@ -113,7 +122,7 @@ def verify_all(
     for name, ledger in ledgers.items():
         with NbdClient(server.run.export(name), name) as client:
             check(client.size == due[name].size_bytes, f"{name} has {client.size} bytes, not {due[name]}")
-        (disk,) = disks_of(server, name, 1)
+        (disk,) = connect(server, name, 1)
         try:
             settle(disk, ledger, verify(disk, ledger, name))
         finally:

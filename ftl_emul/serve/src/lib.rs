@@ -39,6 +39,7 @@ mod nbd;
 mod nvme_tcp;
 mod occasional_log;
 mod offline;
+mod outgoing;
 mod parameters;
 mod preconditioning;
 mod recent;

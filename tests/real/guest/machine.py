@@ -271,6 +271,14 @@ class Guest:
         options = {"driver": "vhost-user-blk-pci", "id": name, "chardev": f"{name}-server"}
         qmp(self._qmp, "device_add", **options, **{"num-queues": queues})
 
+    def plug_nbd(self, name: str, socket_path: Path, export: str) -> None:
+        """Add a disk that QEMU has over NBD, and reconnects to; `name` is its serial number."""
+        where = {"type": "unix", "path": str(socket_path)}
+        node = {"driver": "nbd", "node-name": f"{name}-node", "server": where, "export": export}
+        qmp(self._qmp, "blockdev-add", **node, **{"reconnect-delay": 3600})
+        options = {"driver": "virtio-blk-pci", "id": name, "drive": f"{name}-node", "serial": name}
+        qmp(self._qmp, "device_add", **options)
+
     def unplug_vhost_user(self, name: str) -> None:
         """Remove it. Raises QmpError where the guest does not release it."""
         qmp(self._qmp, "device_del", id=name)

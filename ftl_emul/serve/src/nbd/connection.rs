@@ -20,6 +20,7 @@ use crate::namespace::{Flags, Namespace};
 use crate::nbd::negotiation::Agreed;
 use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
 use crate::nbd::{Front, has_hung_up};
+use crate::outgoing::Outgoing;
 use crate::request_memory::{Pool, Room, Taken};
 
 /// Reads and writes of so much at most may be carried out by the thread that reads.
@@ -30,6 +31,8 @@ const INCOMING_BYTES: usize = 2 * QUICK_BYTES;
 const REPLIES_BYTES: usize = 256 << 10;
 /// Memory of an export that is its own: for the data of reads, and for that of writes.
 const OWN_BYTES: usize = 2 << 20;
+/// A reply without its data has no more.
+const HEAD_BYTES: usize = 32;
 /// Where there is no memory for all of a large request, it is carried out in pieces of so much.
 const PIECE_BYTES: usize = 1 << 20;
 /// Extents in one block status reply at most; the client asks again for more.
@@ -54,7 +57,7 @@ struct Incoming {
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
-    replies: Vec<u8>,
+    replies: Outgoing,
 }
 
 /// A request that takes longer, with its data.
@@ -98,7 +101,8 @@ pub struct Connection {
 impl Connection {
     /// Serves requests until the client leaves; in this thread and others.
     pub fn serve(front: &'static Front, client: Arc<UnixStream>, agreed: Agreed, descriptors: Option<Descriptors>) {
-        let incoming = Incoming { buffer: vec![0; INCOMING_BYTES].into(), begin: 0, end: 0, replies: Vec::new() };
+        let incoming =
+            Incoming { buffer: vec![0; INCOMING_BYTES].into(), begin: 0, end: 0, replies: Outgoing::default() };
         let connection = Arc::new(Self {
             front,
             stream: agreed.stream,
@@ -172,7 +176,7 @@ impl Connection {
             }
             if let Err(refused) = self.check(&request) {
                 self.skip(incoming, payload)?;
-                self.replies.done(&mut incoming.replies, &request, &Err(refused));
+                self.reply(incoming, &request, &Err(refused));
                 continue;
             }
             if self.is_quick(&request) {
@@ -241,7 +245,7 @@ impl Connection {
             }
         }
         self.note(request, &done);
-        self.replies.done(&mut incoming.replies, request, &done);
+        self.reply(incoming, request, &done);
         Ok(())
     }
 
@@ -265,7 +269,7 @@ impl Connection {
         if incoming.replies.is_empty() {
             return Ok(());
         }
-        let sent = self.send(&incoming.replies);
+        let sent = self.send(incoming.replies.waiting());
         incoming.replies.clear();
         sent
     }
@@ -299,31 +303,35 @@ impl Connection {
     /// Carries out a quick request, whose data is all there, and adds the reply. Break for a read that would have to
     /// wait for a disk.
     fn carry_out_quickly(&self, request: &Request, incoming: &mut Incoming) -> ControlFlow<()> {
-        let Incoming { buffer, begin, replies, .. } = incoming;
         let length = request.length as usize;
         let model = &self.front.server.model;
-        let before = replies.len();
         let done = if request.command == command::READ {
-            self.replies.before_data(replies, request);
-            let data = replies.len();
-            replies.resize(data + length, 0);
-            let read = self.namespace.read_now(model, &mut replies[data..], request.offset);
-            match read {
-                Ok(()) => return ControlFlow::Continue(()),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    replies.truncate(before);
-                    return ControlFlow::Break(());
+            let mut head = Vec::with_capacity(HEAD_BYTES);
+            self.replies.before_data(&mut head, request);
+            let (room, at) = (incoming.replies.room(head.len() + length), head.len());
+            room[..at].copy_from_slice(&head);
+            match self.namespace.read_now(model, &mut room[at..], request.offset) {
+                Ok(()) => {
+                    incoming.replies.add(at + length);
+                    return ControlFlow::Continue(());
                 }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(()),
                 failed => failed,
             }
         } else {
-            let data = &buffer[*begin..*begin + length];
+            let data = &incoming.buffer[incoming.begin..incoming.begin + length];
             self.namespace.write(model, data, request.offset, Flags::default(), || false)
         };
         self.note(request, &done);
-        replies.truncate(before);
-        self.replies.done(replies, request, &done);
+        self.reply(incoming, request, &done);
         ControlFlow::Continue(())
+    }
+
+    /// Adds a reply without data.
+    fn reply(&self, incoming: &mut Incoming, request: &Request, result: &io::Result<()>) {
+        let mut reply = Vec::with_capacity(HEAD_BYTES);
+        self.replies.done(&mut reply, request, result);
+        incoming.replies.extend(&reply);
     }
 
     /// Carries a request out and answers it.

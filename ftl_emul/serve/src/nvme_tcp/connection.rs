@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, Scope};
@@ -14,9 +15,12 @@ use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fab
 use crate::nvme_tcp::controller::Controller;
 use crate::nvme_tcp::identify;
 use crate::nvme_tcp::io as nvm;
-use crate::nvme_tcp::pdu::{self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout};
+use crate::nvme_tcp::pdu::{
+    self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout, MAX_HEADER_BYTES,
+};
 use crate::nvme_tcp::placement;
 use crate::nvme_tcp::queue::{Incoming, Next, Queue, When, Work};
+use crate::nvme_tcp::quick;
 use crate::nvme_tcp::subsystem::Subsystem;
 
 /// A PDU that has begun is there after so long; so is Connect.
@@ -32,8 +36,6 @@ const TIMED_THREADS: usize = 128;
 const READ_BYTES: usize = 128 << 10;
 /// Room for what comes after the data of an answer: its digest, and the response.
 const AFTER_DATA_BYTES: usize = 64;
-/// See [`is_quick`].
-const QUICK_BYTES: usize = 64 << 10;
 
 /// Why a connection ends.
 enum End {
@@ -59,8 +61,8 @@ pub fn serve(subsystem: &Subsystem, stream: TcpStream, port: Port) -> io::Result
     }
     let queue = Arc::new(Queue::new(stream, &subsystem.server.request_memory)?);
     let Some(number) = subsystem.admit(&queue) else { return Ok(()) };
-    let mut reader =
-        Reader { subsystem, queue: &queue, port, here, from, association: None, threads: 0, began: Instant::now() };
+    let (association, capsule, began) = (None, Vec::new(), Instant::now());
+    let mut reader = Reader { subsystem, queue: &queue, port, here, from, association, threads: 0, began, capsule };
     // A panic ends this connection only.
     let _panicked = catch_unwind(AssertUnwindSafe(|| {
         thread::scope(|scope| {
@@ -90,6 +92,8 @@ struct Reader<'a> {
     association: Option<Association>,
     threads: usize,
     began: Instant,
+    /// Memory of the last capsule's data, to be used again.
+    capsule: Vec<u8>,
 }
 
 impl<'a> Reader<'a> {
@@ -105,7 +109,8 @@ impl<'a> Reader<'a> {
     /// Waits for a PDU, and does what it asks for.
     fn one<'s>(&mut self, stream: &mut BufReader<Incoming<'_>>, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
         self.wait(stream)?;
-        let mut header = vec![0; COMMON_BYTES];
+        let mut header = Vec::with_capacity(MAX_HEADER_BYTES);
+        header.resize(COMMON_BYTES, 0);
         stream.read_exact(&mut header)?;
         let mut common = [0; COMMON_BYTES];
         common.copy_from_slice(&header);
@@ -125,7 +130,8 @@ impl<'a> Reader<'a> {
             (FromHost::Terminate, _) => Err(End::Closed),
             (FromHost::Initialize(_), true) | (_, false) => Err(faulty(Fault::Sequence)),
             (FromHost::Command(entry), true) => {
-                let mut data = vec![0; layout.data];
+                let mut data = std::mem::take(&mut self.capsule);
+                data.resize(layout.data, 0);
                 let damaged = read_data(stream, &mut data, layout.data_digest)?;
                 self.command(Command(entry), data, damaged, scope).map_err(|end| match end {
                     End::Fault(fault, _) => faulty(fault),
@@ -189,8 +195,8 @@ impl<'a> Reader<'a> {
         if let Some(association) = &self.association {
             association.controller.hear();
         }
-        let transfer = match self.transfer(&command, &capsule, damaged) {
-            Ok(transfer) => transfer,
+        let (transfer, place) = match self.transfer(&command, &capsule, damaged) {
+            Ok(moved) => moved,
             Err(status) => {
                 self.note(&command, status);
                 return Ok(self.queue.answer(command.id(), status.into(), None)?);
@@ -200,17 +206,40 @@ impl<'a> Reader<'a> {
             self.queue.answer(command.id(), Status::SUCCESS.into(), None)?;
             return Err(End::Closed);
         }
-        let data = match transfer {
-            (Transfer { from_host: 0, .. }, _) | (_, Place::Host) => Vec::new(),
-            (Transfer { from_host, .. }, Place::Capsule(offset)) => {
-                capsule.drain(..offset);
-                capsule.truncate(from_host);
-                capsule
-            }
+        let data = match place {
+            _ if transfer.from_host == 0 => Some(0..0),
+            Place::Host => None,
+            Place::Capsule(offset) => Some(offset..offset + transfer.from_host),
         };
+        if let Some(data) = data.clone() {
+            if self.is_done_at_once(&command, transfer, &capsule[data])? {
+                self.capsule = capsule;
+                return Ok(());
+            }
+        }
+        let Range { start, end } = data.unwrap_or_default();
+        capsule.truncate(end);
+        capsule.drain(..start);
         let namespace = self.borrower(&command);
-        self.queue.admit(Work::new(command, transfer.0, data, namespace))?;
+        self.queue.admit(Work::new(command, transfer, capsule, namespace))?;
         self.proceed(scope)
+    }
+
+    /// Carries a command out right here and answers it, where it waits for nothing.
+    fn is_done_at_once(&self, command: &Command, transfer: Transfer, data: &[u8]) -> io::Result<bool> {
+        match &self.association {
+            Some(Association { controller, queue: id @ 1.. })
+                if quick::is_quick(command, transfer) && self.waits_for_nothing(controller) =>
+            {
+                quick::carry_out(self.subsystem, self.queue, (controller, *id), (command, data))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether neither the modelled drive nor stable storage makes quick commands wait.
+    fn waits_for_nothing(&self, controller: &Controller) -> bool {
+        self.subsystem.server.time_scale.is_none() && !controller.is_write_through()
     }
 
     /// Whose part of the common memory a command may use: that of its namespace, if there is one.
@@ -248,13 +277,15 @@ impl<'a> Reader<'a> {
             }
             return Ok(());
         };
-        let is_timed = self.subsystem.server.time_scale.is_some();
-        if !is_timed && !controller.is_write_through() {
-            while let Some(work) = self.queue.ready_now(is_quick) {
+        if self.waits_for_nothing(controller) {
+            // Others were done when they came, or have to wait for the disk.
+            let is_quick_write =
+                |work: &Work| work.transfer.from_host > 0 && quick::is_quick(&work.command, work.transfer);
+            while let Some(work) = self.queue.ready_now(is_quick_write) {
                 answer(self.subsystem, self.queue, controller, *id, work, When::WithOthers)?;
             }
         }
-        let most = if is_timed { TIMED_THREADS } else { THREADS };
+        let most = if self.subsystem.server.time_scale.is_some() { TIMED_THREADS } else { THREADS };
         if self.queue.wake() && self.threads < most {
             let (subsystem, queue, association) = (self.subsystem, self.queue, self.association.clone());
             let work = move || work(subsystem, queue, association.as_ref());
@@ -349,14 +380,6 @@ fn work(subsystem: &Subsystem, queue: &Queue, association: Option<&Association>)
             return;
         }
     }
-}
-
-/// Reads and writes that wait neither for the modelled drive nor for stable storage, and are not large.
-fn is_quick(work: &Work) -> bool {
-    let bytes = work.transfer.from_host.max(work.transfer.to_host);
-    matches!(work.command.opcode(), nvm::opcode::READ | nvm::opcode::WRITE)
-        && bytes <= QUICK_BYTES
-        && !nvm::is_durable(&work.command)
 }
 
 /// Carries out a command of an I/O queue and answers it.

@@ -72,6 +72,7 @@ struct State {
     csts: u32,
     /// None: no keep alive.
     keep_alive: Option<Duration>,
+    /// The last look at which commands had come.
     heard: Instant,
     write_cache: bool,
     event_config: u32,
@@ -100,6 +101,8 @@ pub struct Controller {
     /// Its only user.
     pub host: Host,
     ended: AtomicBool,
+    /// Commands have come since the last look: to read a clock for each would take longer.
+    heard: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -129,7 +132,8 @@ impl Controller {
             error_count: 0,
             queues: BTreeMap::from([(0, admin)]),
         };
-        Self { id, is_discovery, host, ended: AtomicBool::new(false), state: Mutex::new(state) }
+        let (ended, heard) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { id, is_discovery, host, ended, heard, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,12 +147,15 @@ impl Controller {
 
     /// A command has come, on whichever queue (3.9: keep alive based on traffic).
     pub fn hear(&self) {
-        self.state().heard = Instant::now();
+        self.heard.store(true, Ordering::Relaxed);
     }
 
     /// Whether the host has been silent for longer than it said.
     pub fn is_forsaken(&self, now: Instant) -> bool {
-        let state = self.state();
+        let mut state = self.state();
+        if self.heard.swap(false, Ordering::Relaxed) {
+            state.heard = now;
+        }
         state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most)
     }
 

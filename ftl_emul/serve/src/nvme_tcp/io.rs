@@ -117,7 +117,7 @@ pub fn carry_out(
 }
 
 /// The bytes that a command is about, all of them in the namespace.
-fn within(namespace: &Namespace, command: &Command) -> Result<(u64, u64), Status> {
+pub fn within(namespace: &Namespace, command: &Command) -> Result<(u64, u64), Status> {
     let (start, length) = range(command);
     bytes_within(namespace, start, length)
 }
@@ -189,7 +189,7 @@ fn deallocate(
 }
 
 /// The status for an error of the backing file.
-fn failed(error: &io::Error, otherwise: Status) -> Status {
+pub fn failed(error: &io::Error, otherwise: Status) -> Status {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Status::CAPACITY_EXCEEDED,
         Some(libc::ESHUTDOWN) => Status::ABORT_REQUESTED,

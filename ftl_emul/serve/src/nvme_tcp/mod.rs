@@ -3,7 +3,7 @@
 //!
 //! [`pdu`] has the bytes of the transport, [`command`] those of queue entries; a [`connection`] is one [`queue`] of a
 //! [`controller`] of the [`subsystem`]; [`admin`] (with [`identify`], [`logs`] and [`management`] of namespaces) and [`io`]
-//! carry commands out; [`placement`] is what both have of flexible data placement.
+//! carry commands out, [`quick`] those that wait for nothing; [`placement`] is what both have of flexible data placement.
 
 mod admin;
 mod command;
@@ -16,6 +16,7 @@ mod management;
 mod pdu;
 mod placement;
 mod queue;
+mod quick;
 mod subsystem;
 #[cfg(test)]
 mod tests;

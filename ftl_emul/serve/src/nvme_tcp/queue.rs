@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use ftl_core::convert::exact;
 use crate::nvme_tcp::command::{Command, Completion, Status, Transfer};
 use crate::nvme_tcp::io::{MAX_TRANSFER_BYTES, opcode};
 use crate::nvme_tcp::pdu::{Fault, Format, HostData, IN_CAPSULE_BYTES};
+use crate::outgoing::Outgoing;
 use crate::request_memory::{Pool, Room, Taken};
 
 /// Entries of a queue at most; CAP.MQES says so (one less, as it counts from 0).
@@ -104,7 +106,7 @@ struct State {
 pub struct Queue {
     stream: TcpStream,
     /// Answers that are not sent yet.
-    sending: Mutex<Vec<u8>>,
+    sending: Mutex<Outgoing>,
     format: OnceLock<Format>,
     state: Mutex<State>,
     more: Condvar,
@@ -289,12 +291,52 @@ impl Queue {
         let entry = format.response(&completion.entry(head, id, command));
         match buffer.filter(|buffer| buffer.len() > format.before_data()) {
             Some(mut buffer) if completion.status == Status::SUCCESS => {
-                format.finish_data(&mut buffer, command);
+                let at = format.before_data();
+                let (before, digest) = format.around_data(&buffer[at..], command);
+                buffer[..at].copy_from_slice(&before);
+                buffer.extend(digest.into_iter().flatten());
                 buffer.extend_from_slice(&entry);
                 self.send_when(&buffer, when)
             }
             _ => self.send_when(&entry, when),
         }
+    }
+
+    /// Answers a command that was carried out by the thread that reads, together with others.
+    pub fn answer_with_others(&self, command: u16, completion: Completion) -> io::Result<()> {
+        self.answer_when(command, completion, None, When::WithOthers)
+    }
+
+    /// Answers a command with data, together with others: `fill` puts it where it is sent from. Where that fails, the
+    /// command is not answered: false.
+    pub fn answer_filled(
+        &self,
+        command: u16,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let format = self.format();
+        let mut unsent = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = format.before_data();
+        let room = unsent.room(at + bytes);
+        // What a panic leaves behind is not sent.
+        if !catch_unwind(AssertUnwindSafe(|| fill(&mut room[at..]))).is_ok_and(|filled| filled.is_ok()) {
+            return Ok(false);
+        }
+        let (before, digest) = format.around_data(&room[at..], command);
+        room[..at].copy_from_slice(&before);
+        unsent.add(at + bytes);
+        unsent.extend(digest.as_ref().map_or(&[], |digest| &digest[..]));
+        let (head, id) = {
+            let mut state = self.state();
+            state.outstanding.remove(&command);
+            (state.told_head(), state.id)
+        };
+        unsent.extend(&format.response(&Completion::of(0).entry(head, id, command)));
+        if unsent.len() >= ANSWERS_BYTES {
+            self.send_all(&mut unsent)?;
+        }
+        Ok(true)
     }
 
     /// Answers a command that was taken out of turn: its identifier belongs to another one.
@@ -343,12 +385,12 @@ impl Queue {
         if unsent.is_empty() && when == When::Now {
             return (&self.stream).write_all(bytes).inspect_err(|_| self.close());
         }
-        unsent.extend_from_slice(bytes);
+        unsent.extend(bytes);
         if when == When::Now || unsent.len() >= ANSWERS_BYTES { self.send_all(&mut unsent) } else { Ok(()) }
     }
 
-    fn send_all(&self, unsent: &mut Vec<u8>) -> io::Result<()> {
-        let sent = (&self.stream).write_all(unsent).inspect_err(|_| self.close());
+    fn send_all(&self, unsent: &mut Outgoing) -> io::Result<()> {
+        let sent = (&self.stream).write_all(unsent.waiting()).inspect_err(|_| self.close());
         unsent.clear();
         sent
     }

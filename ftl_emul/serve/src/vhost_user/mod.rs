@@ -6,6 +6,7 @@
 
 mod in_flight;
 mod memory;
+mod polling;
 pub mod request;
 mod session;
 #[cfg(test)]

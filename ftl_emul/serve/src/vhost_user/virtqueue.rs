@@ -21,6 +21,7 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::vhost_user::in_flight::Tracker;
+use crate::vhost_user::polling::Polling;
 use crate::vhost_user::request::{BlockRequest, Disk};
 use crate::vhost_user::workers::Workers;
 
@@ -29,8 +30,6 @@ const QUICK_BYTES: u64 = 64 << 10;
 /// Requests taken at once, and answered together: half of a usual queue depth, so that the driver takes the answers to one
 /// half while the other is carried out.
 const MAX_BATCH: usize = 16;
-/// After polling in vain, so many sleeps at most go by before the next attempt.
-const MAX_PAUSE: u32 = 64;
 /// A stopped queue waits so long for the modelled drive.
 const STOPPING: Duration = Duration::from_secs(10);
 const DESCRIPTOR_BYTES: u32 = 16;
@@ -409,55 +408,6 @@ fn wants_notification(ring: &mut Queue, memory: &GuestMemoryMmap) -> Result<bool
     Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
 }
 
-/// Whether a queue is polled before its thread sleeps.
-///
-/// It is for at most `budget` after each request, as long as the last wait was shorter than that. Where polling was in
-/// vain, as it always is while the driver needs this CPU, it is given up for 1, 2, 4 and up to [`MAX_PAUSE`] waits. A
-/// queue without requests is not polled at all.
-struct Polling {
-    budget: Duration,
-    is_on: bool,
-    since: Instant,
-    /// Waits before the next attempt, and how many the next failure costs.
-    pause: u32,
-    next_pause: u32,
-}
-
-impl Polling {
-    fn new(budget: Duration) -> Self {
-        Self { budget, is_on: false, since: Instant::now(), pause: 0, next_pause: 1 }
-    }
-
-    /// There was a request.
-    fn found(&mut self) {
-        if self.budget.is_zero() {
-            return;
-        }
-        if self.is_on {
-            self.next_pause = 1;
-        }
-        self.since = Instant::now();
-    }
-
-    fn is_on(&mut self) -> bool {
-        if self.is_on && self.since.elapsed() >= self.budget {
-            self.is_on = false;
-            self.pause = self.next_pause;
-            self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
-        }
-        self.is_on
-    }
-
-    /// The queue has waited for a notification, which polling might have replaced.
-    fn slept(&mut self) {
-        if self.pause > 0 {
-            self.pause -= 1;
-        } else {
-            self.is_on = self.since.elapsed() < self.budget;
-        }
-    }
-}
-
 /// The descriptors of a request (2.7.5), also in an indirect table (2.7.5.3). Ends early where they are not as the
 /// specification has them, and after as many as the table has: they may be linked in a circle.
 pub struct Chain<'a> {
@@ -498,44 +448,6 @@ impl Iterator for Chain<'_> {
             let entries = entries.min(u32::from(u16::MAX));
             (self.table, self.size, self.left) = (descriptor.addr(), entries, entries);
             (self.next, self.is_indirect) = (Some(0), true);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    #[test]
-    fn polling_that_finds_nothing_is_tried_ever_less_often() {
-        let mut polling = Polling::new(HOUR);
-        for waits in [1, 2, 4, 8] {
-            // The last request is long ago: polling stops.
-            polling.is_on = true;
-            polling.since = Instant::now().checked_sub(2 * HOUR).unwrap();
-            assert!(!polling.is_on());
-            polling.found();
-            for _ in 0..waits {
-                polling.slept();
-                assert!(!polling.is_on());
-            }
-            polling.slept();
-            assert!(polling.is_on());
-        }
-        polling.found();
-        assert_eq!(polling.next_pause, 1);
-    }
-
-    #[test]
-    fn queue_without_budget_or_requests_is_not_polled() {
-        let mut never = Polling::new(Duration::ZERO);
-        let mut idle = Polling::new(HOUR);
-        idle.since = Instant::now().checked_sub(2 * HOUR).unwrap();
-        for polling in [&mut never, &mut idle] {
-            polling.slept();
-            assert!(!polling.is_on());
         }
     }
 }

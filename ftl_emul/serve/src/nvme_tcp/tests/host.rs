@@ -43,6 +43,8 @@ pub struct Host {
     pub next_id: u16,
     /// Breaks the digest of the next data that is sent.
     pub damages_data: bool,
+    /// What it calls itself.
+    pub nqn: &'static str,
 }
 
 /// A submission queue entry.
@@ -74,7 +76,8 @@ impl Host {
     pub fn dial(address: SocketAddr, header_digest: bool, data_digest: bool) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut host = Self { stream, header_digest: false, data_digest: false, next_id: 0, damages_data: false };
+        let mut host =
+            Self { stream, header_digest: false, data_digest: false, next_id: 0, damages_data: false, nqn: HOST_NQN };
         let mut request = vec![0; 128];
         request[2] = 128;
         request[4] = 128;
@@ -213,7 +216,7 @@ impl Host {
         data[..16].fill(7);
         data[16..18].copy_from_slice(&controller.to_le_bytes());
         data[256..256 + subsystem.len()].copy_from_slice(subsystem.as_bytes());
-        data[512..512 + HOST_NQN.len()].copy_from_slice(HOST_NQN.as_bytes());
+        data[512..512 + self.nqn.len()].copy_from_slice(self.nqn.as_bytes());
         let queue_and_size = (10, u32::from(queue) << 16);
         let entry = entry(0x7f, 1, &[queue_and_size, (11, 31), (12, keep_alive_ms)]);
         self.run_with_capsule(entry, &data)
