@@ -228,7 +228,7 @@ CLAIMS = (
         needs=("SLO_CTL_MQSIM", "SLO_CTL_DISKSIM"),
     ),
     Claim(
-        "a sweep scales to two processes, and to two hosts over MPI",
+        "a sweep scales to two processes, and to two hosts by Dask",
         "docs/replay.md",
         f"{_PYTHON} bench/sweep.py --replays 60 --rounds 1",
     ),

@@ -1,10 +1,10 @@
-"""How a sweep scales: the same replays by one process, by two, and by two hosts over MPI.
+"""How a sweep scales: the same replays by one process, by two, and by the workers of Dask on two hosts.
 
     .venv/bin/python bench/sweep.py [--replays 16] [--rounds 3] [--json FILE]
 
 Hosts are network namespaces of this machine (root). Each round runs all three, one after the other. "Of
-linear" is the time of one process over twice that of two, so that starting the workers counts. Exit code 1
-where the median is below 0.9.
+linear" is the time of one process over twice that of two, so that starting processes counts; Dask's workers
+run before, as on a cluster. Exit code 1 where the median is below 0.9.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import checkout  # noqa: F401 - finds the packages of this checkout
+from dask_cluster import ADDRESS, DaskCluster
 from serra_hosts import Hosts
 
 WANTED = 0.9
@@ -46,8 +47,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    found: dict[str, list[float]] = {"two processes": [], "two hosts, MPI": []}
-    with tempfile.TemporaryDirectory() as folder, Hosts(Path(folder)) as hosts:
+    found: dict[str, list[float]] = {"two processes": [], "two hosts, Dask": []}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Hosts(Path(folder)) as hosts,
+        DaskCluster(hosts, Path(folder), WORKERS),
+    ):
         place = Path(folder)
         (place / "web.toml").write_text(SCENARIO)
         for number in range(given.rounds):
@@ -56,10 +61,10 @@ def main() -> int:
             local = [sys.executable, "-m", "slo_ctl.cli", *sweep]
             one_s = elapsed_s([*local, "--jobs", "1", "--out", f"{out}-one.csv"])
             two_s = elapsed_s([*local, "--jobs", str(WORKERS), "--out", f"{out}-two.csv"])
-            python = (sys.executable, "-m", "mpi4py.futures", "-m", "slo_ctl.cli")
-            spread_s = elapsed_s(hosts.mpirun(*python, *sweep, "--mpi", "--out", f"{out}-spread.csv"))
+            spread = [*local, "--dask", ADDRESS, "--out", f"{out}-spread.csv"]
+            spread_s = elapsed_s(hosts.in_the_middle(*spread))
             found["two processes"].append(one_s / two_s / WORKERS)
-            found["two hosts, MPI"].append(one_s / spread_s / WORKERS)
+            found["two hosts, Dask"].append(one_s / spread_s / WORKERS)
             print(
                 f"round {number + 1}: {one_s:.1f} s by one process, {two_s:.1f} s by two, "
                 f"{spread_s:.1f} s by two hosts",

@@ -1,4 +1,4 @@
-"""The results as docs/papers.md, as an HTML page, and as text."""
+"""The results as an HTML page and as text; `markdown` has docs/papers.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slo_ctl.show.plot_parts import (
 )
 from slo_ctl.show.report import render_page
 
-_MOST_COLUMNS = 9
+MOST_COLUMNS = 9
 """Of a table that is shown in the documentation; wider ones are plots of the page only."""
 
 
@@ -56,100 +56,18 @@ def by_paper(result: PapersResult) -> Iterator[tuple[str, str, list[FigureOutcom
 
 def summary_line(result: PapersResult) -> str:
     """How many agree."""
-    found = [figure.agreement for figure in result.figures]
+    return summary_of([figure.agreement for figure in result.figures])
+
+
+def summary_of(found: Sequence[Agreement]) -> str:
+    """How many figures agree."""
     parts = [f"{found.count(each)} {each.value}" for each in Agreement if each in found]
     return f"{len(found)} figures and tables: {', '.join(parts)}"
-
-
-# Markdown.
-
-_INTRODUCTION = """\
-Every figure and table of the four papers that slo-ctl is built on, and claims beyond them: what is shown,
-what stands in for the devices here, and whether we agree, by rules that are part of each figure's record and
-not of a run. `slo-ctl paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report
-papers.html` draws them; the tests run each as `--quick` does. Labels say what is emulated, synthetic or
-modelled; no number is the speed of a real drive.
-
-*agrees*: every rule holds. *differs, explained*: a rule does not hold, and an experiment of the same figure
-shows why. *differs*: no experiment does. ± is half the 95 % confidence interval over seeds.
-""".splitlines()
-
-
-def markdown(result: PapersResult) -> str:
-    """docs/papers.md."""
-    lines = [
-        "# The papers, figure by figure",
-        "",
-        *_INTRODUCTION,
-        "",
-        f"This page is written by `slo-ctl paper all --markdown docs/papers.md`; {result.machine}.",
-        "Runs whose command has `--quick` are small and have few seeds.",
-        f"{summary_line(result)}.",
-        "",
-    ]
-    for _, title, figures in by_paper(result):
-        lines += [f"## {title}", "", "| | figure | agreement |", "|---|---|---|"]
-        lines += [
-            f"| [{figure.key}](#{_anchor(figure)}) | {_cell(figure.title)} | {figure.agreement.value} |"
-            for figure in figures
-        ]
-        lines.append("")
-        for figure in figures:
-            lines += _section(figure)
-    return "\n".join(lines).rstrip() + "\n"
 
 
 def source_of(figure: FigureOutcome) -> str:
     """Who says what is judged."""
     return "Claim" if figure.key.partition(":")[0] == BEYOND else "Paper"
-
-
-def _anchor(figure: FigureOutcome) -> str:
-    text = _heading(figure).lower()
-    return "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
-
-
-def _heading(figure: FigureOutcome) -> str:
-    return f"{figure.key}: {figure.title}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _section(figure: FigureOutcome) -> Iterator[str]:
-    labels = ", ".join(figure.labels)
-    source = source_of(figure)
-    yield from (f"### {_heading(figure)}", "", f"**{source}.** {figure.shows}", "")
-    yield from (f"**Here** ({labels}). {figure.ours}", "")
-    if figure.note:
-        yield from (f"Not run: {figure.note}", "")
-    if not figure.seeds:
-        return
-    seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
-    yield from (f"`{figure.command}`: {seeds}, {figure.cpu_s:.0f} s of CPU. **{figure.agreement.value}**", "")
-    if figure.rules:
-        yield from (f"| {source.lower()} | rule | ours | |", "|---|---|---|---|")
-        for rule in figure.rules:
-            texts = map(_cell, (rule.paper, rule.rule, rule.ours, rule.agreement.value))
-            yield "| " + " | ".join(texts) + " |"
-        yield ""
-    for reason in dict.fromkeys(rule.reason for rule in figure.rules if rule.reason):
-        yield from (f"**Why it differs.** {reason}", "")
-    for table in figure.tables:
-        if len(table.columns()) <= _MOST_COLUMNS:
-            yield from _table(table)
-
-
-def _table(table: TableOutcome) -> Iterator[str]:
-    unit = f", {table.unit}" if table.unit else ""
-    columns, cells = table.columns(), table.by_place()
-    yield "| " + " | ".join([_cell(f"{table.title}{unit}"), *map(_cell, columns)]) + " |"
-    yield "|---|" + "---|" * len(columns)
-    for row in table.rows():
-        numbers = [number(cells.get((row, column)), table.digits) for column in columns]
-        yield "| " + " | ".join([_cell(row), *numbers]) + " |"
-    yield ""
 
 
 # Text.
@@ -178,7 +96,7 @@ def text(result: PapersResult) -> Iterator[str]:
 
 def _text_table(table: TableOutcome) -> Iterator[str]:
     columns, cells = table.columns(), table.by_place()
-    if len(columns) > _MOST_COLUMNS:
+    if len(columns) > MOST_COLUMNS:
         return
     unit = f", {table.unit}" if table.unit else ""
     rows = [["", *columns]] + [
@@ -214,7 +132,7 @@ def _tables(figure: FigureOutcome) -> list[tuple[TableOutcome, list[str], list[t
     found = []
     for table in figure.tables:
         columns, cells = table.columns(), table.by_place()
-        if len(columns) <= _MOST_COLUMNS:
+        if len(columns) <= MOST_COLUMNS:
             rows = [
                 (row, [number(cells.get((row, column)), table.digits) for column in columns])
                 for row in table.rows()

@@ -359,6 +359,15 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependenc
     step "installing $mpi into .venv" pip_install_if_possible "$mpi"
 }
 
+# The extra `dask`. Its tests say so when they skip for want of it.
+dask_python() {
+    local dask
+    ! .venv/bin/python -c 'import distributed' >/dev/null 2>&1 || return 0
+    dask=$(.venv/bin/python -c 'import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dask"])')
+    step "installing $dask into .venv" pip_install_if_possible "$dask"
+}
+
 pip_install_if_possible() {
     .venv/bin/python -m pip install --progress-bar off -c constraints.txt "$@" || echo "not installable here: $*"
 }
@@ -505,6 +514,7 @@ main() {
     python_deps
     [ -z "$real" ] || libvirt_python
     [ -z "$real" ] || mpi_python
+    [ -z "$real" ] || dask_python
     [ -z "$real" ] || prometheus_programs
     [ -z "$real" ] || ansible_programs
     [ -z "$real" ] || browser

@@ -21,9 +21,15 @@ def dead_pid() -> int:
 def test_next_write_removes_files_of_killed_writers(tmp_path: Path) -> None:
     (tmp_path / f".state.json.{dead_pid()}.partial").write_bytes(b"half")
     partial_of(tmp_path / "state.json").write_bytes(b"ours, of an earlier process with this number")
-    kept = [f".other.json.{dead_pid()}.partial", f".state.json.{os.getppid()}.partial", ".state.json.partial"]
+    kept = [
+        f".other.json.{dead_pid()}.partial",
+        f".state.json.{os.getppid()}.partial",
+        f".state.json.{dead_pid()}@elsewhere.partial",
+        ".state.json.partial",
+    ]
     for name in kept:
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / f".state.json.{dead_pid()}@{os.uname().nodename}.partial").write_bytes(b"half")
     replace_file(tmp_path / "state.json", b"whole")
     assert {path.name for path in tmp_path.iterdir()} == {"state.json", *kept}
     assert (tmp_path / "state.json").read_bytes() == b"whole"

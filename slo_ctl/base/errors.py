@@ -29,21 +29,25 @@ class UnreachableError(UserError):
 
 
 OPTIONAL_PACKAGES = {
+    "distributed": "sweeps on several hosts",
     "jinja2": "HTML reports",
     "matplotlib": "plots and HTML reports",
     "polars": "traces in text formats",
     "zstandard": "files compressed with zstd",
 }
-"""Python packages of the extra `replay`, and what needs them."""
+"""Python packages of extras, and what needs them."""
+_EXTRAS = {"distributed": "dask"}
+"""Of those that are not in the extra `replay`."""
 
 
 class MissingPackageError(UserError):
     """A package of an extra is not installed."""
 
     def __init__(self, package: str) -> None:
+        extra = _EXTRAS.get(package, "replay")
         super().__init__(
             f"{OPTIONAL_PACKAGES[package]} need the Python package {package}, which is not installed",
-            f"python3 -m pip install {package}, or install slo-ctl with its extra: slo-ctl[replay]",
+            f"python3 -m pip install {package}, or install slo-ctl with its extra: slo-ctl[{extra}]",
         )
 
 

@@ -19,7 +19,7 @@ from slo_ctl.base.errors import UserError
 
 MAX_BYTES = 64 << 20
 """No file of slo-ctl's own is larger."""
-_PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})\.partial", re.DOTALL)
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})(@(?P<host>[^@]+))?\.partial", re.DOTALL)
 
 
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
@@ -82,19 +82,24 @@ def moved_away(path: Path) -> str:
 
 
 def partial_of(path: Path) -> Path:
-    """Where this process writes what is to become `path`; see `remove_leftovers`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Where this process writes what is to become `path`; see `remove_leftovers`.
+
+    Hosts may share the directory, and process numbers are those of a host.
+    """
+    return path.with_name(f".{path.name}.{os.getpid()}@{os.uname().nodename}.partial")
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove what processes that were killed left in `folder` while they wrote `name`, or anything at all.
 
-    What cannot be removed stays.
+    What cannot be removed stays, and so does what another host's process may still write.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _PARTIAL.fullmatch(entry.name)
-            if match is None or name not in (None, match["name"]) or _runs(int(match["pid"])):
+            if match is None or name not in (None, match["name"]):
+                continue
+            if match["host"] not in (None, os.uname().nodename) or _runs(int(match["pid"])):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -2,6 +2,6 @@
 
 from slo_ctl.cli import main
 
-# Workers of mpi4py.futures import this module, too.
+# Workers of a sweep import this module, too.
 if __name__ == "__main__":
     main()

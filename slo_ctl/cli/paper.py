@@ -43,7 +43,11 @@ def command(
         ),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE.md", help="Write the page of the documentation.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.md",
+            help="Write the page of the documentation; it keeps the figures that are not run.",
+        ),
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write an HTML page with plots.")
@@ -117,15 +121,25 @@ def _list(*, json: bool) -> None:
     print_lines(*listing([(each.key, each.title, each.labels) for each in FIGURES.values()]))
 
 
+def _earlier_page(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--markdown: {path} cannot be read: {error}", "name another file") from None
+
+
 def _deliver(
     result: PapersResult, *, markdown: Path | None, report: Path | None, save_json: Path | None, json: bool
 ) -> None:
     from papers import page
+    from papers.markdown import markdown as markdown_page
 
     if save_json is not None:
         write_whole("--save-json", save_json, result.to_json() + "\n")
     if markdown is not None:
-        write_whole("--markdown", markdown, page.markdown(result))
+        write_whole("--markdown", markdown, markdown_page(result, _earlier_page(markdown)))
     if report is not None:
         write_whole("--report", report, page.html(result))
     if json:

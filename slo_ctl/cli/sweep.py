@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -13,15 +14,16 @@ import typer
 from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, writing
 from slo_ctl.cli.completion import complete_policy
-from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
+from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
 from slo_ctl.cli.output import print_columns, print_json, print_lines, terminable
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
-    from slo_ctl.replay.sweep import Answer
+    from slo_ctl.replay.sweep import Answer, Swept
 
 _MOST_POINTS = 100_000
+_MOST_NAMED = 10
 
 
 def command(
@@ -53,10 +55,12 @@ def command(
         int, typer.Option(metavar="N", min=1, max=100, help="Number of seeds, starting with 1.")
     ] = 1,
     jobs: JOBS = None,
-    mpi: Annotated[
-        bool,
-        typer.Option("--mpi", help="Run on the ranks of `mpirun python -m mpi4py.futures`."),
-    ] = False,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Run on the workers of this Dask scheduler: tcp://10.0.0.1:8786."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Plot VMs by OP for each drive and policy.")
     ] = None,
@@ -66,12 +70,13 @@ def command(
     """Replay scenarios on many drives, and show how many of their VMs each supports. All drives are EMULATED.
 
     A drive supports a number of VMs if each meets its min= and p99= with every seed. Unused capacity is OPS.
+    Exit status 1 where replays are missing because their workers died.
 
     Examples:
     slo-ctl sweep web.toml --op 7%,15%,28% --vms 1..8 --out web.csv
     slo-ctl sweep web.toml --drive preset=tlc --drive preset=qlc --vms 1..4 --out web.csv --plot web.svg
     slo-ctl sweep web.toml db.toml --policy proportional,min_waf --vms 1..8 --out kinds.csv
-    mpirun -n 9 python -m mpi4py.futures $(which slo-ctl) sweep web.toml --mpi --seeds 9 --out web.csv
+    slo-ctl sweep web.toml --dask tcp://10.0.0.1:8786 --seeds 9 --out web.csv
     """
     from slo_ctl.decide.policies import policy_entry
     from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
@@ -89,8 +94,8 @@ def command(
     elif out.suffix != ".csv":
         raise UserError(f"--out: {out} does not end in .csv or .parquet", "such as web.parquet")
     check_writable("--out", out)
-    if mpi:
-        require_packages("mpi4py")
+    if dask is not None:
+        require_packages("distributed")
     check_plot(plot)
     points = [
         Point(*values)
@@ -108,8 +113,8 @@ def command(
     for point in points:
         scenario_text(bases[point.scenario], point)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
-        rows, complete = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, mpi=mpi)
-    found = answers(rows)
+        swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
+    found = answers(swept.rows)
     if plot is not None:
         from slo_ctl.show.file_plots import save_sweep
 
@@ -120,17 +125,19 @@ def command(
             {
                 "format_version": 1,
                 "label": "emulated",
-                "complete": complete,
+                "complete": not swept.missing,
                 "answers": [asdict(each) for each in found],
-                "rows": [asdict(row) for row in rows],
+                "rows": [asdict(row) for row in swept.rows],
+                "missing": [asdict(point) | {"reason": why} for point, why in swept.missing.items()],
             }
         )
     else:
         print_columns(_rows(found))
         print_lines(*_best(found))
-        print_lines(f"{len(rows)} of {len(points)} replays in {out}, EMULATED drives")
-    if not complete:
-        raise typer.Exit(EXIT_INTERRUPTED)
+        print_lines(f"{len(swept.rows)} of {len(points)} replays in {out}, EMULATED drives")
+        print_lines(*_missing(swept))
+    if swept.missing:
+        raise typer.Exit(EXIT_INTERRUPTED if swept.interrupted else EXIT_FAILURE)
 
 
 def _read(paths: list[Path]) -> dict[str, ScenarioText]:
@@ -188,6 +195,19 @@ def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
             for each in found
         ),
     ]
+
+
+def _missing(swept: Swept) -> Iterator[str]:
+    """Which replays there are not, and how to get them."""
+    lost = list(swept.missing.items())
+    for point, why in lost[:_MOST_NAMED]:
+        words = [point.scenario, point.drive, point.op and f"op={point.op}", point.policy]
+        words += [f"{point.vms} x its VMs", f"seed {point.seed}"]
+        yield f"missing: {', '.join(word for word in words if word)}: {why}"
+    if len(lost) > _MOST_NAMED:
+        yield f"missing: {len(lost) - _MOST_NAMED:,} more (--json lists all)"
+    if lost:
+        yield "the same command runs what is missing"
 
 
 def _best(found: list[Answer]) -> list[str]:

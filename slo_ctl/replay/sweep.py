@@ -1,4 +1,4 @@
-"""Many replays: scenarios x drives x OP x policies x numbers of VMs x seeds, on several processes.
+"""Many replays: scenarios x drives x OP x policies x numbers of VMs x seeds, on several processes or hosts.
 
 Every finished replay is a line of a CSV file, so a sweep that was interrupted is continued by the same
 command. A Parquet file is written at the end; until then the lines are in a CSV file beside it.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import copy
 import csv
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -24,9 +22,9 @@ from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
+from slo_ctl.replay.sweep_workers import GivenUp, on_cluster, on_processes
 
 _PAGE_BYTES = 4096
-_MOST_LOSSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +190,17 @@ def _row(values: Mapping[str, str | None]) -> Row | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep has of its points."""
+
+    rows: list[Row]
+    missing: dict[Point, str]
+    """Points without a row, and why; the same sweep runs them."""
+    interrupted: bool = False
+    """By Ctrl-C."""
+
+
 def sweep(
     bases: Mapping[str, ScenarioText],
     points: Sequence[Point],
@@ -199,12 +208,11 @@ def sweep(
     jobs: int,
     progress: ProgressSink,
     *,
-    mpi: bool = False,
-) -> tuple[list[Row], bool]:
+    dask: str | None = None,
+) -> Swept:
     """Run the points that `out` has not, and add each to it when it is done. `bases`: scenarios by name.
 
-    Returns the rows of `points`, and whether none is missing. Ctrl-C ends it with what was done. `mpi`: on
-    the ranks of `mpirun ... python -m mpi4py.futures` in place of local processes.
+    Ctrl-C ends it with what was done. `dask`: on the workers of that scheduler, not on local processes.
     """
     there = {row.point: row for row in read_rows(out)}
     lines = lines_of(out)
@@ -212,36 +220,30 @@ def sweep(
     left = [point for point in points if point not in there]
     # Many VMs take longest, so that the last replays are short ones and no process waits long for another.
     left.sort(key=lambda point: point.vms, reverse=True)
+    lost: dict[Point, str] = {}
+    interrupted = False
     phase = progress.phase("sweep", len(points), "replays")
     phase.advance(len(points) - len(left))
     try:
         with lines.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
-            for row in _run_all(bases, left, jobs, progress, mpi=mpi):
-                there[row.point] = row
+            for point, row in _run_all(bases, left, jobs, progress, dask):
+                if isinstance(row, GivenUp):
+                    lost[point] = row.reason
+                    continue
+                there[point] = row
                 writer.writerow(asdict(row))
                 file.flush()
                 phase.advance(1)
     except KeyboardInterrupt:
+        interrupted = True
         progress.note("interrupted: the same command continues")
-    except BrokenExecutor as error:
-        progress.note(f"worker processes died repeatedly ({error}): the same command continues")
     phase.done()
     if lines != out:
         _write_parquet(out, list(there.values()))
         lines.unlink()
-    rows = [there[point] for point in points if point in there]
-    return rows, len(rows) == len(points)
-
-
-def _write_all(out: Path, rows: Sequence[Row]) -> None:
-    """The file again, without a last line that is incomplete."""
-    part = out.with_name(f".{out.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    part.replace(out)
+    missing = {point: lost.get(point, "interrupted") for point in points if point not in there}
+    return Swept([there[point] for point in points if point in there], missing, interrupted)
 
 
 def _run_all(
@@ -249,52 +251,25 @@ def _run_all(
     points: Sequence[Point],
     jobs: int,
     progress: ProgressSink,
-    *,
-    mpi: bool,
-) -> Iterator[Row]:
-    """Each replay as it is done. Of a worker that dies, and those beside it, what is in work is begun again.
-
-    Raises BrokenExecutor where workers die before any replay is done, several times in sequence.
-    """
-    if not mpi and (jobs == 1 or len(points) < 2):
-        for point in points:
-            yield replay(bases[point.scenario], point)
-        return
-    left, losses = dict.fromkeys(points), 0
-    while left:
-        try:
-            for row in _run_on_workers(bases, list(left), jobs, mpi=mpi):
-                del left[row.point]
-                losses = 0
-                yield row
-        except BrokenExecutor:
-            losses += 1
-            if losses == _MOST_LOSSES:
-                raise
-            progress.note("a worker process died; its replays are started again")
+    dask: str | None,
+) -> Iterator[tuple[Point, Row | GivenUp]]:
+    """Each replay as it is done."""
+    arguments = {point: (bases[point.scenario], point) for point in points}
+    if dask is not None:
+        return on_cluster(replay, arguments, dask) if points else iter(())
+    if jobs > 1:
+        return on_processes(replay, arguments, jobs, progress)
+    return ((point, replay(*words)) for point, words in arguments.items())
 
 
-def _run_on_workers(
-    bases: Mapping[str, ScenarioText], points: Sequence[Point], jobs: int, *, mpi: bool
-) -> Iterator[Row]:
-    with _executor(min(jobs, len(points)), mpi=mpi) as executor:
-        futures = [executor.submit(replay, bases[point.scenario], point) for point in points]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-
-
-def _executor(workers: int, *, mpi: bool) -> Executor:
-    """Local processes, or the ranks that MPI started: mpi4py is what parallel profiles use, too."""
-    if not mpi:
-        return engine.local_executor(workers)
-    from mpi4py.futures import MPIPoolExecutor
-
-    executor: Executor = MPIPoolExecutor()
-    return executor
+def _write_all(out: Path, rows: Sequence[Row]) -> None:
+    """The file again, without a last line that is incomplete."""
+    part = partial_of(out)
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    part.replace(out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def test_dead_worker_loses_only_its_current_replay(scenario: Path) -> None:
     printed, notes = process.communicate(timeout=300)
     assert process.returncode == 0, notes
     assert "8 of 8 replays" in printed
-    assert "a worker process died; its replays are started again" in notes
+    assert "a worker process died; its replay is started again" in notes
     rows = replays()
     assert rows[: len(first)] == first
     assert len(rows) == 8, "none is run twice"

@@ -20,8 +20,7 @@ from papers.figure import (
     interval,
     interval_within,
 )
-from papers.outcome import Agreement, FigureOutcome, judge, run_figures
-from papers.page import html, markdown
+from papers.outcome import Agreement, judge, run_figures
 from papers.registry import BEYOND, FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
@@ -165,25 +164,3 @@ def test_claims_beyond_the_papers_have_an_interval() -> None:
     for figure in own:
         # Two seeds have one degree of freedom: t is 12.7.
         assert min(figure.seeds, figure.quick_seeds) >= 3, figure.key
-
-
-@pytest.mark.parametrize(("key", "source"), [("beyond:p99", "Claim"), ("fast15:8", "Paper")])
-def test_a_page_says_whose_statement_is_judged(key: str, source: str) -> None:
-    figure = FIGURES[key]
-    rules = judge(figure_with(Rule("it is so", "it is", lambda _results: Judged("1", True))), results_of(1.0))
-    empty = run_figures([], quick=True, seed=1, jobs=1, progress=Silent())
-    outcome = FigureOutcome(
-        key=key,
-        title=figure.title,
-        shows=figure.shows,
-        ours=figure.ours,
-        labels=list(figure.labels),
-        command="slo-ctl paper",
-        agreement=Agreement.AGREES,
-        seeds=[1, 2, 3],
-        rules=rules,
-    )
-    result = empty.model_copy(update={"figures": [outcome]})
-    assert f"**{source}.** " in markdown(result)
-    assert f"| {source.lower()} | rule |" in markdown(result)
-    assert f"<b>{source}.</b>" in html(result)

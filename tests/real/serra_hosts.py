@@ -1,7 +1,8 @@
-"""Three hosts for MPI: network namespaces of this machine, joined by a bridge.
+"""Three hosts: network namespaces of this machine, joined by a bridge.
 
-The bridge and mpirun are in a namespace of their own, where neither addresses nor firewall rules of this
-machine matter, such as those that libvirt and podman add while other tests run.
+The bridge and mpirun, or the scheduler of a Dask cluster, are in a namespace of their own, where neither
+addresses nor firewall rules of this machine matter, such as those that libvirt and podman add while other
+tests run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import pytest
 HOSTS = (1, 2, 3)
 _NETWORK = "198.18.0"
 """For benchmarks between networks (RFC 2544): nobody's real network."""
+MIDDLE = f"{_NETWORK}.254"
+"""The address of mpirun and of a scheduler."""
 _AGENT = """#!/bin/sh
 # mpirun runs this where it would run ssh: HOST COMMAND...
 host={prefix}${{1##*.}}
@@ -30,10 +33,18 @@ of seven (17 of 120; none of 120 with names)."""
 
 def require_mpi() -> None:
     """Skip, naming what is missing."""
-    programs = ("mpirun", "ip", "unshare", "hostname", "fio")
+    _require("mpi4py", "mpirun", "ip", "unshare", "hostname", "fio")
+
+
+def require_dask() -> None:
+    """Skip, naming what is missing."""
+    _require("distributed", "ip")
+
+
+def _require(package: str, *programs: str) -> None:
     missing = [program for program in programs if shutil.which(program) is None]
-    if importlib.util.find_spec("mpi4py") is None:
-        missing.append("mpi4py")
+    if importlib.util.find_spec(package) is None:
+        missing.append(package)
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     if os.geteuid():
@@ -66,20 +77,32 @@ class Hosts:
         addresses = ",".join(f"{_NETWORK}.{host}" for host in HOSTS)
         network = f"{_NETWORK}.0/24"
         return [
-            *("ip", "netns", "exec", self._middle),
-            *("mpirun", "--allow-run-as-root", "-n", str(len(HOSTS)), "--host", addresses, "-x", "PATH"),
+            *self.in_the_middle("mpirun", "--allow-run-as-root", "-n", str(len(HOSTS))),
+            *("--host", addresses, "-x", "PATH"),
             *("--mca", "plm_rsh_agent", str(self._agent), "--mca", "btl", "tcp,self"),
             *("--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network),
             *options,
             *command,
         ]
 
-    def rank_on(self, host: int) -> int:
-        """Process id of the rank on a host; 0: there is none yet."""
+    def in_the_middle(self, *command: str) -> list[str]:
+        """The command line that runs `command` beside the bridge, at MIDDLE."""
+        return ["ip", "netns", "exec", self._middle, *command]
+
+    def on(self, host: int, *command: str) -> list[str]:
+        """The command line that runs `command` on a host."""
+        return ["ip", "netns", "exec", f"{self._prefix}{host}", *command]
+
+    def pids_on(self, host: int) -> list[int]:
+        """All processes there."""
         listed = subprocess.run(
             ["ip", "netns", "pids", self._prefix + str(host)], capture_output=True, text=True, check=True
         )
-        for pid in map(int, listed.stdout.split()):
+        return [int(pid) for pid in listed.stdout.split()]
+
+    def rank_on(self, host: int) -> int:
+        """Process id of the rank on a host; 0: there is none yet."""
+        for pid in self.pids_on(host):
             words = _command_line(pid)
             # Its measuring process is another Python, and the shell around it has the words, too.
             if "slo_ctl.cli" in words and "python" in words[0] and "-c" not in words:
@@ -94,7 +117,7 @@ class Hosts:
             pytest.skip(f"ip netns add: {made.stderr.strip()}")
         _ip("-n", self._middle, "link", "set", "lo", "up")
         _ip("-n", self._middle, "link", "add", "bridge", "type", "bridge")
-        _ip("-n", self._middle, "address", "add", f"{_NETWORK}.254/24", "dev", "bridge")
+        _ip("-n", self._middle, "address", "add", f"{MIDDLE}/24", "dev", "bridge")
         _ip("-n", self._middle, "link", "set", "bridge", "up")
         for host in HOSTS:
             inside, outside = f"{self._prefix}{host}", f"host{host}"

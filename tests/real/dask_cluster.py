@@ -1,0 +1,63 @@
+"""A Dask scheduler and a worker on each host, which are network namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from serra_hosts import HOSTS, MIDDLE, Hosts
+
+ADDRESS = f"tcp://{MIDDLE}:8786"
+
+
+class DaskCluster:
+    """Its processes; ended with it."""
+
+    def __init__(self, hosts: Hosts, folder: Path, workers: int = len(HOSTS)) -> None:
+        """`folder`: workers keep their files there."""
+        self._hosts = hosts
+        self._folder = folder
+        self._workers = HOSTS[:workers]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        scheduler = (*_dask("scheduler"), "--host", MIDDLE, "--no-show")
+        self._start(0, self._hosts.in_the_middle(*scheduler))
+        for host in self._workers:
+            own = ("--nthreads", "1", "--local-directory", str(self._folder))
+            self._start(host, self._hosts.on(host, *_dask("worker"), ADDRESS, *own, "--no-dashboard"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            _kill(process)
+
+    def lose(self, host: int) -> None:
+        """Its power fails: the worker, and the nanny that would start another, are killed at once."""
+        _kill(self._processes[host])
+
+    def worker_on(self, host: int) -> int:
+        """Process id of what runs replays there: the child of its nanny; 0: there is none yet."""
+        for pid in self._hosts.pids_on(host):
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        return 0
+
+    def _start(self, place: int, command: list[str]) -> None:
+        quiet = subprocess.DEVNULL
+        # A group of its own, so that all of a host ends together.
+        self._processes[place] = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+
+
+def _dask(kind: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"distributed.cli.dask_{kind}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,16 @@
+"""Tasks that kill their worker. In a module of its own, which workers import."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def square(number: int, fatal: frozenset[int] = frozenset(), once: Path | None = None) -> int:
+    """Kills the process of a number in `fatal`; with `once`, only until that file is there."""
+    if number in fatal and (once is None or not once.exists()):
+        if once is not None:
+            once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number

@@ -1,0 +1,40 @@
+"""What dies with a worker of a sweep, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dying_tasks import square
+
+from slo_ctl.base.progress import Silent
+from slo_ctl.replay.sweep_workers import MOST_DEATHS, GivenUp, on_processes
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
+    said = Notes()
+    # First, so that it takes workers with it before anything else is done.
+    arguments = {number: (number, frozenset({0})) for number in range(6)}
+    found = dict(on_processes(square, arguments, jobs, said))
+    assert found.pop(0) == GivenUp(f"{MOST_DEATHS} worker processes died of it")
+    assert found == {number: number * number for number in range(1, 6)}
+    assert len(said.notes) == MOST_DEATHS - 1
+
+
+def test_every_worker_dies_once_and_nothing_is_missing(tmp_path: Path) -> None:
+    fatal = frozenset(range(5))
+    arguments = {number: (number, fatal, tmp_path / str(number)) for number in fatal}
+    assert dict(on_processes(square, arguments, 2, Silent())) == {number: number**2 for number in fatal}
+
+
+def test_nothing_to_do_starts_no_process() -> None:
+    assert list(on_processes(square, {}, 4, Silent())) == []
