@@ -123,7 +123,6 @@ def command(
     if json:
         print_json(
             {
-                "format_version": 1,
                 "label": "emulated",
                 "complete": not swept.missing,
                 "answers": [asdict(each) for each in found],
