@@ -34,12 +34,14 @@ def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
 
 def get(root: Path | None, path: str) -> dict[str, Any]:
     """The reply of the daemon. When it is not reachable, reports how to start it and raises typer.Exit(4)."""
-    return _reply(root, lambda: client(root).get(path))
+    api = client(root)
+    return _reply(root, lambda: api.get(path))
 
 
 def post(root: Path | None, path: str) -> dict[str, Any]:
     """As `get`."""
-    return _reply(root, lambda: client(root).post(path))
+    api = client(root)
+    return _reply(root, lambda: api.post(path))
 
 
 def vm_history(api: ApiClient, vm: str, **query: object) -> VmHistory:

@@ -224,6 +224,8 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
         example := _example_of(examples, _quoted_in(message) if "option" in message else "")
     ):
         return _report_error(message, _with_root(f"such as: {example}", arguments))
+    if "requires an argument" in message and (option := _quoted_in(message)):
+        return _report_error(message, f"write {_OPTIONS_OF_COMMANDS.get(option, f'{option} VALUE')}")
     if "does not take a value" in message:
         return _report_error(message, f"write {_quoted_in(message)} alone")
     return _report_error(message, f"`{path} --help` lists commands, options and their values")

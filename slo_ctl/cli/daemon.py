@@ -83,7 +83,7 @@ def _epoch_s(text: str) -> float:
     try:
         seconds = parse_time_s(text)
     except QuantityError as error:
-        raise UserError(f"--epoch: {text} {error}", hint) from None
+        raise UserError(f"--epoch: {text or 'an empty value'} {error}", hint) from None
     if not 0.1 <= seconds <= 3600.0:
         raise UserError(f"--epoch: {text} is out of range", hint)
     return seconds

@@ -108,6 +108,11 @@ def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
         word.partition("=")[0].strip().casefold() == "name" for word in ",".join(words).split(",")
     ):
         raise UserError("the name is given twice", f"leave name= out for {given[0]}")
+    for word in given[1:]:
+        raise UserError(
+            f"device {given[0]}: {word} is not key=value",
+            f"write {word.strip(',') or 'KEY'}=VALUE, or leave it out",
+        )
     parts = [word if "=" in word else join_pairs({"name": word}) for word in words]
     parts += [join_pairs({key: value}) for key, value in options.items()]
     spec = ",".join(parts)

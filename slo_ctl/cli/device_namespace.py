@@ -137,8 +137,12 @@ def remove(
 def _split(place: str) -> tuple[str, str]:
     """Device and namespace. Raises UserError."""
     name, slash, namespace = place.partition("/")
-    if not slash:
-        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
+    if not name:
+        raise UserError(
+            f"{place or 'an empty text'} does not name a device", f"write DEVICE{place or '/NAMESPACE'}"
+        )
+    if not slash or not namespace:
+        raise UserError(f"{place} does not name a namespace", f"write {name}/NAMESPACE")
     return name, namespace
 
 

@@ -64,7 +64,10 @@ def history(
     slo-ctl history web --since 15min
     slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
+    from slo_ctl.model.slo import check_vm_name
+
     begin, end = _interval(since, until)
+    check_vm_name(vm)
     found = _read(root, vm, begin, end, limit)
     if json_:
         from slo_ctl.model.status_json import plain
@@ -155,7 +158,8 @@ def _moment(option: str, text: str, now: float) -> float:
         return now - parse_time_s(text)
     except ValueError:
         raise UserError(
-            f"{option}: {text} is not a valid time", "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 14:00"
+            f"{option}: {text or 'an empty value'} is not a valid time",
+            "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 14:00",
         ) from None
 
 

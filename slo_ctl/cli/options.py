@@ -142,7 +142,9 @@ def check_plot(path: Path | None) -> None:
 
 def check_one_source(target: str | None, emulated: str | None) -> None:
     """Raise UserError unless exactly one of TARGET and --emulated is given."""
-    if (target is None) == (emulated is None):
+    if target is not None and emulated is not None:
+        raise UserError("TARGET and --emulated exclude each other", f"leave out {target} or --emulated")
+    if target is None and emulated is None:
         raise UserError("give either TARGET or --emulated", "such as a directory on the drive: /srv/vms")
 
 

@@ -252,6 +252,8 @@ def _check_fio_has_nbd() -> None:
 def _made_root(root: Path | None) -> Path:
     if root is None:
         return Path(tempfile.mkdtemp(prefix="slo-try-", dir=_scratch()))
+    if root.exists() and not root.is_dir():
+        raise UserError(f"--root: {root} is not a directory", "name a directory that does not exist yet")
     try:
         root.mkdir(parents=False, exist_ok=True)
         if any(root.iterdir()):

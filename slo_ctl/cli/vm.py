@@ -84,9 +84,12 @@ def show(
     """
     from rich.text import Text
 
+    from slo_ctl.model.slo import check_vm_name
     from slo_ctl.show.terminal import console_for, print_line
     from slo_ctl.show.vms import print_vm, slo_json
 
+    for name in names:
+        check_vm_name(name)
     host = VmHost(root, connect)
     stored, shown = host.stored(), []
     for name in host.expand(names, sorted({*host.names(), *stored})):

@@ -107,15 +107,21 @@ def unset(
 
 # What the words say.
 
+_DECIMAL_COMMA = re.compile(r"(\w+=\d+,\d+\w*)")
+_SEPARATED_BY_SPACE = re.compile(r"=\S+ +[a-z_0-9]+=")
+_COLON = re.compile(r"(\w+):(.+)")
+
 
 def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
     """VMs, and the fields as one text. The first word is a VM whatever it looks like."""
-    from slo_ctl.model.slo import SloError, slo_key
+    from slo_ctl.model.slo import SLO_KEYS, SloError, slo_key
 
     names = [words[0], *(word for word in words[1:] if "=" not in word)]
     # A comma at the end is harmless.
     pairs = [word.strip().removesuffix(",") for word in words[1:] if "=" in word]
     for word in names[1:]:
+        if (colon := _COLON.fullmatch(word)) and colon[1] in SLO_KEYS:
+            raise UserError(f"vm set {words[0]}: {word} is not key=value", f"write {colon[1]}={colon[2]}")
         try:
             slo_key(word)
         except SloError:
@@ -131,6 +137,17 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
         raise UserError(
             f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500"
         )
+    for word in words[1:]:
+        if _SEPARATED_BY_SPACE.search(word):
+            problem = f"vm set {shlex.join(names)}: two fields are separated by a space"
+            raise UserError(problem, f"write {re.sub(r'[ ,]+(?=[a-z_0-9]+=)', ',', word)}")
+        if found := _DECIMAL_COMMA.search(word):
+            problem = f"vm set {shlex.join(names)}: {found[1]} is not a number"
+            raise UserError(problem, f"write it with a point: {found[1].replace(',', '.')}")
+        if word.startswith("="):
+            raise UserError(
+                f"vm set {shlex.join(names)}: {word} names no field", f"such as weight{word}, see --help"
+            )
     for pair in pairs:
         # Two commas are one inside a value, which no field of an SLO has.
         if ",," in pair:
@@ -172,10 +189,18 @@ def _names_and_keys(
 
     names, keys = [words[0]], list[str]()
     for word in words[1:]:
+        if ",," in word:
+            problem = f"vm unset {words[0]}: there is nothing between two commas"
+            raise UserError(problem, f"write {re.sub(',+', ',', word)}")
         try:
             keys += [slo_key(part.strip()) for part in word.split(",")]
         except SloError as error:
             if not (is_pattern(word) or word in vms or word in host.names()):
+                if word == "all":
+                    everything = f"to unset all fields: slo-ctl vm unset {shlex.join(names)}"
+                    raise UserError(
+                        f"vm unset {words[0]}: all is not a field of an SLO", everything
+                    ) from None
                 said = f"vm unset {words[0]}: {error.key or 'nothing'} {error.problem}"
                 raise UserError(said, error.hint) from None
             names.append(word)

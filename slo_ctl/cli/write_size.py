@@ -150,7 +150,7 @@ def _check_emulated(drive: str | None) -> None:
         hint = did_you_mean(
             drive, PAPER_DRIVES, f"known: {', '.join(sorted(PAPER_DRIVES))}; or KEY=VALUE,..."
         )
-        raise UserError(f"--emulated: {drive} is not known", hint)
+        raise UserError(f"--emulated: {drive or 'an empty value'} is not known", hint)
 
 
 def print_stored(target: str, root: Path | None) -> None:

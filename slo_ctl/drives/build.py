@@ -327,7 +327,11 @@ def _cluster(spec: DeviceSpec, dies: int) -> int:
     """Dies that a block spans."""
     cluster = _or(spec.cluster, 1)
     if cluster < 1 or dies % cluster:
-        raise UserError(f"device: cluster={cluster} does not divide the {dies} dies", "see docs/device.md")
+        divisors = ", ".join(str(each) for each in range(1, dies + 1) if dies % each == 0)
+        raise UserError(
+            f"device: cluster={cluster} does not divide the {dies} dies",
+            f"known: {divisors}; such as cluster=1",
+        )
     return cluster
 
 
@@ -359,7 +363,17 @@ def _try_out(config: Config) -> None:
     try:
         Device(config)
     except (DriveError, ValueError) as refusal:
-        raise UserError(f"device: {refusal}", "see `slo-ctl replay --help` and docs/replay.md") from refusal
+        key = str(refusal).partition(":")[0]
+        hint = _EXAMPLE_OF.get(key, "see `slo-ctl replay --help` and docs/replay.md")
+        raise UserError(f"device: {refusal}", hint) from refusal
+
+
+_EXAMPLE_OF = {
+    "page_bytes": "such as page=4KiB",
+    "pages_per_block": "such as block=512KiB, at least four times page=",
+    "cached_entries": "leave cmt= out, or write mapping=dftl",
+}
+"""By what the drive refuses, named as there: what to write."""
 
 
 def _preset(name: str) -> Preset:

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from slo_ctl.base.errors import UserError
+
 
 @dataclass(frozen=True, slots=True)
 class RunPlaces:
@@ -71,8 +73,13 @@ class Places:
 
 
 def places(root: Path | None = None) -> Places:
-    """Below `root`, or where the system (for root) or the user's session has such things."""
+    """Below `root`, or where the system (for root) or the user's session has such things.
+
+    Raises UserError for a root that is something else than a directory.
+    """
     if root is not None:
+        if root.exists() and not root.is_dir():
+            raise UserError(f"--root: {root} is not a directory", "name another directory with --root")
         root = root.absolute()
         return Places(state=root, run=root / "run")
     if os.geteuid() == 0:

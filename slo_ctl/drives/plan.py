@@ -132,7 +132,7 @@ def parse_namespace(option: str) -> RequestedNamespace:
     """From `name=db,size=2GiB,weight=3`. Raises UserError naming the key."""
     where = f"--namespace {option}"
     if "=" not in option:
-        raise UserError(f"{where}: it is not key=value", f"write --namespace name={option}")
+        raise UserError(f"{where}: it is not key=value", f"write --namespace name={option or 'db'}")
     fields = Fields(where, dict(split_pairs(where, option)))
     part = RequestedNamespace(
         _name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0
@@ -170,7 +170,10 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
     disks = disks or (_DEFAULT_RAID_DISKS if kind == "raid0" else 1)
     if (kind == "disk") != (disks == 1):
         raise UserError(
-            f"device {name}: class={kind} with disks={disks}", "write class=raid0 for several disks"
+            f"device {name}: class={kind} with disks={disks}",
+            "write class=raid0 for several disks"
+            if kind == "disk"
+            else "write class=disk, or disks=2 or more",
         )
     preset = _presets()[fields.choice("preset", _presets()) or _DEFAULT_PRESETS[kind]]
     array = Array(
@@ -188,7 +191,8 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
     if size_bytes > capacity_bytes:
         raise UserError(
             f"device {name}: size {format_bytes_exact(size_bytes)} is more than the disks hold",
-            f"{disks} of {preset.name} have {format_bytes_exact(capacity_bytes)}",
+            f"write at most size={format_bytes_exact(capacity_bytes)}, the size of "
+            f"{'one disk' if disks == 1 else f'{disks} disks'} {preset.name}",
         )
     parts = _parts(namespaces) or [RequestedNamespace(name, size_bytes, 1.0)]
     return DiskRecord(

@@ -224,6 +224,12 @@ def _vhost_user_words(options: ServeOptions) -> list[str]:
 def _tls_words(options: ServeOptions) -> list[str]:
     if options.tls_certificates is None:
         return []
+    for name in ("server-cert.pem", "server-key.pem", *(("ca-cert.pem",) if options.tls_verify_peer else ())):
+        if not os.access(options.tls_certificates / name, os.R_OK):
+            raise UserError(
+                f"--tls-certificates: {options.tls_certificates / name} cannot be read",
+                "name a directory with server-cert.pem, server-key.pem and, to verify peers, ca-cert.pem",
+            )
     verify = "yes" if options.tls_verify_peer else "no"
     return [f"tls-certificates={options.tls_certificates.absolute()}", f"tls-verify-peer={verify}"]
 

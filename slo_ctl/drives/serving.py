@@ -244,7 +244,8 @@ def plan_nvme_tcp(
         address = ipaddress.ip_address(bare)
     except ValueError:
         raise UserError(
-            f"--nvme-tcp: {endpoint} is not an address", "write one such as 127.0.0.1:4420 or [::1]:4420"
+            f"--nvme-tcp: {endpoint or 'an empty value'} is not an address",
+            "write one such as 127.0.0.1:4420 or [::1]:4420",
         ) from None
     if not number.isdecimal() or int(number) > 65535:
         raise UserError(f"--nvme-tcp: {number} is not a port", "write one from 0 to 65535, such as 4420")

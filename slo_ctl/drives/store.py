@@ -297,8 +297,8 @@ def resize(
     page = needs_flash(record, "`device resize`").drive.page_bytes
     if size_bytes <= 0 or size_bytes % page:
         raise UserError(
-            f"{size_bytes} bytes is not a multiple of the page size, {page}",
-            f"try {max(1, round(size_bytes / page)) * page}",
+            f"{size_bytes} bytes is not a multiple of the page size, {format_bytes_exact(page)}",
+            f"write {format_bytes_exact(max(1, round(size_bytes / page)) * page)}",
         )
     fields: dict[str, object] = {
         "namespace": namespace,
@@ -317,6 +317,11 @@ def add_namespace(
     """
     check_name("namespace", name)
     page = needs_flash(record, "`device add`").drive.page_bytes
+    if any(each.name == name for each in record.namespace):
+        raise UserError(
+            f"device {record.name} has a namespace {name} already",
+            f"choose another name, or enlarge it: slo-ctl device resize {record.name}/{name} SIZE",
+        )
     folder = store.places.device(record.name)
     sizes = read_settings(folder).of
     allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)

@@ -120,8 +120,10 @@ def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, 
 
 def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
     """The cgroup that the user named, by its directory or as in /proc/PID/cgroup. Raises UserError."""
-    option = f"{option} {path}"
+    option = f"{option} {path}".rstrip()
     hint = f"name a group below {tree.root}, as in /proc/PID/cgroup"
+    if not path.strip():
+        raise UserError(f"{option}: the value is empty", hint)
     if "\0" in path:
         raise UserError(f"{option}: a NUL cannot be in a path", hint)
     root = tree.root.resolve()

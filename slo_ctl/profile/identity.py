@@ -37,7 +37,9 @@ def device_number(given: str, sys: Path) -> DeviceNumber:
     else:
         path = Path(given)
         if not path.is_block_device():
-            raise UserError(f"{given}: no such block device", "lsblk lists them; write sda or /dev/sda")
+            raise UserError(
+                f"{given or 'an empty text'}: no such block device", "lsblk lists them; write sda or /dev/sda"
+            )
         status = path.stat()
         number = DeviceNumber(os.major(status.st_rdev), os.minor(status.st_rdev))
     return whole_device(number, sys) or number

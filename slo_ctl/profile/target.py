@@ -71,6 +71,8 @@ def find_target(given: str, connect: bool = True) -> Target:
             return Target(given, Kind.NBD, None, None, SECTOR_BYTES)
         with NbdExport(address) as export:
             return Target(given, Kind.NBD, None, export.size_bytes, SECTOR_BYTES)
+    if not given.strip():
+        raise UserError("the target is an empty text", "name a directory on the drive, such as /srv/vms")
     path = Path(given)
     try:
         status = path.stat()
@@ -106,7 +108,7 @@ def span_bytes(target: Target, wanted_bytes: int, largest_request_bytes: int) ->
     if span < 2 * largest_request_bytes:
         short = target.size_bytes is not None and target.size_bytes < wanted_bytes
         raise UserError(
-            f"{target.given}: {format_bytes_exact(span)} hold no two requests of "
+            f"{target.given}: it is too small, {format_bytes_exact(span)} of it do not hold two requests of "
             f"{format_bytes_exact(largest_request_bytes)}",
             "choose smaller sizes with --interval" if short else "raise --file-size",
         )

@@ -217,14 +217,18 @@ def _check_lengths(scenario: Scenario) -> None:
     if duration.amount <= 0:
         raise UserError(f"duration {duration} is not longer than zero", "write 20x or 600s")
     if epoch.amount <= 0 or (epoch.timed == duration.timed and epoch.amount > duration.amount):
-        raise UserError(f"epoch {epoch} does not fit into {duration}", "the epoch is a small part of the run")
+        raise UserError(
+            f"epoch {epoch} does not fit into {duration}", "such as --epoch 0.05x, a small part of the run"
+        )
     if window.kind is not WindowKind.RANGE or window.start is None or window.stop is None:
         return
     if not window.start.timed == window.stop.timed == duration.timed:
         raise UserError(
             f"window {window} and duration {duration} are in different units", "use x or time in both"
         )
-    if not window.start.amount < window.stop.amount <= duration.amount:
+    if window.start.amount >= window.stop.amount:
+        raise UserError(f"window {window} ends before it begins", f"write {window.stop}..{window.start}")
+    if window.stop.amount > duration.amount:
         raise UserError(
             f"window {window} does not lie within {duration}", f"write FROM..TO, at most 0..{duration}"
         )

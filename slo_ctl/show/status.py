@@ -41,10 +41,14 @@ def verdict_text(verdict: Verdict) -> Text:
 
 def parse_verdicts(text: str | None) -> frozenset[Verdict]:
     """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
-    found = set()
-    for word in (text or "").split(","):
+    found: set[Verdict] = set()
+    if text is None:
+        return frozenset()
+    for word in text.split(","):
         if not word.strip():
-            continue
+            raise UserError(
+                f"--verdict: {text or 'an empty value'} has an empty part", f"known: {', '.join(Verdict)}"
+            )
         try:
             found.add(Verdict(word.strip().lower()))
         except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,8 @@ WRONG = [
     ("vm map web", "such as --device /dev/nvme0, see `nvme list`"),
     ("vm unmap web", "see `slo-ctl vm maps`"),
     ("device create", "such as: slo-ctl device create ssd0 --size 8GiB "),
-    ("device create ssd0 extra", "give each key once"),
+    ("device create ssd0 extra", "write extra=VALUE, or leave it out"),
+    ("device create ssd1 ,", "write KEY=VALUE, or leave it out"),
     ("device create ssd1 --size 8", "raise size= of the namespace or of the device"),
     ("device create ssd1 --size big", "k, M, G, T and KiB, MiB, GiB, TiB are powers of "),
     ("device create ssd1 --size 1MiB", "write op=800%, or make the device 53.34 times as large"),
@@ -210,6 +212,95 @@ WRONG = [
     ("try --port x", "slo-ctl try --help"),
 ]
 
+WRONG += [
+    # Numbers, units and lists as people write them.
+    ("vm set web min=1,5k", "write it with a point: min=1.5k"),
+    ("vm set web weight:3", "write weight=3"),
+    ("vm set web =3", "such as weight=3"),
+    ("vm set web 'weight=3 min=5'", "write weight=3,min=5"),
+    ("vm set web weight=3kg", "write weight=3"),
+    ("vm set web weight==3", "write weight=3"),
+    ("vm set web weight=0x10", "write weight=3"),
+    ("vm set web min=1e400", "write min=100"),
+    ("vm set web min=five", "write min=100"),
+    ("vm set web max=0", "leave max out for no limit"),
+    ("vm set web p99=5MS", "write p99=5ms"),
+    ("vm set web max_bandwidth=0", "leave max_bandwidth out for no limit"),
+    ("vm set web bandwidth=1e30GiB", "write bandwidth=100MiB/s"),
+    ("vm set web total_iops_sec=1k,max=2k", "give max_iops once"),
+    ("vm set web class=gold,class=gold", "give each key once"),
+    ("vm set web weight=3 weight=4", "give each key once"),
+    ("vm set web group=gold", "known: shop"),
+    ("vm set web db", "such as: slo-ctl vm set web db weight=3,min=500"),
+    ("doctor --root", "write --root DIR"),
+    ("vm unset web weight,,min", "write weight,min"),
+    ("vm unset web weight=3", "did you mean weight?"),
+    ("vm unset web all", "to unset all fields: slo-ctl vm unset web"),
+    # Names with line breaks and escapes of terminals, and no names.
+    ("vm set 'we\nb' weight=3", "did you mean web?"),
+    ("vm set 'we\x1b[31mb' weight=3", "slo-ctl vm list"),
+    ("vm set web 'weight=3\x1b[2J'", "write weight=3"),
+    ("vm show '\x1b]0;x\x07'", "slo-ctl vm list"),
+    ("vm show ''", "see `slo-ctl vm list`"),
+    ("history ''", "see `slo-ctl vm list`"),
+    ("device create 'x\ny' --size 64MiB", "letters, digits, '.', '_' and '-'"),
+    ("device show 'ssd0\n'", "letters, digits, '.', '_' and '-'"),
+    ("device create ssd1 --size 256MiB --namespace 'name=a\x1b[m'", "letters, digits, '.', '_' and '-'"),
+    ("replay --vm 'name=a\x1b[2J,workload=uniform'", "printable characters only"),
+    ("device remove ssd0/ --yes", "write ssd0/NAMESPACE"),
+    ("device remove /web --yes", "write DEVICE/web"),
+    ("device resize '' 1GiB", "write DEVICE/NAMESPACE"),
+    ("device profile ''", "name a directory on the drive, such as /srv/vms"),
+    ("device policy ''", "lsblk lists them"),
+    ("vm list --cgroup ''", "name a group below"),
+    # Two sources that contradict each other.
+    ("vm list --connect test:///x --no-libvirt", "give one of them"),
+    ("device create ssd1 size=256MiB --size 128MiB", "give each key once"),
+    ("device create ssd1 --preset fast15 preset=tlc", "give each key once"),
+    ("device write-cost . --emulated samsung", "leave out . or --emulated"),
+    ("apply --dry-run --undo", "give one of them"),
+    ("replay --vm name=a,workload=uniform,trace=good.csv", "a VM runs one or the other"),
+    ("device serve ssd0 --nvme-hosts x", "add --nvme-tcp ADDRESS:PORT"),
+    ("device serve ssd0 --tls-verify-peer", "add --tls-certificates DIR"),
+    ("device create hdd1 class=raid0,disks=1", "write class=disk, or disks=2 or more"),
+    ("device create hdd1 class=disk,op=15%", "known: class, disks, name"),
+    # Drives.
+    ("device create hdd1 class=disk,size=100TiB", "the size of one disk barracuda-xt"),
+    ("device create ssd1 size=256MiB,mapping=fast,cluster=3", "known: 1, 2, 4, 8; such as cluster=1"),
+    ("device create ssd1 size=256MB,page=4000", "such as page=4KiB"),
+    ("device create ssd1 size=256MiB,block=3KiB", "such as block=512KiB, at least four times page="),
+    ("device create ssd1 size=256MiB,cmt=5", "leave cmt= out, or write mapping=dftl"),
+    ("device create ssd1 size=256MiB,scheduler=cfq", "did you mean wfq?"),
+    ("device create ssd1 size=256MiB,unallocated=1GiB", "choose less than the 256MiB of the device"),
+    ("device create ssd1 size=256MiB,read_us=fast", "write a plain number such as 3 or 0.5"),
+    ("device add ssd0 --namespace name=web", "slo-ctl device resize ssd0/web SIZE"),
+    ("device add ssd0 --namespace ''", "write --namespace name=db"),
+    ("device resize ssd0/web 5000", "write 4KiB"),
+    ("device serve ssd0 --tls-certificates /nope", "name a directory with server-cert.pem"),
+    ("device serve ssd0 --group nosuchgroup", "see `getent group`"),
+    ("device serve ssd0 --nvme-tcp 127.0.0.1:99999", "write one from 0 to 65535, such as 4420"),
+    ("device profile junk.bin", "choose smaller sizes with --interval"),
+    # Times, selections and files.
+    ("status --verdict ''", "known: ok, insufficient"),
+    ("status --verdict ok,,idle", "known: ok, insufficient"),
+    ("daemon --epoch ''", "such as 1s or 500ms"),
+    ("history web --since ''", "such as 90s, 30min"),
+    ("history web --since '2026-01-31 25:00'", "such as 90s, 30min"),
+    ("history web --until 1h --since 30min", "give an earlier --since"),
+    ("replay --vm name=a,workload=uniform --window 5x..2x", "write 2x..5x"),
+    ("replay --vm name=a,workload=uniform --epoch 0x", "such as --epoch 0.05x"),
+    ("replay --vm name=a,workload=hotcold,r=2", "share of the requests that go to the hot pages"),
+    ("replay --vm name=a,workload=uniform --event at=1x,vm=b,action=stop", "known: a"),
+    ("replay junk.bin", "a scenario is a TOML file"),
+    ("replay nosuch.toml", "name a readable scenario file"),
+    ("trace convert good.csv good.csv", "--force overwrites it"),
+    ("report -o /nope/r.html", "create it or name another file"),
+    ("demo --report .", "name a file"),
+    ("config check --config good.csv", "give its directory: --config ."),
+]
+ROOTS = ["status", "top", "history web", "device list", "vm list", "daemon", "device policy loop0"]
+"""Commands that are given a file as --root."""
+
 UNREACHABLE = [
     ("status", "start it with: slo-ctl daemon"),
     ("history web", "start it with: slo-ctl daemon"),
@@ -258,6 +349,7 @@ def test_wrong_input_gives_an_error_and_a_hint(
     assert advice.startswith("hint: ")
     assert hint in advice.replace(f" --root {root}", "")
     assert len(problem) <= 300
+    assert shown.err.replace("\n", "").isprintable()
     for word in ("Traceback", "Error:", "Input should", "errno", "None"):
         assert word not in shown.err
 
@@ -285,8 +377,21 @@ def test_root_that_is_a_file_is_reported(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "file").write_text("")
     assert app.run(["device", "create", "ssd0", "--size", "64MiB", "--root", str(tmp_path / "file")]) == 2
     shown = capsys.readouterr().err
-    assert f"cannot create {tmp_path}/file/devices: Not a directory" in shown
+    assert f"--root: {tmp_path}/file is not a directory" in shown
     assert "hint: name another directory with --root" in shown
+
+
+@pytest.mark.parametrize("command", ROOTS)
+def test_a_file_is_no_root_for_any_command(
+    command: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert app.run([*command.split(), "--root", str(root / "good.csv")]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"slo-ctl: --root: {root}/good.csv is not a directory",
+        "hint: name another directory with --root",
+    ]
 
 
 @pytest.mark.parametrize("option", ["--root", "--json"])
