@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import and_list, printable
 
 
 class UserError(Exception):
@@ -38,24 +38,30 @@ OPTIONAL_PACKAGES = {
 """Python packages of extras, and what needs them."""
 _EXTRAS = {"distributed": "dask"}
 """Of those that are not in the extra `replay`."""
+_OF_DISTRIBUTIONS = frozenset({"jinja2", "matplotlib", "zstandard"})
+"""Those that Debian and Fedora have, as python3-NAME: their pip does not install into the system."""
 
 
 class MissingPackageError(UserError):
-    """A package of an extra is not installed."""
+    """Packages of an extra are not installed."""
 
-    def __init__(self, package: str) -> None:
-        extra = _EXTRAS.get(package, "replay")
+    def __init__(self, *packages: str) -> None:
+        several, extra = len(packages) > 1, _EXTRAS.get(packages[0], "replay")
+        with_pip = f"python3 -m pip install {' '.join(packages)}"
+        names = " ".join(f"python3-{package}" for package in packages)
         super().__init__(
-            f"{OPTIONAL_PACKAGES[package]} need the Python package {package}, which is not installed",
-            f"python3 -m pip install {package}, or install slo-ctl with its extra: slo-ctl[{extra}]",
+            f"{OPTIONAL_PACKAGES[packages[0]]} need the Python package{'s' if several else ''} "
+            f"{and_list(packages)}, which {'are' if several else 'is'} not installed",
+            f"apt install {names}, dnf install {names}, or {with_pip}"
+            if _OF_DISTRIBUTIONS.issuperset(packages)
+            else f"{with_pip}, or install slo-ctl with its extra: slo-ctl[{extra}]",
         )
 
 
 def require_packages(*packages: str) -> None:
-    """Raise MissingPackageError for the first that is not installed, before any work begins."""
-    for package in packages:
-        if find_spec(package) is None:
-            raise MissingPackageError(package)
+    """Raise MissingPackageError for all that are not installed, before any work begins."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise MissingPackageError(*missing)
 
 
 class ObserveGone(Exception):  # noqa: N818 - a state, not a mistake

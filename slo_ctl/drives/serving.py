@@ -176,7 +176,8 @@ def _named_group_id(name: str) -> int:
     number = own_group_id(name)
     if number is None:
         raise UserError(
-            f"--group: group {name} not found, or it may not own the sockets", "see `getent group`"
+            f"--group: group {name} not found, or it may not own the sockets",
+            "leave --group out, or name one of `getent group`; that of QEMU comes with libvirt",
         )
     return number
 

@@ -140,8 +140,21 @@ def test_missing_python_package_is_named(
     assert app.run(words) == 2
     output = capsys.readouterr().err
     assert f"need the Python package {package}, which is not installed" in output
-    assert f"hint: python3 -m pip install {package}" in output
+    assert f"python3 -m pip install {package}" in output
+    assert (f"hint: apt install python3-{package}, " in output) == (package != "polars")
     assert not (tmp_path / "r.html").exists()
+
+
+def test_all_missing_python_packages_are_named_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("jinja2", "matplotlib"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert app.run(["demo"]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem.endswith("need the Python packages jinja2 and matplotlib, which are not installed")
+    assert hint.startswith("hint: apt install python3-jinja2 python3-matplotlib, ")
+    assert hint.endswith("or python3 -m pip install jinja2 matplotlib")
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ WRONG += [
     ("device add ssd0 --namespace ''", "write --namespace name=db"),
     ("device resize ssd0/web 5000", "write 4KiB"),
     ("device serve ssd0 --tls-certificates /nope", "name a directory with server-cert.pem"),
-    ("device serve ssd0 --group nosuchgroup", "see `getent group`"),
+    ("device serve ssd0 --group nosuchgroup", "leave --group out, or name one of `getent group`"),
     ("device serve ssd0 --nvme-tcp 127.0.0.1:99999", "write one from 0 to 65535, such as 4420"),
     ("device profile junk.bin", "choose smaller sizes with --interval"),
     # Times, selections and files.
