@@ -225,10 +225,20 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
     ):
         return _report_error(message, _with_root(f"such as: {example}", arguments))
     if "requires an argument" in message and (option := _quoted_in(message)):
-        return _report_error(message, f"write {_OPTIONS_OF_COMMANDS.get(option, f'{option} VALUE')}")
+        values = f"`{_command_in(arguments)} --help` has the values of {option}"
+        known = _OPTIONS_OF_COMMANDS.get(option)
+        return _report_error(message, f"write {known}" if known else values)
     if "does not take a value" in message:
         return _report_error(message, f"write {_quoted_in(message)} alone")
     return _report_error(message, f"`{path} --help` lists commands, options and their values")
+
+
+def _command_in(arguments: Sequence[str]) -> str:
+    """The command that was typed, such as `slo-ctl vm set`."""
+    words = [word for word in arguments[:2] if not word.startswith("-")]
+    if not words or words[0] not in COMMANDS:
+        return PROGRAM
+    return " ".join([PROGRAM, *(words if COMMANDS[words[0]].endswith(":app") else words[:1])])
 
 
 def _example_of(examples: Sequence[str], option: str) -> str:
