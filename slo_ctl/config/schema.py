@@ -387,7 +387,8 @@ def _errors(file: ConfigFile, error: ValidationError) -> list[UserError]:
 
 def _error(file: ConfigFile, problem: Any) -> UserError:
     where, kind = problem["loc"], problem["type"]
-    if where and where[-1] == "[key]":  # of a name in [vm.NAME]
+    of_name = bool(where) and where[-1] == "[key]"  # in [vm.NAME]
+    if of_name:
         where = where[:-1]
     section, key = ".".join(str(part) for part in where[:-1]), str(where[-1])
     inside = _heading(where[:-1])
@@ -396,13 +397,19 @@ def _error(file: ConfigFile, problem: Any) -> UserError:
     if kind == "missing":
         return file.fail(where, f"{inside}{key} is missing", f"add {key} = ...")
     if kind in ("model_type", "dict_type", "list_type", "model_attributes_type"):
-        return file.fail(where, f"{inside}{_cut(key)} is not a {_shape(where)}", _shape_hint(where))
+        what = f"entry {where[-1] + 1}" if isinstance(where[-1], int) else _cut(key)
+        return file.fail(where, f"{inside}{what} is not a {_shape(where)}", _shape_hint(where))
     own = problem.get("ctx", {}).get("error")
     said = getattr(own, "problem", None) or str(problem["msg"])
     hint = getattr(own, "hint", "") or f"see {section or key} in docs/configuration.md"
     if kind == "bool_type":
         said, hint = "is neither true nor false", f"write {key} = true or {key} = false, without quotes"
-    return file.fail(where, f"{inside}{_cut(key)} = {_cut(_shown(problem['input']))} {said}", hint)
+    given = f"{_cut(key)} = {_cut(_shown(problem['input']))}"
+    if of_name:
+        given = f"the name {_cut(_shown(problem['input']))}"
+    elif isinstance(where[-1], int):
+        given = f"{where[-2]}: {_cut(_shown(problem['input']))}"
+    return file.fail(where, f"{inside}{given} {said}", hint)
 
 
 def _heading(where: tuple[str | int, ...]) -> str:
@@ -451,6 +458,11 @@ def _shape_hint(where: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: object) -> str:
+    """As in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
     try:
         return f'"{value}"' if isinstance(value, str) else str(value)
     except ValueError:  # a number of more digits than Python turns into text

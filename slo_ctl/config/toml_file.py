@@ -126,5 +126,13 @@ def _content(path: Path) -> bytes | None:
 def _syntax(path: Path, text: str, message: str) -> UserError:
     found = _AT.search(message)
     line = found["line"] if found and found["line"] else str(len(text.splitlines()) or 1)
-    problem = _AT.sub("", message)
-    return UserError(f"{path}:{line}: {problem}", 'TOML has [table] and key = value; texts need "quotes"')
+    problem, hint = _AT.sub("", message), 'TOML has [table] and key = value; texts need "quotes"'
+    if twice := _DECLARED_TWICE.fullmatch(problem):
+        name = ".".join(re.findall(r"'([^']*)'", twice["name"]))
+        problem, hint = f"table {name} is there twice", "put all its keys into one table"
+    elif problem == "Cannot overwrite a value":
+        problem, hint = "a key is given twice", "give each key once"
+    return UserError(f"{path}:{line}: {problem}", hint)
+
+
+_DECLARED_TWICE = re.compile(r"Cannot declare (?P<name>\(.*\)) twice")
