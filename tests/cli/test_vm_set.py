@@ -283,7 +283,7 @@ def test_notes_are_about_the_vms_that_are_named(root: Path, capsys: pytest.Captu
     assert notes_about(["web"], [shared]) == []
     assert [each.partition("(")[0] for each in shown["web", "db 2"]] == ["note: VM db 2 ", conflict]
     assert vm(root, "set", "web", "weight=3") == 0
-    assert "db" not in capsys.readouterr().err
+    assert "VM db" not in capsys.readouterr().err
     assert vm(root, "set", "db", "weight=3") == 0
     assert "VM db (" in (shown_to_db := capsys.readouterr().err)
     assert "db 2" not in shown_to_db
