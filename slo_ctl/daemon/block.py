@@ -60,6 +60,8 @@ class ManagedBlock:
         self._window_s = window_s
         self._clock = clock
         self._device: BlockDevice | None = None
+        self.active: frozenset[str] = frozenset()
+        """VMs that did anything in the status window. Made once per epoch: it is asked for with each VM."""
         self._watches = watches
         self._namespace: str | None = None
         self._busy_ms: tuple[float, int] | None = None
@@ -80,11 +82,6 @@ class ManagedBlock:
     def with_histogram(self) -> set[str]:
         """VMs whose percentiles are known."""
         return self._device.with_histogram if self._device is not None else set()
-
-    @property
-    def active(self) -> set[str]:
-        """VMs that did anything in the status window."""
-        return {vm for vm, window in self.windows.items() if window.iops}
 
     def waits(self, vm: str) -> bool | None:
         """Whether its threads wait for so much that it would have taken more; None where it is not known."""
@@ -122,19 +119,23 @@ class ManagedBlock:
         try:
             number = device_behind(str(self.path), self._sys)
         except OSError as error:
-            self._device = None
+            self._lose()
             raise ObserveGone(f"{self.path}: {error.strerror}") from None
         if number is None or not self.path.is_block_device():
-            self._device = None
+            self._lose()
             raise ObserveGone(f"{self.path} is neither a block device nor an NVMe controller")
         if self._device is None or self._device.number != number:
             self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(
                 self.name, self.path, number, window_s=self._window_s, clock=self._clock
             )
+            self.active = frozenset()
             self._busy_ms = None
             self.close()
             self._namespace = self._watches.join(number)
+
+    def _lose(self) -> None:
+        self._device, self.active = None, frozenset()
 
     def close(self) -> None:
         """Stop watching the drive."""
@@ -156,7 +157,8 @@ class ManagedBlock:
             return
         number = self._device.number
         here = {vm: on[number] for vm, on in latencies.items() if number in on}
-        self._device.update(streams, here)
+        windows = self._device.update(streams, here)
+        self.active = frozenset(vm for vm, window in windows.items() if window.iops)
         self._busy_share = self._busy_for(self._device.number)
         self._demand.keep(self.active)
         for vm in self.active & delays.keys():

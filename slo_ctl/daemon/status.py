@@ -152,7 +152,8 @@ def _group(
 ) -> GroupStatus:
     """What the VMs of a group got together, and whether that is within its bounds."""
     vms = sorted(vm for vm in here if slos[vm].group_name == group.name)
-    mine = [row for row in rows if row.vm in vms and row.device]
+    members = set(vms)
+    mine = [row for row in rows if row.vm in members and row.device]
     views = [device.vms[vm] for device in devices for vm in vms if vm in device.vms]
     bounds = Slo(**group.fields)
     window = StreamWindow(

@@ -112,12 +112,10 @@ impl Budget {
     /// What an owner takes without any client.
     fn fixed(owner: &Owner) -> usize {
         match owner {
-            // Its socket, and the data of the namespace.
-            Owner::Nbd(_) => 2,
+            // Its socket, and the data of the namespace; that of NVMe hosts, and the one for discovery.
+            Owner::Nbd(_) | Owner::Control | Owner::NvmeTcp => 2,
             // Its socket, and a client that waits for the one before it to end.
             Owner::VhostUser(_) => 3,
-            // The socket for discovery is another one.
-            Owner::Control | Owner::NvmeTcp => 2,
         }
     }
 
