@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from lab.write_size import FoundWriteSize, SizeVerdict, WriteSizeRecord
 
 
-FORMAT_VERSION = 1
-
-
 def _advice(finding: Finding) -> tuple[Advice, ...]:
     """Recommended settings when the result is confident; otherwise none, as they are hard to undo."""
     return advise(finding.block_bytes) if finding.block_bytes is not None and finding.sure else ()
@@ -41,7 +38,6 @@ def write_size_json(
     """One JSON object; `pair` has the raw measurements."""
     finding = record.finding()
     plain = record.model_dump(mode="json")
-    plain["format_version"] = FORMAT_VERSION
     plain["emulated_in_virtual_time"] = emulated
     plain["validity"] = None if found is None else {"age_s": found.age_s, "stale": found.stale or None}
     plain["outcome"] = finding.outcome.value

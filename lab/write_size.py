@@ -221,7 +221,6 @@ def _exp(value: float) -> float:
 
 # The search of an optimal write size as it is kept; what it found is worked out from the measured pairs.
 
-FORMAT_VERSION = 1
 MAX_PAIRS = 10_000
 
 

@@ -25,7 +25,7 @@ def store(path: Path) -> JsonStore[Content]:
     return JsonStore(path, Content, repair="restore it")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_written_content_is_read_back(tmp_path_factory: pytest.TempPathFactory, numbers: list[float]) -> None:
     path = tmp_path_factory.mktemp("store") / "new" / "file.json"

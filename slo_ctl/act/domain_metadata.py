@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, LibvirtError, fields_of, load_module
+from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, fields_of, load_module
 from slo_ctl.model.slo import SloFields, spelled
 
 # virDomainModificationImpact, virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI.
@@ -61,10 +61,7 @@ def writable_domain(uri: str, name: str) -> Iterator[WritableDomain]:
 @contextmanager
 def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
     """A connection that may change things, and the module. Raises UserError."""
-    try:
-        module = load_module()
-    except LibvirtError as error:
-        raise UserError(error.reason, error.fix) from None
+    module = load_module()
     try:
         connection = module.open(uri)
     except module.libvirtError as error:

@@ -120,7 +120,7 @@ class LibvirtConnection:
             try:
                 self.module = load_module()
             except LibvirtError as error:
-                raise ActError(error.reason, error.fix) from None
+                raise ActError(error.message, error.hint) from None
         if self._connection is None:
             try:
                 self._connection = (self._open or self._open_alive)(self._uri)

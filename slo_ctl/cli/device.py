@@ -185,7 +185,7 @@ def show(
     store = device_store(root)
     status = device_status(store, store.load(name))
     if json_:
-        print_json({**status.plain()})
+        print_json(status.plain())
         return
     from slo_ctl.show.drives import print_device
     from slo_ctl.show.terminal import console_for

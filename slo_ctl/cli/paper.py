@@ -110,7 +110,6 @@ def _list(*, json: bool) -> None:
     if json:
         print_json(
             {
-                "format_version": 1,
                 "figures": [
                     {"key": each.key, "title": each.title, "shows": each.shows, "labels": list(each.labels)}
                     for each in FIGURES.values()

@@ -23,7 +23,6 @@ from slo_ctl.observe.ssd import ServedDevice
 from slo_ctl.show.status import verdict_text
 from slo_ctl.show.terminal import Column, console_for, drive_writes_on_stderr, table_of
 
-FORMAT_VERSION = 1
 _NOTICEABLE = 0.05
 """Changes of less, relative to what a VM is entitled to, are not called a gain or a loss."""
 
@@ -162,9 +161,8 @@ class Tried:
         return any(vm.verdict is None or vm.verdict in DEGRADED for vm in self.vms)
 
     def to_json(self) -> dict[str, Any]:
-        """One versioned object."""
+        """One object."""
         return {
-            "format_version": FORMAT_VERSION,
             "emulated": True,
             "drive": DRIVE,
             "measured_s": self.measured_s,

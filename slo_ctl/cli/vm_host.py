@@ -109,8 +109,8 @@ class VmHost:
                 return scan(libvirt)
         except LibvirtError as error:
             if self.connect:
-                raise UserError(error.reason, error.fix) from None
-            self.notes.append(f"{error.reason}; only VMs found by their cgroups are known")
+                raise
+            self.notes.append(f"{error.message}; only VMs found by their cgroups are known")
             return scan(None)
 
     def unknown_clients(self) -> list[str]:

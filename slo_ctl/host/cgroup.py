@@ -141,7 +141,7 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
 def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
     """What is wrong when the cgroup that the configuration gives a VM is not there, and the fix."""
     return (
-        f"there is no cgroup {cgroup} ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: "
+        f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: "
         f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.model import Disk, FoundBy, Vm, VmState
 from slo_ctl.model.slo import CONFIG_KEYS, SloError, SloFields, check_fields, parse_fields
@@ -111,13 +112,8 @@ _STATES = {
 """States by virDomainState, which is part of libvirt's ABI."""
 
 
-class LibvirtError(Exception):
-    """libvirt cannot be asked: why, and what to do about it."""
-
-    def __init__(self, reason: str, fix: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
+class LibvirtError(UserError):
+    """libvirt cannot be asked."""
 
 
 class LibvirtHost:

@@ -164,7 +164,7 @@ class LibvirtWatch:
                 module = load_module()
             except LibvirtError as error:
                 # Nothing will change that while we run.
-                self._problem = f"{error.reason}: {error.fix}"
+                self._problem = f"{error.message}: {error.hint}"
                 self._answered.set()
                 return
             try:

@@ -181,7 +181,7 @@ def _libvirt(host: Host) -> Finding:
     try:
         version = host.libvirt_version(host.libvirt_uri)
     except LibvirtError as error:
-        return Finding(False, error.reason, error.fix)
+        return Finding(False, error.message, error.hint)
     return Finding(True, f"libvirt {version} answers at {host.libvirt_uri}")
 
 

@@ -182,8 +182,6 @@ def slug(identity: Identity) -> str:
 # A profile as it is kept: what was measured, of which device, and how; everything else is worked out from
 # it.
 
-FORMAT_VERSION = 1
-
 
 class MeasurementRow(BaseModel):
     """One Measurement."""

@@ -98,7 +98,6 @@ class Recording:
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "format_version": 1,
             "source": self.source,
             "elapsed_s": self.elapsed_s,
             "scenario": None if self.scenario is None else str(self.scenario),

@@ -110,9 +110,7 @@ MAX_VM_NAME = 128
 def build_scenario(text: ScenarioText) -> Scenario:
     """The checked scenario. Raises UserError naming option (or file), VM and key."""
     if not text.vms and text.file:
-        raise UserError(
-            f"{text.file}: there is no VM", "add a [[vm]] table, or --vm name=NAME,workload=uniform"
-        )
+        raise UserError(f"{text.file}: no VM", "add a [[vm]] table, or --vm name=NAME,workload=uniform")
     device = device_spec(Fields(text.device_where, text.device))
     return Scenario(
         device=device,

@@ -21,13 +21,9 @@ if TYPE_CHECKING:
     from slo_ctl.profile.store import Found, Profile
 
 
-FORMAT_VERSION = 1
-
-
 def profile_json(profile: Profile, analysis: Analysis, found: Found | None = None) -> dict[str, Any]:
     """One JSON object; `measurement` has the raw measurements."""
     plain = profile.model_dump(mode="json")
-    plain["format_version"] = FORMAT_VERSION
     plain["fit"] = analysis.fit.value
     plain["validity"] = None if found is None else {"age_s": found.age_s, "stale": found.stale or None}
     plain["curves"] = [

@@ -56,7 +56,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps)
 def test_original_values_are_restored(
     history: list[tuple[str, dict[Knob, float | None], int | None]],
@@ -93,7 +93,7 @@ def test_original_values_are_restored(
         assert len(Journal(world.path)) == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(wishes)
 def test_apply_is_idempotent(wish: dict[Knob, float | None]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -279,7 +279,7 @@ def test_large_bodies_and_headers_are_refused(served: Served) -> None:
     assert served.client.get("/v1/health")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.builds(lambda b: b"PUT /v1/vms/a/slo HTTP/1.1\r\n" + b, st.binary()))
 def test_garbage_does_not_affect_other_clients(served: Served, garbage: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
@@ -296,7 +296,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.sampled_from(["weight", "min_iops", "p99", "max_bandwidth", "x"]), json_values)
     | json_values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -17,11 +18,16 @@ import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import app
-from slo_ctl.cli.output import terminable
+from slo_ctl.cli.output import print_json, terminable
 
 
 def run(*words: str) -> int:
     return app.run(list(words))
+
+
+def test_printed_json_is_versioned(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"vm": "web"})
+    assert json.loads(capsys.readouterr().out) == {"format_version": 1, "vm": "web"}
 
 
 def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def test_plan_without_a_daemon_says_which_cgroup_is_missing(
     assert app.run(["plan", "--root", str(tmp_path)]) == 0
     (note,) = (line for line in capsys.readouterr().err.splitlines() if "VM " in line)
     assert note == (
-        f"note: VM web: there is no cgroup /slo/web ({cgroups}/slo/web), so its I/O is neither counted nor "
+        f"note: VM web: cgroup /slo/web not found ({cgroups}/slo/web), so its I/O is neither counted nor "
         "limited: start its client in that cgroup, or correct cgroup = in [vm.web]"
     )
 

@@ -60,7 +60,7 @@ def run(*words: str) -> int:
 def test_scenario_without_a_vm_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.toml").write_text("")
     assert app.run(["replay", str(tmp_path / "empty.toml")]) == 2
-    assert capsys.readouterr().err.startswith(f"slo-ctl: {tmp_path}/empty.toml: there is no VM\n")
+    assert capsys.readouterr().err.startswith(f"slo-ctl: {tmp_path}/empty.toml: no VM\n")
 
 
 def test_replay_prints_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,7 @@ def test_json_has_the_notes_of_the_table(
     (tmp_path / "slo-ctl.toml").write_text('[vm.db]\ncgroup = "/nosuch"\n')
     words = ("--no-libvirt", "--cgroup-root", str(root), "--root", str(tmp_path))
     note = (
-        f"VM db (slo-ctl.toml:1): there is no cgroup /nosuch ({root}/nosuch), so its I/O is neither counted "
+        f"VM db (slo-ctl.toml:1): cgroup /nosuch not found ({root}/nosuch), so its I/O is neither counted "
         "nor limited: start its client in that cgroup, or correct cgroup = in [vm.db]"
     )
     assert listed(*words) == 0

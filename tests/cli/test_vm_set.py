@@ -276,7 +276,7 @@ def test_notes_are_about_the_vms_that_are_named(root: Path, capsys: pytest.Captu
     conflict = "note: vm web: weight: 2 in conf.d/more.toml:6 overrides 1 in slo-ctl.toml:6"
     assert shown["web",] == [conflict]
     assert shown["db",] == [
-        f"note: VM db (conf.d/more.toml:1): there is no cgroup /slo/db ({root}/cgroup/slo/db)"
+        f"note: VM db (conf.d/more.toml:1): cgroup /slo/db not found ({root}/cgroup/slo/db)"
     ]
     shared = "ssd0/a is used by 2 VMs (mail, shop): their I/O cannot be distinguished"
     assert notes_about(["shop"], [shared]) == [shared]

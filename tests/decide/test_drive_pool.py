@@ -22,7 +22,7 @@ def weighted(queues: tuple[float, ...], **weights: float) -> dict[str, PlantVm]:
     return {vm: PlantVm(Slo(weight=weight), queue) for (vm, weight), queue in pairs}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.floats(0, 0.03), st.permutations([1, 8, 32]), st.floats(300, 50_000))
 def test_simulated_weights_settle_and_do_not_oscillate(
     seed: int, noise: float, queues: list[float], capacity: float
@@ -37,7 +37,7 @@ def test_simulated_weights_settle_and_do_not_oscillate(
         assert all(0.75 < after[vm] / before[vm] < 1.3 for vm in before.keys() & after.keys())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.permutations([1, 8, 32]),

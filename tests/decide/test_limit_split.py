@@ -116,7 +116,7 @@ def requests_granted(limit: int, slices: int, step: int) -> int:
     return passed
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 1500), st.sampled_from((10, 50)))
 def test_rate_granted_by_the_kernel_for_a_limit(limit: int, step: int) -> None:
     granted = granted_iops(limit, step)

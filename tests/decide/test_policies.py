@@ -259,7 +259,7 @@ def test_vms_may_come_and_go() -> None:
     assert run.plant.vm("new").ops_blocks > 20
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), n=st.integers(2, 8), op=st.floats(0.1, 0.28), seed=st.integers(0, 1000))
 def test_proportional_from_any_start(data: st.DataObject, n: int, op: float, seed: int) -> None:
     vms = [

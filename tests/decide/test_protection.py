@@ -39,7 +39,7 @@ def contenders(draw: st.DrawFn) -> list[Contender]:
     return vms
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(contenders(), min_size=1, max_size=8), st.booleans())
 def test_limits_change_in_steps_and_starve_no_vm(looks: list[list[Contender]], by_weight: bool) -> None:
     state = Protection()
@@ -71,7 +71,7 @@ def test_no_vm_is_throttled_without_a_shortfall(vms: list[Contender]) -> None:
     assert not state.limits
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.floats(0, 0.03), st.floats(100, 900), st.floats(500, 50_000))
 @example(seed=0, noise=0.0, minimum=100.0, beyond=1751.0)  # the last step was too small to be written
 def test_simulated_a_minimum_is_kept_without_oscillation(

@@ -84,11 +84,11 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestStore.settings = settings(max_examples=15, stateful_step_count=12)
 
 
 @given(name=NAMES, namespace=NAMES, weight=st.floats(1e-3, 1e6), note=st.text(max_size=30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_records_survive_their_file(name: str, namespace: str, weight: float, note: str) -> None:
     made = MADE.model_copy(update={"name": name, "spec": note})
     first = made.namespace[0].model_copy(update={"name": namespace, "weight": weight})

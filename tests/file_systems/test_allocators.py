@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsim.allocators import ALLOCATORS, GreedyLocalAllocator, GreedySpaceAllocator
@@ -29,7 +29,6 @@ steps = st.lists(
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-@settings(deadline=None)
 @given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=40), steps=steps)
 def test_blocks_are_not_allocated_twice_and_freed_ones_return(
     name: str, fixed: set[int], steps: list[tuple[Any, ...]]
@@ -70,7 +69,6 @@ def test_blocks_are_not_allocated_twice_and_freed_ones_return(
                 assert allocator.free_in(logical) == space.free_in(start, start + LOGICAL)
 
 
-@settings(deadline=None)
 @given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=200), wanted=st.lists(st.integers(1, 30)))
 def test_greedy_space_takes_the_emptiest_and_stays_until_it_is_full(
     fixed: set[int], wanted: list[int]
@@ -194,7 +192,6 @@ def test_space_refuses_inconsistent_calls() -> None:
     length=st.integers(1, 1 << 17),
     most=st.integers(1, 4),
 )
-@settings(deadline=None)
 def test_search_across_full_parts_finds_the_first_hole(
     holes: set[int], start: int, length: int, most: int
 ) -> None:

@@ -32,7 +32,7 @@ actions = st.lists(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ALLOCATORS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(actions=actions)
 def test_files_have_their_size_and_syncs_write_them(
     name: str, layout: str, actions: list[tuple[str, int, int]]

@@ -85,7 +85,7 @@ requests = st.lists(
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(requests=requests)
 def test_every_allocator_plays_it_and_syncs_write_what_was_written(name: str, requests: list[Any]) -> None:
     row = ALLOCATORS[name]

@@ -113,7 +113,7 @@ def test_tests_with_a_time_limit_are_not_split() -> None:
     assert schedule.next_for(9) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.integers(0, 4), st.integers(0, 6), max_size=4),
     st.sampled_from([None, 0.05]),

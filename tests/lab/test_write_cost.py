@@ -69,7 +69,7 @@ def test_one_size_gives_bandwidth_only_without_fixed_cost() -> None:
     assert (fit.fixed_us.value, fit.fixed_us.high) == (0.0, 1000.0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(1.0, 1e7), min_size=8, max_size=200))
 def test_any_response_times_can_be_split(times: list[float]) -> None:
     band = find_band(np.array(times))

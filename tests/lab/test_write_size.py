@@ -123,7 +123,7 @@ def test_noise_moves_the_write_size_by_at_most_one_doubling(mapping: str, noise:
     assert right >= (29 if noise < 0.1 else 24)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**31), st.sampled_from(SIZES[2:-1]), st.floats(0.0, 0.08))
 def test_noise_is_tolerated_for_any_block_size(seed: int, block_bytes: int, noise: float) -> None:
     finding, _ = found_on(Merging(block_bytes, noise, seed))

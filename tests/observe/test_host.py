@@ -80,7 +80,7 @@ def test_named_cgroup_that_is_not_there_is_noted_until_it_is(tmp_path: Path) -> 
     )
     try:
         (note,) = [each for each in observer.observe().notes if "web" in each]
-        assert note.startswith(f"VM web: there is no cgroup /slo/web ({host.root}/slo/web), ")
+        assert note.startswith(f"VM web: cgroup /slo/web not found ({host.root}/slo/web), ")
         assert note.endswith("correct cgroup = in [vm.web]")
         host.group("slo/web")
         assert [each for each in observer.observe().notes if "VM " in each] == []

@@ -237,8 +237,8 @@ def test_missing_libvirt_python_is_a_note(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(libvirt_domains, "import_module", missing)
     with pytest.raises(libvirt_domains.LibvirtError) as error:
         libvirt_domains.connect()
-    assert "libvirt-python" in error.value.reason
-    assert "host" in error.value.fix
+    assert "libvirt-python" in error.value.message
+    assert "host" in error.value.hint
 
 
 def test_configured_name_takes_precedence_over_a_found_one() -> None:

@@ -143,7 +143,7 @@ def test_minutes_outlive_samples(path: Path) -> None:
     history.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 400), min_size=5, max_size=60), st.integers(60, 4000))
 def test_no_sample_counts_twice_or_is_lost(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int], keep_s: int

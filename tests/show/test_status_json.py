@@ -16,7 +16,7 @@ from slo_ctl.model import HostStatus, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(host_statuses)
 def test_status_reads_back_from_json(status: HostStatus) -> None:
     assert from_json(json.loads(json.dumps(to_json(status), allow_nan=False))) == status

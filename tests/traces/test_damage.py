@@ -227,7 +227,7 @@ ALPHABET = b'0123456789,. \n\r\t-rRwWQD"x\xff#'
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_bytes_raise_nothing_but_trace_errors(name: str, data: st.DataObject, tmp_path: Path) -> None:
     """Anything at all: batches that keep the rules, or a TraceError of one line."""

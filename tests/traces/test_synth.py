@@ -41,7 +41,7 @@ def test_same_seed_same_requests_whatever_the_batches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     span=st.integers(PAGE, 1 << 22) | st.integers(PAGE, 2**62),
     bs=st.sampled_from(["512", "4k", "12KiB", "1MiB:1+512:3"]),

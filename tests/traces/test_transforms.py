@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_batch import Request, batch_of
 
@@ -199,7 +199,6 @@ def test_only_volumes_renumbers_volumes() -> None:
     assert kept.volume.tolist() == [1, 0]
 
 
-@settings(deadline=None)
 @given(requests, st.integers(1, 9))
 def test_summary_agrees_with_counting(rows: list[Request], chunk: int) -> None:
     summary = summarise(cut(batch_of(rows), chunk))

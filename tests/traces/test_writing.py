@@ -31,7 +31,7 @@ def test_every_writable_format_is_tested_here() -> None:
 
 @pytest.mark.parametrize("format_", LIMITS)
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_written_trace_reads_back_the_same(
     format_: str, suffix: str, data: st.DataObject, tmp_path: Path

@@ -68,14 +68,14 @@ def expect(device: Device, models: dict[int, PageModel]) -> None:
 BATCHES = batch_lists(12)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
     """apply(), with OPS blocks moving at any moment."""
     play(with_tenants(config, placements), filled_models(placements), batches, expect)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     configs(),
     PLACEMENTS,
@@ -121,7 +121,7 @@ def test_timed_requests(
     expect(device, models)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(configs(), PLACEMENTS, st.lists(request(), min_size=1, max_size=60))
 def test_the_same_requests_give_the_same_result(
     config: Config, placements: list[bool], requests: Any
@@ -138,7 +138,7 @@ def test_the_same_requests_give_the_same_result(
     assert result() == result()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(configs(), PLACEMENTS, st.lists(request(), max_size=60), st.lists(request(), max_size=60))
 def test_a_restored_drive_has_the_same_counters_and_the_same_future(
     tmp_path_factory: pytest.TempPathFactory,

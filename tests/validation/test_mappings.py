@@ -69,14 +69,14 @@ def expect(device: Device, models: dict[int, PageModel]) -> None:
 BATCHES = batch_lists(10)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
     """apply(), with blocks moving at any moment."""
     play(with_tenants(config, placements), filled_models(placements), batches, expect)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_timed_requests(config: Config, placements: list[bool], batches: Any) -> None:
     """feed() and run(): everything completes, overhead is a part of the device's time."""
@@ -99,7 +99,7 @@ def test_timed_requests(config: Config, placements: list[bool], batches: Any) ->
         assert merges_ns + flash.map_ns <= queue.gc_ns
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(configs(), PLACEMENTS, st.lists(request(), max_size=60), st.lists(request(), max_size=60))
 def test_a_restored_drive_has_the_same_future(
     tmp_path_factory: pytest.TempPathFactory, config: Config, placements: list[bool], before: Any, after: Any

@@ -38,7 +38,7 @@ def both(
     return ftl, device, tenant
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     pages_per_block=st.sampled_from([4, 7, 16, 64]),
