@@ -4,7 +4,7 @@
 
 DIR is a checkout of the suite; nothing of it is in this repository, and nothing is written to it. The kernel
 and nvme-cli of the tests' guest (tests/real/guest) are the host; check out the version of nvme-cli that is
-installed there. A test that is not in `EXPECTED` has to pass. Exit code 1 where one ends otherwise.
+installed there. A test that is not in suite_results.py has to pass. Exit code 1 where one ends otherwise.
 docs/device.md has the results and the reasons.
 """
 
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from guest.build import ensure
 from guest.machine import Guest
 from serving import Server, make_device
+from suite_results import EXPECTED, FAILED, PASSED, result_of_blktests, result_of_unittest
 
 _HOST = "10.0.2.2"
 """This machine, as QEMU's user network has it."""
@@ -45,38 +46,10 @@ _CONTROL = "/root/target-control"
 _USER = "tester"
 """Without privileges."""
 _TEST_S = 7200.0
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 SLOW = ("nvme_create_max_ns_test",)
 """Run only where `--only` names them: 1,024 namespaces take an hour or more in an emulated guest."""
 ATTEMPTS = 3
 """At a test of blktests: many take for granted a disk that an emulated kernel has not made yet."""
-REASONS = (
-    (FAILED, "interrupts, which NVMe over Fabrics does not have", "nvme_get_features_test"),
-    (FAILED, "Write Uncorrectable is not supported", "nvme_writeuncor_test"),
-    (SKIPPED, "Get LBA Status is not supported", "nvme_get_lba_status_test nvme_lba_status_log_test"),
-    (
-        FAILED,
-        "configures the kernel's own target",
-        "nvme/031 nvme/033 nvme/034 nvme/036 nvme/037 nvme/038 nvme/051 nvme/057 nvme/058",
-    ),
-    (FAILED, "DH-HMAC-CHAP is not supported", "nvme/041 nvme/042 nvme/043 nvme/044 nvme/045"),
-    (SKIPPED, "TLS and concatenation are not supported", "nvme/062 nvme/063"),
-    (SKIPPED, "reservations are not supported", "nvme/054"),
-    (
-        SKIPPED,
-        "for another transport or the kernel's own target",
-        "nvme/002 nvme/016 nvme/017 nvme/030 nvme/032 nvme/052 nvme/055",
-    ),
-    (SKIPPED, "mkfs.xfs and xfs_io are not in the guest", "nvme/012 nvme/035 nvme/047 nvme/059"),
-    (
-        SKIPPED,
-        "the guest has one CPU, no multipath, and a kernel without fault injection",
-        "nvme/005 nvme/039 nvme/048 nvme/050 nvme/060",
-    ),
-    (SKIPPED, "offloading network hardware", "nvme/056"),
-)
-"""How and why tests end that do not pass."""
-EXPECTED: Mapping[str, str] = {name: result for result, _, names in REASONS for name in names.split()}
 
 
 @dataclass(frozen=True)
@@ -191,9 +164,7 @@ def nvme_cli(guest: Guest, target: Target, source: Path, names: Sequence[str]) -
         command = f"cd /root/nvme-cli && PYTHONPATH=tests python3 -W ignore -m unittest -v {test}"
         said, seconds = run_test(guest, command)
         disconnect(guest, target)
-        # The suite has copies of its output, and of the runner's, in one stream.
-        verdicts = re.findall(r"^(OK(?: \(skipped)?|FAILED)", said, flags=re.MULTILINE)
-        result = {"OK": PASSED, "OK (skipped": SKIPPED}.get(verdicts[-1] if verdicts else "", FAILED)
+        result = result_of_unittest(said)
         yield Outcome("nvme-cli", test, result, seconds, "" if result == PASSED else said[-4000:])
 
 
@@ -236,10 +207,7 @@ def blktests(
         guest.run("cat > /root/blktests/config", stdin="\n".join(lines) + "\n")
         for attempt in range(1, ATTEMPTS + 1):
             said, seconds = run_test(guest, f"cd /root/blktests && bash ./check nvme/{test}")
-            results = re.findall(r"^nvme/\d+ .*\[(passed|failed|not run)\]", said, flags=re.MULTILINE)
-            result = (
-                FAILED if "failed" in results or not results else PASSED if "passed" in results else SKIPPED
-            )
+            result = result_of_blktests(said)
             if result != FAILED or EXPECTED.get(f"nvme/{test}") == FAILED:
                 break
             say(f"blktests nvme/{test}: failed at attempt {attempt}")
