@@ -27,14 +27,18 @@ from .faults import READY_S, Tally, check
 KILLS = 17
 """Of a round: three rounds are 51, on each front end."""
 _SIZE_BYTES = 40 << 20
-_PROGRESS = range(1, 40)
-"""So many writes of each disk are answered between two kills; drawn each time."""
+_DEPTH = 8
+_PROGRESS = range(2 * _DEPTH, 6 * _DEPTH)
+"""So many writes of each disk are answered between two kills; drawn each time.
+
+More than are in flight: Linux fails an NVMe request that was interrupted six times (nvme_core.max_retries).
+"""
 _NBD, _NVME, _VHOST_USER = "a", "b", "c"
 _JOB = """
 [global]
 direct=1
 ioengine=libaio
-iodepth=8
+iodepth={depth}
 rw=randwrite
 bsrange=4k-16k
 size={size}
@@ -58,7 +62,7 @@ def guest_kill(root: Path, random: Random, tally: Tally) -> None:
         guest.start()
         with disks(guest, server) as paths, ThreadPoolExecutor(1) as beside:
             names = "".join(f"[{name}]\nfilename={path}\n" for name, path in paths.items())
-            job = _JOB.format(size=_SIZE_BYTES // 2) + names
+            job = _JOB.format(size=_SIZE_BYTES, depth=_DEPTH) + names
             fio = beside.submit(guest.run, "fio --output-format=json -", stdin=job, timeout_s=3600.0)
             while tally["kills"] < KILLS and killed_in_progress(server, fio, random.choice(_PROGRESS)):
                 tally["kills"] += 1
