@@ -37,6 +37,14 @@ class Wear:
     full_merges: int
 
 
+def shape_of(spec: str) -> tuple[int, int]:
+    """Blocks of a drive, and of each of its logical blocks."""
+    plan = plan_whole(spec, OCCUPANT)
+    if plan.config.page_bytes != BLOCK_BYTES:
+        raise ValueError(f"pages must be of {BLOCK_BYTES} bytes, as file-system blocks are")
+    return plan.total_pages, plan.config.block_pages
+
+
 class SyncedDrive:
     """A drive that was written all over before, to which a file system writes."""
 
@@ -49,10 +57,7 @@ class SyncedDrive:
         plan = plan_whole(spec, OCCUPANT)
         if plan.config.merges:
             plan = replace(plan, ops_blocks=(log_blocks_of(plan, log_blocks),))
-        if plan.config.page_bytes != BLOCK_BYTES:
-            raise ValueError(f"pages must be of {BLOCK_BYTES} bytes, as file-system blocks are")
-        self.blocks = plan.total_pages
-        self.logical_block = plan.config.block_pages
+        self.blocks, self.logical_block = shape_of(spec)
         self._trim = trim
         self._device: Device
         self._device, tenants = plan.create(isolated=True)

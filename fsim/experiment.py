@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsim.allocators import ALLOCATORS
-from fsim.drives import OCCUPANT, SyncedDrive, Wear
-from fsim.file_system import FileSystem, Step
+from fsim.drives import OCCUPANT, SyncedDrive, Wear, shape_of
+from fsim.file_system import FileSystem, Step, Sync
 from fsim.layout import LAYOUTS
-from fsim.space import BLOCK_BYTES, NoSpaceError, SpaceMap
+from fsim.space import BLOCK_BYTES, Extent, NoSpaceError, SpaceMap
 from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
@@ -161,35 +161,43 @@ class Outcome:
         return self.wear.host_page_writes / max(1, self.logical_blocks_written)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the file system of an experiment writes: it does not depend on how the drive maps blocks."""
+
+    blocks: int
+    """Of the drive and, in blocks too, its logical blocks."""
+    logical_block: int
+    filled: tuple[Extent, ...]
+    """In use before the first sync."""
+    syncs: tuple[Sync, ...]
+
+
 def run(experiment: Experiment) -> Outcome:
     """Fill, run, measure.
 
     Raises NoSpaceError where the files do not fit, UserError for the drive, TraceError for the trace.
     """
+    return play(experiment, work_of(experiment))
+
+
+def work_of(experiment: Experiment) -> Work:
+    """Fill a file system and run the workload on it. Raises as `run` does."""
     row = ALLOCATORS[experiment.allocator]
-    drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
-    space = SpaceMap(drive.blocks)
+    blocks, logical_block = shape_of(experiment.drive)
+    space = SpaceMap(blocks)
     layout = LAYOUTS[row.layout]()
     layout.prepare(space)
-    allocator = row.allocator(space, drive.logical_block, experiment.trim)
-    system = FileSystem(layout, allocator)
+    system = FileSystem(layout, row.allocator(space, logical_block, experiment.trim))
     fill(system, experiment.utilisation, experiment.seed, _FILL_NUMBERS, experiment.churn)
     system.settle()
-    drive.fill(space.used_extents())
+    filled = tuple(space.used_extents())
     directories = 0
     if experiment.trace is None:
         directories = SETTINGS[experiment.setting].directories
         for directory in range(directories):
             system.make_directory(directory)
-    elapsed_s, syncs, written = 0.0, 0, 0
-
-    def sync(last: bool = False) -> None:
-        nonlocal elapsed_s, syncs, written
-        done = system.sync(last)
-        elapsed_s += drive.play(done)
-        syncs += 1
-        written += done.logical_blocks(drive.logical_block)
-
+    syncs = []
     for step in _steps(experiment):
         # Those of a trace turn up in the order of their numbers.
         while step.directory >= directories:
@@ -197,9 +205,23 @@ def run(experiment: Experiment) -> Outcome:
             directories += 1
         system.apply(step)
         if system.dirty_bytes >= experiment.sync_bytes:
-            sync()
-    sync(last=True)
-    return Outcome(elapsed_s, syncs, written, drive.wear())
+            syncs.append(system.sync())
+    syncs.append(system.sync(last=True))
+    return Work(blocks, logical_block, filled, tuple(syncs))
+
+
+def play(experiment: Experiment, work: Work) -> Outcome:
+    """Measure the drive of an experiment under `work`, which is that of a drive of the same shape."""
+    drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
+    if (drive.blocks, drive.logical_block) != (work.blocks, work.logical_block):
+        raise ValueError(f"the work is not for {experiment.drive}")
+    drive.fill(work.filled)
+    return Outcome(
+        elapsed_s=sum(drive.play(sync) for sync in work.syncs),
+        syncs=len(work.syncs),
+        logical_blocks_written=sum(sync.logical_blocks(drive.logical_block) for sync in work.syncs),
+        wear=drive.wear(),
+    )
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

@@ -138,7 +138,7 @@ def _outcome(experiment: Experiment) -> fsim.Outcome:
     return fsim.run(experiment)
 
 
-_QUICK_FSL = 20_000
+_QUICK_FSL = 5_000
 """Transactions of FSL in quick runs; the setting has 200,000."""
 
 
@@ -335,7 +335,7 @@ FIGURE_5 = Figure(
     "As utilisation increases the original file systems become faster; in some cases they beat "
     "Greedy-Space, most of all ReiserFS on the SanDisk. Greedy-Space is stable and flat.",
     "As figure 4; each file system against itself with Greedy-Space. A quick run takes ReiserFS on the "
-    "SanDisk at 10 and 90 %, with a tenth of the transactions.",
+    "SanDisk at 10 and 90 %, with a fortieth of the transactions.",
     _LABELS,
     fsl,
     (

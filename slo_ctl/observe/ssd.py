@@ -117,17 +117,18 @@ def vm_sample(
     queued: bool = True,
     p99_us: float | None = None,
     p99_window_s: float = 0.0,
+    slo: Slo | None = None,
 ) -> VmSample:
     """The sample of a window, which is a difference of two readings.
 
-    Not `queued`: the device has no queue of its own to measure.
+    Not `queued`: the device has no queue of its own to measure. `slo` is joined later where it is not known.
     """
     length_ns = window.now_ns
     on_device_ns = max(0, window.latency_ns - window.throttled_ns)
     measured = bool(length_ns) and queued
     return VmSample(
         vm=vm,
-        slo=Slo(),
+        slo=slo or Slo(),
         active=active,
         window_s=length_ns / _NS_PER_S,
         requests=window.requests,

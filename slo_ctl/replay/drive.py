@@ -41,15 +41,15 @@ class PlayedDrive:
         self._last = now
         vms = tuple(
             self._vm(
-                *(vm, reading.since(last[vm])),
+                *(vm, reading.since(last[vm]), slos[vm]),
                 running=vm in running,
                 with_p99=self._clocked and slos[vm].p99_latency_us is not None,
             )
             for vm, reading in now.items()
         )
-        return DeviceSample(timing=self._timing, vms=vms).with_slos(slos)
+        return DeviceSample(timing=self._timing, vms=vms)
 
-    def _vm(self, vm: str, window: VmReading, *, running: bool, with_p99: bool) -> VmSample:
+    def _vm(self, vm: str, window: VmReading, slo: Slo, *, running: bool, with_p99: bool) -> VmSample:
         space = self._device.space(self._tenants[vm])
         blocks = Blocks(
             logical=space.logical_blocks,
@@ -62,6 +62,7 @@ class PlayedDrive:
             limit_iops=self.limits_iops[vm],
             scheduler_weight=self._scheduler_weights[vm],
             p99_us=self._p99_us(vm) if with_p99 else None,
+            slo=slo,
         )
 
     def _p99_us(self, vm: str) -> float | None:

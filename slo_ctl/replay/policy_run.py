@@ -250,9 +250,7 @@ class PolicyRun:
 
     @staticmethod
     def _moment_in(unit: Duration, amount: float) -> Duration:
-        if unit.timed:
-            return replace(unit, virtual_s=amount)
-        return replace(unit, drive_writes=amount)
+        return Duration(virtual_s=amount) if unit.timed else Duration(drive_writes=amount)
 
     def _reached(self, at: Duration) -> bool:
         if at.virtual_s is not None:
