@@ -110,7 +110,7 @@ def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
         raise UserError("the name is given twice", f"leave name= out for {given[0]}")
     for word in given[1:]:
         raise UserError(
-            f"device {given[0]}: {word} is not key=value",
+            f"device {given[0]}: {word} is a second name, or has no value",
             f"write {word.strip(',') or 'KEY'}=VALUE, or leave it out",
         )
     parts = [word if "=" in word else join_pairs({"name": word}) for word in words]

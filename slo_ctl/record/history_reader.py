@@ -136,7 +136,11 @@ def read_vm(
                 ).fetchall()
             )
             if not streams:
-                hint = near_or_listed(name, _names(connection), "no VM has been seen yet")
+                hint = near_or_listed(
+                    name,
+                    _names(connection),
+                    "no VM has been seen yet; `slo-ctl vm list` shows those of the host",
+                )
                 raise UserError(f"history: no VM {name} is known", hint)
             width_ms = bucket_ms(until - since, limit)
             span = (round(since * 1000), round(until * 1000))
