@@ -25,7 +25,8 @@ class LoopDisk:
     """ext4 of its own at `root`/devices. Its file lies on the disk `below`, where that is given."""
 
     def __init__(self, root: Path, below: LoopDisk | None = None) -> None:
-        self._below, self.folder = below.folder if below else root / "below", root / "devices"
+        self.folder: Path = root / "devices"
+        self._below = below.folder if below else root / "below"
         self._has_tmpfs = below is None
         self._image = self._below / "disk"
         self._device = ""
