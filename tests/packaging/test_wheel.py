@@ -74,6 +74,14 @@ def test_wheel_has_neither_sources_of_the_core_nor_inputs_of_fuzzing(wheel: Path
     assert not [name for name in names if name.endswith(".rs") or "/fuzz/" in name]
 
 
+def test_server_in_the_wheel_does_not_depend_on_the_directory_of_the_tree(wheel: Path) -> None:
+    """Neither by a path nor by its build ID, which is made from paths."""
+    server = zipfile.ZipFile(wheel).read(INSIDE)
+    assert server.startswith(b"\x7fELF")
+    for part in (b"build-id", bytes(TREE)):
+        assert part not in server
+
+
 def test_installed_wheel_serves_a_device(wheel: Path, tmp_path: Path) -> None:
     """Our own dependencies come from this environment, everything of slo-ctl from the wheel."""
     environment = tmp_path / "environment"
