@@ -292,11 +292,14 @@ class History:
         if self._connection is None or self._upkeep is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Made here and not by SQLite, whose file everybody could read.
-            with suppress(FileExistsError):
-                made = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                # Whatever the umask is: the group of the daemon may read it.
-                os.fchmod(made, _FILE_MODE)
-                os.close(made)
+            is_new = not self.path.exists()
+            opened = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if is_new:
+                    # Whatever the umask is: the group of the daemon may read it.
+                    os.fchmod(opened, _FILE_MODE)
+            finally:
+                os.close(opened)
             connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
             try:
                 migrate(connection, self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -284,6 +285,16 @@ def test_deleted_file_is_created_again(history: History, path: Path) -> None:
         each.unlink()
     history.add(at(1))
     assert len(history.vm("web", START, START + 2).points) == 1
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_group_may_read_it_under_any_umask(history: History, path: Path) -> None:
+    """The unit of the daemon has 0077."""
+    before = os.umask(0o077)
+    try:
+        history.add(at(0))
+    finally:
+        os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o640
 
 
