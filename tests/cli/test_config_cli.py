@@ -62,9 +62,9 @@ def test_unknown_users_are_reported_by_the_check(folder: Path, capsys: pytest.Ca
     (folder / "slo-ctl.toml").write_text("[access]\nread = ['root', 'no-body']\nmanage = ['@no-group']\n")
     assert config(folder, "check") == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"slo-ctl: {folder}/slo-ctl.toml:2: [access] read: no-body is no user of this host",
+        f"slo-ctl: {folder}/slo-ctl.toml:2: [access] read: no-body is not a user of this host",
         "hint: see `getent passwd` and `getent group`",
-        f"slo-ctl: {folder}/slo-ctl.toml:3: [access] manage: @no-group is no group of this host",
+        f"slo-ctl: {folder}/slo-ctl.toml:3: [access] manage: @no-group is not a group of this host",
         "hint: see `getent passwd` and `getent group`",
     ]
 
