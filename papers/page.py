@@ -34,7 +34,7 @@ def number(cell: CellOutcome | None, digits: int) -> str:
     if cell is None:
         return UNKNOWN
     text = _plain(cell.mean, digits)
-    if cell.half_width is None or cell.half_width < 10 ** -(digits - 1) * abs(cell.mean):
+    if cell.half_width is None or cell.half_width <= 10 ** -(digits - 1) * abs(cell.mean):
         return text
     return f"{text} ± {_plain(cell.half_width, 2)}"
 

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from papers.markdown import markdown, sections_of
-from papers.outcome import (
-    Agreement,
-    FigureOutcome,
-    PapersResult,
-    RuleOutcome,
-)
-from papers.page import html
+from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, RuleOutcome
+from papers.page import html, number
 from papers.registry import FIGURES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "papers.md"
@@ -74,3 +69,10 @@ def test_page_of_the_documentation_has_every_figure_once() -> None:
     machine = next(line for line in page.splitlines() if line.startswith("This page")).partition("; ")[2]
     nothing_new = PapersResult(machine=machine.rstrip("."), quick=False, figures=[])
     assert markdown(nothing_new, page) == page
+
+
+@pytest.mark.parametrize(
+    ("mean", "half_width", "shown"), [(0.0, 0.0, "0"), (17.3, 1.43, "17.3 ± 1.4"), (250.0, 0.5, "250")]
+)
+def test_a_number_has_its_interval_where_that_shows(mean: float, half_width: float, shown: str) -> None:
+    assert number(CellOutcome(row="r", column="c", mean=mean, half_width=half_width), 3) == shown
