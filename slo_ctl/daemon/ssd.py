@@ -14,7 +14,7 @@ from slo_ctl.daemon.activity import Activity, Capacity, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
-from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
+from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle
 from slo_ctl.decide.policies import (
     DEFAULT_POLICY,
     POLICIES,
@@ -158,7 +158,7 @@ class EmulatedDevice:
             return False
         if self._policy.name == STRICT_POLICY:
             return window.backlog_share >= BUSY_FROM
-        return window.queued_share >= JUDGED_FROM
+        return window.queued_share >= BUSY_FROM
 
     def take_over(self) -> None:
         """Begin with the split in force, instead of the policy's own."""

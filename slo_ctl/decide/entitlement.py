@@ -21,12 +21,10 @@ WANTS_MORE_FROM = 0.5
 """A VM with a request waiting in the device's queue for this share of the time would take more than it gets.
 
 With less, its own queue depth or pace limits it: whenever it asks, it is served soon."""
-BUSY_FROM = 0.9
+BUSY_FROM = 0.95
 """A VM with requests outstanding for this share of the time is not limited by its own pace. Where nobody
-reports who waits in a queue, it is taken to want more."""
-JUDGED_FROM = 0.95
-"""The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and
-then."""
+reports who waits in a queue, it is taken to want more. A verdict asks for as much: who misses its entitlement
+has wanted more for the whole window, not now and then."""
 LEAST_SHARE = 0.05
 """Of its share by weight: what minimums and limits for others leave every VM."""
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import (
     BUSY_FROM,
-    JUDGED_FROM,
     WANTS_MORE_FROM,
     Entitlements,
     claim_of,
@@ -266,7 +265,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
-            full = v.backlog_share >= JUDGED_FROM and v.queued_share >= WANTS_MORE_FROM
+            full = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
             full = full and meters[v.vm].trim < LONGEST_TRIM
             per_request = amount / v.requests if v.requests else 1.0
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=full))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle_exactly
 from slo_ctl.decide.gc_model import GcCurve, gc_time_us, u_at_gc_time
-from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_INCREASE, ROOM
+from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_STEP, ROOM
 from slo_ctl.decide.ops_plan import (
     LATENCY_BOUND_FROM,
     SETTLED_FROM_POOL_WRITES,
@@ -24,25 +24,18 @@ from slo_ctl.decide.ops_plan import (
     initial_moves,
     next_moves,
 )
-from slo_ctl.decide.policies.proportional import Meter, Sums, fair_weights, read_all
+from slo_ctl.decide.policies.proportional import COST_MEMORY_WINDOWS, Meter, Sums, fair_weights, read_all
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, Slo, TimingModel, VmSample
 
 EVENED_PER_WINDOW = 0.25
 """Part of a difference in leads that limits take back in a window."""
-LEAST_PACE, MOST_PACE = 0.3, 1.6
-"""Times its share: what a VM may have while it falls back or catches up."""
-SPEED_UP = 2.0
-"""Times its share: what the bottleneck may have in case a fast phase comes."""
+LEAST_PACE, MOST_PACE = 0.3, 2.0
+"""Times its share: what a VM may have while it falls back or catches up, and the bottleneck in case a fast
+phase comes."""
 LEAD_MEMORY_WINDOWS = 200.0
 """Leads fade over this many windows."""
-SERVICE_MEMORY_WINDOWS = 12.0
-"""Times of requests are means over this many windows."""
 LEAST_OPS = 0.01
 """OPS that an active VM keeps, relative to its logical size: below, GC thrashes."""
-KEPT_FROM = 0.97
-"""Part of a minimum that OPS has to be able to give, else it is reported."""
-WORTH_LEVEL = 0.01
-"""Relative gain of everybody's level that OPS is moved for."""
 _US_PER_S = 1e6
 _BISECTIONS = 40
 
@@ -117,17 +110,17 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
     least_lead = min(leads.values(), default=0.0)
     behind = min(able, key=lambda vm: able[vm], default=None)
     if behind is None:
-        share, lead = (1.0 + MOST_INCREASE) * in_force, max(leads.values(), default=0.0)
+        share, lead = (1.0 + MOST_STEP) * in_force, max(leads.values(), default=0.0)
     else:
         share, lead = able[behind], leads[behind]
     limits = {}
     for v in vms:
         if v.vm == behind:
-            pace = _evened(SPEED_UP * share, lead - least_lead, v.window_s, (1.0 + ROOM) * share)
+            pace = _evened(MOST_PACE * share, lead - least_lead, v.window_s, (1.0 + ROOM) * share)
         elif v.vm in leads:
             pace = min(_evened(share, leads[v.vm] - lead, v.window_s, LEAST_PACE * share), MOST_PACE * share)
         else:
-            pace = SPEED_UP * share
+            pace = MOST_PACE * share
         limits[v.vm] = min(max(v.weight * pace, (1.0 + MISSED_FROM) * v.min_iops), v.max_iops)
     if not any(v.throttled or limits[v.vm] < LIFT_FROM * v.iops for v in vms):
         limits = {v.vm: v.max_iops for v in vms}
@@ -252,7 +245,7 @@ class Service:
 
     def add(self, v: VmSample) -> Service:
         """With one more window, in which requests on the device were counted."""
-        keep = 1.0 - 1.0 / SERVICE_MEMORY_WINDOWS
+        keep = 1.0 - 1.0 / COST_MEMORY_WINDOWS
         return Service(
             requests=keep * self.requests + v.requests,
             pages_written=keep * self.pages_written + v.host_page_writes,
@@ -468,11 +461,11 @@ def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tu
     notes = tuple(
         f"{v.vm}: min_iops overcommitted, OPS cannot give it {v.min_iops:,.0f} IOPS"
         for v in vms
-        if v.min_iops > 0.0 and v.level(sample.timing, wanted[v.vm]) * v.weight < KEPT_FROM * v.min_iops
+        if v.min_iops > 0.0 and v.level(sample.timing, wanted[v.vm]) * v.weight < (1.0 - MISSED_FROM) * v.min_iops
     )
     now = {v.vm: v.ops_blocks for v in sample.vms}
     reached = min((v.level(sample.timing, now[v.vm]) for v in vms if v.max_iops == math.inf), default=0.0)
-    if reached >= (1.0 - WORTH_LEVEL) * level and not notes:
+    if reached >= (1.0 - MISSED_FROM) * level and not notes:
         # Good enough: no VM needs more than it has.
         wanted = {vm: min(blocks, now[vm]) for vm, blocks in wanted.items()}
     return {vm: wanted.get(vm, least[vm]) for vm in least}, notes
