@@ -275,22 +275,21 @@ def next_moves(
         return idle, (), ()
     blocks = {v.vm: v.ops_blocks for v in sample.vms}
     best = best_blocks(state, sample, needs)
-    needy = {vm for vm, least in (needs or {}).items() if blocks[vm] < least}
+    lacking = {vm: max(0, least - blocks[vm]) for vm, least in (needs or {}).items()}
     wanted = moves_between(blocks, best, sample.spare_blocks)
     step = max(1, sample.total_ops_blocks // STEPS_PER_OPS)
     most = sample.total_ops_blocks if sample.max_move_blocks is None else sample.max_move_blocks
-    step = min(step, most)
     steps: list[OpsMove] = []
     plans: list[MovePlan] = []
     for move in wanted:
         # Unallocated blocks cost no VM anything.
-        part = replace(move, blocks=min(step if move.source else most, move.blocks))
-        cost, saving = _worth(state, sample, part)
-        if part.blocks == 0 or (saving <= cost and move.target not in needy):
+        at_once = min(step, most) if move.source else most
+        if move.blocks == 0 or at_once == 0:
             continue
-        steps.append(part)
-        cost, saving = _worth(state, sample, move)
-        plans.append(MovePlan(move.source, move.target, move.blocks, cost_s=cost, saving_s=saving))
+        plan = _paying_part(state, sample, move, step, lacking.get(move.target or "", 0))
+        if plan.blocks:
+            steps.append(replace(move, blocks=min(at_once, plan.blocks)))
+            plans.append(plan)
     left = sum(plan.blocks for plan in plans)
     if not left:
         return idle, (), ()
@@ -300,21 +299,35 @@ def next_moves(
     return replace(state, plan_moved=moved, plan_left=left), tuple(steps), tuple(plans)
 
 
-def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float, float]:
+def _paying_part(state: OpsState, sample: DeviceSample, move: OpsMove, step: int, needed: int) -> MovePlan:
+    """As much of a move as pays, step by step, and the blocks that are `needed` whether or not they pay."""
+    if move.source is None:
+        cost, saving = _worth(state, sample, move)
+        return MovePlan(None, move.target, move.blocks, cost_s=cost, saving_s=saving)
+    done, cost, saving = 0, 0.0, 0.0
+    while done < move.blocks:
+        part = replace(move, blocks=min(step, move.blocks - done))
+        step_cost, step_saving = _worth(state, sample, part, done)
+        if step_saving <= step_cost and done >= needed:
+            break
+        done, cost, saving = done + part.blocks, cost + step_cost, saving + step_saving
+    return MovePlan(move.source, move.target, done, cost_s=cost, saving_s=saving)
+
+
+def _worth(state: OpsState, sample: DeviceSample, move: OpsMove, done: int = 0) -> tuple[float, float]:
     """Device time that a move costs, and what it saves over the next drive write; in seconds, or in pages
-    copied."""
+    copied. Before it, `done` blocks have moved the same way."""
     timing, total = sample.timing, sum(track.written for track in state.tracks.values())
     pages = _logical_pages(sample)
     saving = cost = 0.0
-    for vm, change in ((move.source, -move.blocks), (move.target, move.blocks)):
+    for vm, sign in ((move.source, -1), (move.target, 1)):
         if vm is None:
             continue
         track = state.tracks[vm]
-        before = _gc_cost(timing, track.curve.u_at(track.ops_blocks))
-        u_after = track.curve.u_at(track.ops_blocks + change)
-        after = _gc_cost(timing, u_after)
+        before = _gc_cost(timing, track.curve.u_at(track.ops_blocks + sign * done))
+        after = _gc_cost(timing, track.curve.u_at(track.ops_blocks + sign * (done + move.blocks)))
         saving += pages * track.written / total * (before - after)
-        if change < 0:
+        if sign < 0:
             # To free a block, GC collects what as many host writes would have made it collect.
             cost += move.blocks * timing.pages_per_block * after
     return cost, saving

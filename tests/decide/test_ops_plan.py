@@ -72,6 +72,25 @@ def test_profitable_move_goes_to_the_writer_step_by_step() -> None:
     assert state.plan_left == plan.blocks > move.blocks
 
 
+@pytest.mark.parametrize("writes", [0, 200, 1000, 2000, 4000, 6000, 7000, 8000])
+def test_announced_plan_is_the_part_that_pays(writes: int) -> None:
+    vms = vm("web", 10000), vm("db", writes)
+    state = watched(1.0, *vms)
+    _, moves, plans = next_moves(state, sample(*vms))
+    assert len(moves) == len(plans)
+    wanted = best_blocks(state, sample(*vms))["web"] - OPS
+    for plan in plans:
+        assert plan.saving_s > plan.cost_s, "none is announced that loses time"
+        assert plan.blocks <= wanted
+
+
+def test_last_steps_to_the_best_split_are_not_announced_if_they_cost_more_than_they_save() -> None:
+    vms = vm("web", 10000), vm("db", 5000)
+    state = watched(1.0, *vms)
+    _, _, (plan,) = next_moves(state, sample(*vms))
+    assert 0 < plan.blocks < best_blocks(state, sample(*vms))["web"] - OPS
+
+
 def test_even_writers_with_even_ops_are_left_alone() -> None:
     vms = vm("web", 10000), vm("db", 10000)
     assert next_moves(watched(2.0, *vms), sample(*vms))[1:] == ((), ())

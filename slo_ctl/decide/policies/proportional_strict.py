@@ -461,7 +461,8 @@ def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tu
     notes = tuple(
         f"{v.vm}: min_iops overcommitted, OPS cannot give it {v.min_iops:,.0f} IOPS"
         for v in vms
-        if v.min_iops > 0.0 and v.level(sample.timing, wanted[v.vm]) * v.weight < (1.0 - MISSED_FROM) * v.min_iops
+        if v.min_iops > 0.0
+        and v.level(sample.timing, wanted[v.vm]) * v.weight < (1.0 - MISSED_FROM) * v.min_iops
     )
     now = {v.vm: v.ops_blocks for v in sample.vms}
     reached = min((v.level(sample.timing, now[v.vm]) for v in vms if v.max_iops == math.inf), default=0.0)
