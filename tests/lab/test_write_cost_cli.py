@@ -140,7 +140,7 @@ def test_response_times_are_read_in_every_format_that_has_them(tmp_path: Path) -
     ("words", "message"),
     [
         (("device", "write-cost"), "either TARGET or --emulated"),
-        (("device", "write-cost", "x", "--emulated", "mtron"), "either TARGET or --emulated"),
+        (("device", "write-cost", "x", "--emulated", "mtron"), "TARGET and --emulated exclude each other"),
         (("device", "write-cost", *SMALL, "--size", "3KiB"), "3KiB does not divide 64MiB"),
         (("device", "write-cost", *SMALL, "--size", "16MiB"), "16MiB does not divide 64MiB"),
         (("device", "write-cost", *SMALL, "--plot", "x.pdf"), "does not end in .svg or .png"),

@@ -165,7 +165,7 @@ def test_a_plot_of_both_throughputs(cli: CommandLine, fio: Path, place: Path, tm
         (("--tolerance", "0%"), "must be more than 0"),
         (("--confidence", "40%"), "not between 50% and 100%"),
         (("--plot", "x.pdf"), "does not end in .svg or .png"),
-        (("--emulated", "mtron"), "either TARGET or --emulated"),
+        (("--emulated", "mtron"), "TARGET and --emulated exclude each other"),
     ],
 )
 def test_bad_options_are_refused(
