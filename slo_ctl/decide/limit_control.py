@@ -2,7 +2,7 @@
 
 One controller for emulated and for block devices. It takes what is missing from those that have most per
 weight (water-filling, as for entitlements), and restores half of what can be spared; in between is a dead
-band. No limit changes by more than 30 % in a step, and the next step waits until
+band. No limit falls by more than 30 % or grows by more than 20 % in a step, and the next step waits until
 the effect of the last one is measured. Having restored too soon doubles the time before it is tried again.
 Where limits do not help the VM that they are for, they are lifted, and tried again after a time that doubles.
 
@@ -27,7 +27,7 @@ ROOM = 0.1
 GAIN = 0.5
 """Of what a VM can spare, restored in a step; and of the relative distance of a p99 from its target, taken
 from the others or restored."""
-MOST_STEP = 0.3
+MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
 """Of a limit, in a step."""
 LIFT_FROM = 1.5
 """A limit so much above what its VM does is lifted."""
@@ -262,10 +262,10 @@ def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) 
         return _back_off(state, missed)
     missing = sum(v.missing_iops for v in urgent if v.busy)
     p99 = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
-    missing = max(missing, min(GAIN * p99, MOST_STEP) * rates)
+    missing = max(missing, min(GAIN * p99, MOST_DECREASE) * rates)
     level = water_level([(by_vm[vm].fair_iops, least[vm], has[vm]) for vm in payers], rates - missing)
     wanted = {vm: max(least[vm], level * by_vm[vm].fair_iops) for vm in payers}
-    lowered = {vm: max(wanted[vm], (1.0 - MOST_STEP) * has[vm]) for vm in payers if wanted[vm] < has[vm]}
+    lowered = {vm: max(wanted[vm], (1.0 - MOST_DECREASE) * has[vm]) for vm in payers if wanted[vm] < has[vm]}
     # Who is short of a share takes what the device has to spare, and is not limited.
     limits = {vm: limit for vm, limit in state.limits.items() if vm not in names} | lowered
     limits |= {vm: state.limits[vm] for vm in names & state.limits.keys() if by_vm[vm].misses_p99}
@@ -351,7 +351,7 @@ def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounde
     state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
     if not idle and not low and state.calm_windows < state.raise_after:
         return state, ""
-    growth = min(1.0 + MOST_STEP, max(low) if low and not idle else math.inf)
+    growth = min(1.0 + MOST_INCREASE, max(low) if low and not idle else math.inf)
     spare = [
         v.iops - (1.0 + ROOM / 2.0) * v.objective_iops for v in free if v.busy and v.objective_iops > 0.0
     ]

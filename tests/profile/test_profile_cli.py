@@ -179,7 +179,7 @@ def test_preconditioning_reports_progress(cli: CommandLine, fio: Path, place: Pa
         (("--interval", "64k-8k/8k"), "is empty"),
         (("--interval", "1000-3000/1000"), "not aligned"),
         (("--interval", "8k"), "is not a valid interval"),
-        (("--file-size", "100KiB"), "hold no two requests"),
+        (("--file-size", "100KiB"), "do not hold two requests"),
         (("--file-size", "8PiB"), "are needed"),
         (("--file-size", "much"), "--file-size: much is not a size"),
         (("--budget", "soon"), "--budget: soon is not a time"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle_exactly
 from slo_ctl.decide.gc_model import GcCurve, gc_time_us, u_at_gc_time
-from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_STEP, ROOM
+from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_INCREASE, ROOM
 from slo_ctl.decide.ops_plan import (
     LATENCY_BOUND_FROM,
     SETTLED_FROM_POOL_WRITES,
@@ -110,7 +110,7 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
     least_lead = min(leads.values(), default=0.0)
     behind = min(able, key=lambda vm: able[vm], default=None)
     if behind is None:
-        share, lead = (1.0 + MOST_STEP) * in_force, max(leads.values(), default=0.0)
+        share, lead = (1.0 + MOST_INCREASE) * in_force, max(leads.values(), default=0.0)
     else:
         share, lead = able[behind], leads[behind]
     limits = {}
