@@ -376,8 +376,8 @@ class Believed:
     """Since when less has been asked for without a break; None: it is not."""
 
 
-def believe(before: Believed | None, now: Needs, now_s: float, settle_s: float = SETTLE_S) -> Believed:
-    """More is believed at once, less after `settle_s`. `now_s` is of any clock that does not go back."""
+def believe(before: Believed | None, now: Needs, now_s: float) -> Believed:
+    """More is believed at once, less after `SETTLE_S`. `now_s` is of any clock that does not go back."""
     if before is None:
         return Believed(now)
     targets = [each.p99_target_us for each in (before.needs, now) if each.p99_target_us is not None]
@@ -385,7 +385,7 @@ def believe(before: Believed | None, now: Needs, now_s: float, settle_s: float =
     if both == now:
         return Believed(now)
     since_s = now_s if before.less_since_s is None else before.less_since_s
-    return Believed(now) if now_s - since_s >= settle_s else Believed(both, since_s)
+    return Believed(now) if now_s - since_s >= SETTLE_S else Believed(both, since_s)
 
 
 # How an emulated device divides itself among its namespaces, and when that keeps no SLO.

@@ -35,6 +35,7 @@ _LEAST_OP = 0.01
 """Below 1 % no block size leaves every namespace the blocks that its GC needs."""
 _LEAST_NAMESPACE_BYTES = 4096
 """The smallest page of any preset."""
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ def plan_drive(
     block_pages = pages_per_block * cluster
     logical_pages = tuple(max(1, size_bytes // page_bytes) for _, size_bytes in namespaces)
     logical_blocks = [-(-pages // block_pages) for pages in logical_pages]
-    ops_blocks = _divide_ops(spec, logical_pages, block_pages, dies, noun)
+    ops_blocks = _divide_ops(spec, logical_pages, page_bytes, block_pages, dies, noun)
     held_blocks = _FREE_FLOOR_BLOCKS * (1 if mapping in LEAST_LOG_BLOCKS else dies)
     blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(namespaces)
     if blocks * block_pages > _MOST_PAGES:
@@ -340,7 +341,7 @@ def _tib(size_bytes: int) -> str:
 
 
 def _divide_ops(
-    spec: DeviceSpec, logical_pages: tuple[int, ...], block_pages: int, dies: int, noun: str
+    spec: DeviceSpec, logical_pages: tuple[int, ...], page_bytes: int, block_pages: int, dies: int, noun: str
 ) -> tuple[int, ...]:
     total = round(spec.op * sum(logical_pages) / block_pages)
     # On each die an open block (two with a GC frontier of its own), and one block's worth of slack.
@@ -348,12 +349,13 @@ def _divide_ops(
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
         enough, pages = minimum * len(sizes), sum(logical_pages)
-        size = math.ceil(enough * block_pages / spec.op / pages * 100) / 100
         op = math.ceil(1000 * enough * block_pages / pages) / 10
+        size = math.ceil(enough * block_pages * page_bytes / spec.op / _MIB) * _MIB
+        larger = f"make the device at least {format_bytes_exact(size)} large"
         raise UserError(
             f"device: op={100 * spec.op:.4g}% gives {total} over-provisioning blocks; {len(sizes)} {noun}"
             f"{'s' if len(sizes) > 1 else ''} on {dies} dies need at least {enough}",
-            f"write op={op:g}%, or make the device {size:g} times as large",
+            f"write op={op:g}%, or {larger}" if op <= 100 else larger,
         )
     wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}
     return tuple(allocate(total, wanted, dict.fromkeys(sizes, minimum)).values())
