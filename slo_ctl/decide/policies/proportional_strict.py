@@ -24,7 +24,7 @@ from slo_ctl.decide.ops_plan import (
     initial_moves,
     next_moves,
 )
-from slo_ctl.decide.policies.proportional import COST_MEMORY_WINDOWS, Meter, Sums, fair_weights, read_all
+from slo_ctl.decide.policies.proportional import MEMORY_WINDOWS, Meter, Sums, fair_weights, read_all
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, Slo, TimingModel, VmSample
 
 EVENED_PER_WINDOW = 0.25
@@ -245,7 +245,7 @@ class Service:
 
     def add(self, v: VmSample) -> Service:
         """With one more window, in which requests on the device were counted."""
-        keep = 1.0 - 1.0 / COST_MEMORY_WINDOWS
+        keep = 1.0 - 1.0 / MEMORY_WINDOWS
         return Service(
             requests=keep * self.requests + v.requests,
             pages_written=keep * self.pages_written + v.host_page_writes,
