@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 import sqlite3
 import stat
@@ -13,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from slo_ctl.base.accounts import group_name, user_name
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import moved_away
 from slo_ctl.base.keyvalue import near_or_listed
@@ -191,20 +190,14 @@ def _check_readable(path: Path) -> None:
 
 
 def _user() -> str:
-    try:
-        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
-    except KeyError:
-        return f"user {os.geteuid()}"
+    return f"user {user_name(os.geteuid()) or os.geteuid()}"
 
 
 def _group_of(status: os.stat_result) -> str:
     """The group that may read a file, unless that is root's."""
     if not status.st_mode & stat.S_IRGRP or status.st_gid == 0:
         return ""
-    try:
-        return grp.getgrgid(status.st_gid).gr_name
-    except KeyError:
-        return str(status.st_gid)
+    return group_name(status.st_gid) or str(status.st_gid)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
