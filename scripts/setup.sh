@@ -256,7 +256,7 @@ lint_tools() {
 readonly REAL_PROGRAMS="nbdinfo=libnbd-bin nbdfuse=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
 libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2 mkfs.xfs=xfsprogs \
 systemd-analyze=systemd dh=debhelper lintian=lintian rpmbuild=rpm mmdebstrap=mmdebstrap \
-umoci=umoci podman=podman runc=runc ssh=openssh-client mandoc=mandoc faketime=faketime"
+umoci=umoci podman=podman runc=runc ssh=openssh-client mandoc=mandoc faketime=faketime zsh=zsh"
 
 real_tools() {
     local pair package packages=()
