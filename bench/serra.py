@@ -21,7 +21,7 @@ from statistics import fmean, median
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
-from papers.serra_devices import (
+from papers.serra.devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,

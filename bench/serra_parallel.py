@@ -24,7 +24,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from serra import QUARTER_FULL
 
 from lab.parallel.coordinator import Coordinator
-from papers.serra_devices import (
+from papers.serra.devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,

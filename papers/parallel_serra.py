@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from lab.parallel.coordinator import Coordinator
 from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial
-from papers.serra import CLASSES, LABELS, SMALL_SSD, make_device
-from papers.serra_devices import VirtualNodes
+from papers.serra.devices import VirtualNodes
+from papers.serra.profiles import CLASSES, LABELS, SMALL_SSD, make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order

@@ -15,7 +15,7 @@ from papers.figure import (
     Trial,
     interval,
 )
-from papers.serra import complete, make_device
+from papers.serra.profiles import complete, make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Fit, RatioSummary, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points

@@ -12,7 +12,7 @@ from made_up import SPAN_BYTES, Formula, true_s
 
 from lab.parallel.coordinator import Collected, Coordinator
 from lab.parallel.schedule import Event, Lost, Node, Schedule, Work, odd_one
-from papers.serra_devices import VirtualNodes
+from papers.serra.devices import VirtualNodes
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
 from slo_ctl.model.measurement import ACCESSES, PARTS, Benchmark, Measurement, Part

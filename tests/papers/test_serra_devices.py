@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftl_emul import Disks, DriveError, disk_presets
-from papers.serra_devices import (
+from papers.serra.devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,
