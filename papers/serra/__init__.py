@@ -2,7 +2,7 @@
 sequentiality (SAC '15)."""
 
 from papers.figure import Figure
-from papers.serra import access_times, duration, ratios
+from papers.serra import access_times, duration, ratios, real_drive
 
 FIGURES: tuple[Figure, ...] = (
     access_times.FIGURE_1,
@@ -11,4 +11,5 @@ FIGURES: tuple[Figure, ...] = (
     ratios.TABLE_4,
     duration.TABLE_5,
     ratios.TABLE_6,
+    real_drive.REAL_DRIVE,
 )

@@ -356,13 +356,13 @@ def measure_completely(
 
 
 def measure_as_the_paper(
-    benchmark: Benchmark, sizes_bytes: Sequence[int], repetitions: int
+    benchmark: Benchmark, sizes_bytes: Sequence[int], repetitions: int, first_repetition: int = 0
 ) -> list[Measurement]:
     """SeRRa's benchmark phase as published: all four tests of a size, whole, a given number of times (SAC'15,
     section 3, step 2)."""
     return [
         benchmark.measure(access, size, repetition, None)
-        for repetition in range(repetitions)
+        for repetition in range(first_repetition, first_repetition + repetitions)
         for size in sorted(sizes_bytes, reverse=True)
         for access in ACCESSES
     ]

@@ -24,15 +24,19 @@ from papers.outcome import Agreement, judge, run_figures
 from papers.registry import BEYOND, FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
-IN_REAL_TIME = "fast15:1"
-"""Run by tests/real/test_block_layer_figure.py."""
+IN_REAL_TIME = {"fast15:1", "serra:real-drive"}
+"""Run by tests/real/test_figures_in_real_time.py."""
 _TOGETHER = (
     ("fast15:4a", "fast15:4b"),
     ("fast15:5b", "fast15:7"),
     ("fast15:eq1", "fast15:eq2"),
     ("greedy-space:3", "greedy-space:4"),
     *(
-        tuple(key for key, figure in FIGURES.items() if key.startswith(paper) and figure.run is not None)
+        tuple(
+            key
+            for key, figure in FIGURES.items()
+            if key.startswith(paper) and figure.run is not None and key not in IN_REAL_TIME
+        )
         for paper in ("serra:", "parallel-serra:")
     ),
 )
@@ -42,7 +46,7 @@ RUN = [
     *(
         (key,)
         for key, figure in FIGURES.items()
-        if figure.run is not None and key != IN_REAL_TIME and not any(key in keys for keys in _TOGETHER)
+        if figure.run is not None and key not in IN_REAL_TIME and not any(key in keys for keys in _TOGETHER)
     ),
 ]
 
