@@ -51,7 +51,9 @@ class TraceWriter:
             raise TraceError(self.path, "is a directory", hint="name a file")
         if self.path.exists() and not overwrite:
             raise TraceError(self.path, "exists already", hint="--force overwrites it")
-        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        # As in slo_ctl.base.files, which removes what killed processes left: hosts may share the directory.
+        own = f"{os.getpid()}@{os.uname().nodename}"
+        self._partial = self.path.with_name(f".{self.path.name}.{own}.partial")
         self._streams = contextlib.ExitStack()
 
     def __enter__(self) -> Self:

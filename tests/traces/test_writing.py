@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_batch import batch_of
 
+from slo_ctl.base.files import partial_of
 from traces import Batch, Op, TraceError, open_trace
 from traces.formats.registry import writable
 from traces.writing import TraceWriter
@@ -104,6 +105,13 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="cannot be written"):
         TraceWriter(tmp_path / "x", "vscsi")
+
+
+def test_what_a_killed_writer_leaves_is_known_to_the_commands_that_remove_it(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with TraceWriter(path):
+        assert list(tmp_path.iterdir()) == [partial_of(path)]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
