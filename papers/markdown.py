@@ -37,8 +37,14 @@ class _Section:
 
 
 def markdown(result: PapersResult, earlier: str = "") -> str:
-    """The page; of figures that `result` has not, what `earlier`, the page until now, says."""
-    sections = sections_of(earlier) | {figure.key: _section_of(figure) for figure in result.figures}
+    """The page; of figures that `result` has not, or could not run, what `earlier`, the page until now,
+    says."""
+    before = sections_of(earlier)
+    sections = before | {
+        figure.key: _section_of(figure)
+        for figure in result.figures
+        if figure.agreement is not Agreement.NOT_RUN or figure.key not in before
+    }
     keys = [key for key in FIGURES if key in sections]
     lines = [
         "# The papers, figure by figure",

@@ -63,6 +63,13 @@ def test_run_of_some_figures_keeps_the_others() -> None:
     assert "3 figures and tables: 1 agrees, 1 differs, explained, 1 differs." in then
 
 
+def test_a_figure_that_could_not_be_run_keeps_what_the_page_has() -> None:
+    first = markdown(result(outcome("fast15:8")))
+    not_run = outcome("fast15:8", Agreement.NOT_RUN)
+    assert markdown(result(not_run), first) == first
+    assert "1 figures and tables: 1 not run." in markdown(result(not_run))
+
+
 def test_page_of_the_documentation_has_every_figure_once() -> None:
     page = DOCS.read_text(encoding="utf-8")
     assert [*sections_of(page)] == [*FIGURES]
