@@ -16,7 +16,7 @@ Every figure and table of the four papers that slo-ctl is built on, and claims b
 what stands in for the devices here, and whether we agree, by rules that are part of each figure's record and
 not of a run. `slo-ctl paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report
 papers.html` draws them; the tests run each as `--quick` does. Labels say what is emulated, synthetic or
-modelled; no number is the speed of a real drive.
+modelled; only serra:real-drive measures a real drive.
 
 *agrees*: every rule holds. *differs, explained*: a rule does not hold, and an experiment of the same figure
 shows why. *differs*: no experiment does. ± is half the 95 % confidence interval over seeds.
