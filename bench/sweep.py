@@ -1,6 +1,6 @@
 """How a sweep scales: the same replays by one process, by two, and by the workers of Dask on two hosts.
 
-    .venv/bin/python bench/sweep.py [--replays 16] [--rounds 3] [--json FILE]
+    .venv/bin/python bench/sweep.py [--replays 16] [--duration 40x] [--rounds 3] [--json FILE]
 
 Hosts are network namespaces of this machine (root). Each round runs all three, one after the other. "Of
 linear" is the time of one process over twice that of two, so that starting processes counts; Dask's workers
@@ -26,7 +26,7 @@ WANTED = 0.9
 WORKERS = 2
 SCENARIO = """
 policy = "proportional"
-duration = "40x"
+duration = "{duration}"
 
 [device]
 preset = "fast15"
@@ -44,6 +44,7 @@ qd = 8
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--replays", type=int, default=16, help="of each run")
+    parser.add_argument("--duration", default="40x", help="of each replay, in drive writes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
@@ -54,7 +55,7 @@ def main() -> int:
         DaskCluster(hosts, Path(folder), WORKERS),
     ):
         place = Path(folder)
-        (place / "web.toml").write_text(SCENARIO)
+        (place / "web.toml").write_text(SCENARIO.format(duration=given.duration))
         for number in range(given.rounds):
             out = place / f"{number}"
             sweep = ["sweep", str(place / "web.toml"), "--vms", "4", "--seeds", str(given.replays), "--quiet"]
