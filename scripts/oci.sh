@@ -23,27 +23,11 @@ if [ "$(id -u)" != 0 ]; then
     exit 2
 fi
 
-# Sources of Debian 13 at the mirrors that apt has for this machine's Debian, one in a line.
-# shellcheck disable=SC1091,SC2016 # apt-get fills $(...) in
-sources() {
-    local codename suffix uri
-    if [ -n "${SLO_CTL_DEBIAN_MIRROR:-}" ]; then
-        echo "deb $SLO_CTL_DEBIAN_MIRROR $SUITE main"
-        return
-    fi
-    codename=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || return 0
-    for suffix in '' -security; do
-        uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' |
-            sed -n "s/ $codename$suffix main\$//p" | head -n 1)
-        [ -z "$uri" ] || echo "deb $uri $SUITE$suffix main"
-    done
-}
-
-readarray -t sources < <(sources)
-if [ "${#sources[@]}" = 0 ]; then
-    say "apt's sources name no mirror of Debian; SLO_CTL_DEBIAN_MIRROR may name one"
+listed=$(scripts/debian-sources.sh "$SUITE" 2>&1) || {
+    say "$listed"
     exit 2
-fi
+}
+readarray -t sources <<<"$listed"
 
 mkdir -p build "${OCI_DIR:=dist}"
 exec 9>build/oci.lock # one log

@@ -42,6 +42,12 @@ def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[st
     return complete_device(ctx, incomplete) + complete_namespace(ctx, incomplete)
 
 
+def complete_device_or_disk(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Devices, and block devices of this host."""
+    disks = (path.name for path in Path("/sys/block").glob("*"))
+    return complete_device(ctx, incomplete) + _matching(disks, incomplete)
+
+
 _SLO_FIELDS = ("weight", "min", "max", "max_bandwidth", "p99", "class", "group")
 
 

@@ -248,7 +248,10 @@ def serve(
     ] = 60.0,
     group: Annotated[
         str | None,
-        typer.Option(help="Group with access to the NBD sockets, such as that of QEMU. [default: slo-ctl]"),
+        typer.Option(
+            help="Group with access to the sockets of namespaces. [default: that of libvirt's QEMU, "
+            "libvirt-qemu or qemu, if it exists; otherwise slo-ctl]"
+        ),
     ] = None,
     tls_certificates: Annotated[
         Path | None,
@@ -312,8 +315,8 @@ def serve(
 
     Examples:
     systemctl start slo-ctl-ftl@ssd0                     # as a service
-    slo-ctl device serve ssd0 --latency real --group libvirt-qemu
-    slo-ctl device serve ssd0 --vhost-user --group libvirt-qemu
+    slo-ctl device serve ssd0 --latency real
+    slo-ctl device serve ssd0 --vhost-user
     slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
     slo-ctl device serve ssd0 --tls-certificates /etc/slo-ctl/tls --tls-verify-peer
     """

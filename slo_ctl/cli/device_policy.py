@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.cli.completion import complete_device_or_disk
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
@@ -71,7 +72,11 @@ def _needs_of_vms(host: VmHost, vms: Sequence[str], given: _GivenNeeds) -> Needs
 def policy(
     device: Annotated[
         str,
-        typer.Argument(metavar="DEV", help="A block device, such as sda, or the name of an emulated SSD."),
+        typer.Argument(
+            metavar="DEV",
+            help="A block device, such as sda, or the name of an emulated SSD.",
+            autocompletion=complete_device_or_disk,
+        ),
     ],
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the reason and source of each choice.")

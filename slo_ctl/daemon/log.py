@@ -9,7 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.model import Decision, Outcome, OutcomeState
 from slo_ctl.model.decision import change_of, value_text
@@ -20,7 +20,8 @@ from slo_ctl.model.decision import change_of, value_text
 def decided(decision: Decision) -> Iterator[str]:
     """One sentence for each thing that a policy wants changed."""
     for move in decision.moves:
-        yield f"{move.blocks} OPS blocks from {move.source or 'spare'} to {move.target or 'spare'}"
+        blocks = counted(move.blocks, "OPS block")
+        yield f"{blocks} from {move.source or 'spare'} to {move.target or 'spare'}"
     for vm, limit in decision.limits_iops.items():
         yield f"{vm}: no limit" if limit is None else f"{vm}: limit {limit:,.0f} IOPS"
     for vm, weight in decision.scheduler_weights.items():

@@ -85,6 +85,10 @@ def _unapplied(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return found
 
 
+def _maximums(slo: Slo) -> tuple[float | None, float | None]:
+    return slo.max_iops, slo.max_bandwidth_bytes_s
+
+
 def _row(
     vm: Vm,
     resolved: ResolvedSlo,
@@ -103,7 +107,9 @@ def _row(
             # The minimum of a group is kept by all of its VMs together.
             replace(in_group, min_iops=resolved.slo.min_iops) if in_group else resolved.slo,
             unapplied=mine,
-            maximum=f"part of the maximum of group {resolved.group_name}," if in_group else "maximum of",
+            maximum="maximum of"
+            if in_group is None or _maximums(in_group) == _maximums(resolved.slo)
+            else f"part of the maximum of group {resolved.group_name},",
         )
     if judgement.verdict is Verdict.IDLE and not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")

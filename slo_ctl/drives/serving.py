@@ -89,6 +89,8 @@ def _adopt(descriptor: int, name: str) -> tuple[Path, socket.socket]:
 # Listening sockets of a served device: made here, handed to the server.
 
 GROUP = "slo-ctl"
+QEMU_GROUPS = ("libvirt-qemu", "qemu")
+"""Of the user that libvirt runs QEMU as, on Debian and on Fedora."""
 OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660
 
 
@@ -137,16 +139,16 @@ class Listening:
 def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> Iterator[Listening]:
     """Open the NBD sockets and the control socket.
 
-    Exports belong to `group` where one is given; they and the control socket to the group slo-ctl otherwise,
-    where there is one. A socket file without a listener is replaced. All are removed in the end.
+    Exports belong to `group`, otherwise to the group of libvirt's QEMU; the control socket, and exports where
+    there is no libvirt, to the group slo-ctl. A socket file without a listener is replaced. All are removed
+    in the end.
     Sockets that systemd has opened at any of these paths are taken as they are, and stay.
     Raises UserError when a socket cannot be made or another process listens on it.
     """
     handed = _handed_sockets()
     own = own_group_id(GROUP)
-    exports = own if group is None else _named_group_id(group)
     for_all = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, handed)
-    for_each = NamespaceSockets(run.export, OWNER_AND_GROUP, exports, handed)
+    for_each = NamespaceSockets(run.export, OWNER_AND_GROUP, _exports_group_id(group), handed)
     for_control = NamespaceSockets(lambda _: run.control, OWNER_AND_GROUP, own, handed)
     wanted = [run.all_exports, *map(run.export, namespaces), run.control]
     _refuse_others(handed, wanted)
@@ -172,7 +174,10 @@ def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
             )
 
 
-def _named_group_id(name: str) -> int:
+def _exports_group_id(name: str | None) -> int | None:
+    if name is None:
+        there = (number for each in (*QEMU_GROUPS, GROUP) if (number := own_group_id(each)) is not None)
+        return next(there, None)
     number = own_group_id(name)
     if number is None:
         raise UserError(
@@ -190,7 +195,7 @@ def listening_for_vhost_user(
 
     Raises UserError when a socket cannot be made or another process listens on it.
     """
-    sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, own_group_id(group or GROUP))
+    sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, _exports_group_id(group))
     make_socket_folder(run.vhost_user)
     try:
         for namespace in namespaces:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from slo_ctl.base.text import counted
 from slo_ctl.model.decision import Outcome
 from slo_ctl.model.device_waf import DeviceWaf
 from slo_ctl.model.sample import Slo
@@ -111,7 +112,7 @@ class MoveStatus:
     def __str__(self) -> str:
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
         return (
-            f"moving {self.blocks_left:,} OPS blocks from {self.source or 'the spare'} to "
+            f"moving {counted(self.blocks_left, 'OPS block')} from {self.source or 'the spare'} to "
             f"{self.target or 'the spare'}: {100 * self.share_done:.0f}% done{left}; costs "
             f"{self.cost_s:,.1f} s of device time and saves {self.saving_s:,.1f} s "
             "by the time the drive is overwritten once"

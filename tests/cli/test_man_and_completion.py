@@ -150,6 +150,7 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
         ]
         assert completed("slo-ctl", "vm", "unset", *root, "web", "min,p") == ["min,p99"]
         assert completed("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
+        assert completed("slo-ctl", "device", "policy", *root, "ss") == ["ssd0"]
         assert completed("slo-ctl", "status", f"--root={tmp_path}", "we") == ["web"]
     nobody_answers = completed("slo-ctl", "device", "show", *root, "ss")
     assert nobody_answers == [""], "nothing, silently"

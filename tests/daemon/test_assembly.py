@@ -139,6 +139,15 @@ def test_group_is_judged_by_the_sum_of_its_vms(
         assert row.verdict is Verdict.OK, "the minimum is that of all VMs together"
 
 
+def test_vm_of_a_group_at_its_own_maximum_says_so() -> None:
+    member, group = (
+        replace(resolved(max_iops=100.0), group_name="shop"),
+        SloGroup("shop", {"max_iops": 5e3}, "a.toml:1"),
+    )
+    _, row = build(slo=member, group=group, in_groups={"web": Slo(max_iops=100.0)})
+    assert (row.verdict, row.reason) == (Verdict.CAPPED, "at its maximum of 100 IOPS")
+
+
 def test_a_group_without_vms_is_idle() -> None:
     (group,) = build(group=SloGroup("shop", {"min_iops": 5.0}, "a.toml:1"))[0].groups
     assert (group.vms, group.verdict, group.reason) == (

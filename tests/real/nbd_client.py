@@ -64,8 +64,8 @@ class NbdClient:
             if kind == REPLY_ACK:
                 return
 
-    def read(self, offset: int, length: int) -> bytes:
-        return self._request(READ, offset, length)
+    def read(self, offset: int, length: int, flags: int = 0) -> bytes:
+        return self._request(READ, offset, length, flags=flags)
 
     def write(self, offset: int, data: bytes, flags: int = 0) -> None:
         self._request(WRITE, offset, len(data), data, flags)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 HOST = "nqn.2014-08.org.nvmexpress:uuid:5e1f1c1c-4a1e-4b5a-9c57-0f6d3a2b1c0d"
 BLOCK_BYTES = 512
+FORCE_UNIT_ACCESS = 1 << 30
+_QUEUE_ENTRIES = 64
 _READ, _WRITE, _IDENTIFY, _FABRICS = 0x02, 0x01, 0x06, 0x7F
 _SET, _CONNECT = 0, 1
 _ENABLE = 6 << 16 | 4 << 20 | 1
@@ -18,13 +22,14 @@ class NvmeQueue:
 
     def __init__(self, address: tuple[str, int], nqn: str, number: int = 0, controller: int = 0xFFFF) -> None:
         self._socket = socket.create_connection(address, timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
         self._next = 0
         self._socket.sendall(struct.pack("<BBBBIHBBI112x", 0, 0, 128, 0, 128, 0, 0, 0, 0))
         kind, _, _ = self._receive()
         assert kind == 1
         data = struct.pack("<16sH238x256s256s256x", b"h" * 16, controller, nqn.encode(), HOST.encode())
-        words = struct.pack("<HHHHI", 0, number, 31, 0, 0)
+        words = struct.pack("<HHHHI", 0, number, _QUEUE_ENTRIES - 1, 0, 0)
         self.controller = self._run(_FABRICS, _CONNECT, words, in_capsule=data)[0]
         if number == 0:
             self._run(_FABRICS, _SET, struct.pack("<IIQ", 0, 0x14, _ENABLE))
@@ -50,15 +55,27 @@ class NvmeQueue:
         """Any other command; `words` are the command dwords from 10 on, `length` is of the data to come."""
         return self._run(opcode, namespace, words, expected=length)[1]
 
-    def read(self, namespace: int, block: int, length: int) -> bytes:
+    def read(self, namespace: int, block: int, length: int, flags: int = 0) -> bytes:
         """Bytes, a multiple of blocks."""
-        words = struct.pack("<QI", block, length // BLOCK_BYTES - 1)
-        return self._run(_READ, namespace, words, expected=length)[1]
+        return self._run(_READ, namespace, _blocks(block, length, flags), expected=length)[1]
 
-    def write(self, namespace: int, block: int, data: bytes) -> None:
+    def write(self, namespace: int, block: int, data: bytes, flags: int = 0) -> None:
         """The server asks for the data."""
-        words = struct.pack("<QI", block, len(data) // BLOCK_BYTES - 1)
-        self._run(_WRITE, namespace, words, asked_for=data)
+        self._run(_WRITE, namespace, _blocks(block, len(data), flags), asked_for=data)
+
+    def begin_write(self, namespace: int, block: int, data: bytes) -> int:
+        """A write with its data; returns its number without waiting for the answer."""
+        descriptor = struct.pack("<QI3xB", 0, len(data), 0x01)
+        self._send(_WRITE, namespace, _blocks(block, len(data)), descriptor, data)
+        return self._next
+
+    def completed(self) -> int:
+        """Wait for the next command to succeed; returns its number."""
+        kind, head, _ = self._receive()
+        assert kind == 5, kind
+        number, status = struct.unpack_from("<12xHH", head, 8)
+        assert status >> 1 == 0, hex(status >> 1)
+        return int(number)
 
     def send(self, opcode: int, namespace: int, words: bytes, data: bytes) -> None:
         """Any other command of an I/O queue, with its data if it has any."""
@@ -66,8 +83,7 @@ class NvmeQueue:
 
     def submit_write(self, namespace: int, block: int, length: int) -> None:
         """A write whose data never comes."""
-        words = struct.pack("<QI", block, length // BLOCK_BYTES - 1)
-        self._send(_WRITE, namespace, words, struct.pack("<QI3xB", 0, length, 0x5A), b"")
+        self._send(_WRITE, namespace, _blocks(block, length), struct.pack("<QI3xB", 0, length, 0x5A), b"")
         assert self._receive()[0] == 9
 
     def _run(
@@ -121,3 +137,15 @@ class NvmeQueue:
         rest = self._stream.read(length - 8)
         pdu = common + rest
         return kind, pdu[:header], pdu[data_at:] if data_at else b""
+
+
+@contextmanager
+def io_queue(address: tuple[str, int], nqn: str) -> Iterator[NvmeQueue]:
+    """An I/O queue of a controller of its own."""
+    with NvmeQueue(address, nqn) as admin, NvmeQueue(address, nqn, 1, admin.controller) as queue:
+        yield queue
+
+
+def _blocks(block: int, length: int, flags: int = 0) -> bytes:
+    """Command dwords 10 to 12."""
+    return struct.pack("<QI", block, length // BLOCK_BYTES - 1 | flags)

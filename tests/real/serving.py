@@ -34,7 +34,7 @@ class Server(OwnProcess):
     def __init__(self, root: Path, name: str, *options: str, before: Sequence[str] = ()) -> None:
         super().__init__("device", "serve", name, "--root", str(root), *options, before=before)
         self.run: RunPlaces = places(root).run_of(name)
-        self.name = name
+        self.name, self.root = name, root
 
     def uri(self, namespace: str | None = None) -> str:
         namespace = namespace or self.name
@@ -42,6 +42,13 @@ class Server(OwnProcess):
 
     def control(self) -> ControlClient:
         return ControlClient(self.run.control)
+
+    def nvme_tcp(self) -> tuple[tuple[str, int], str]:
+        """Address and name of the NVMe subsystem."""
+        with self.control() as control:
+            nvme = control.hello()["nvme_tcp"]
+        host, _, port = nvme["address"].rpartition(":")
+        return (host, int(port)), nvme["nqn"]
 
     def pid(self) -> int:
         """Process number of the server itself, which `slo-ctl device serve` starts."""

@@ -99,7 +99,7 @@ def test_disk_is_attached_and_detached(
             assert "who may not use" in output
             assert f"--group {group}" in hint
         assert targets(web) == ["vda"]
-        with served(root, "ssd0", "--group", group, "--vhost-user") as server:
+        with served(root, "ssd0", "--vhost-user") as server:
             assert vm(root, "attach", "web", "ssd0", "--size", "20MiB", "--bus", "scsi") == 0
             assert "ssd0/a (EMULATED) attached as sda: running VM, definition" in capsys.readouterr().out
             assert "sda" in targets(web)

@@ -368,7 +368,8 @@ fn totals(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
     let page = u64::from(drive.geometry().page_bytes);
     let media_reads = pages.host_page_reads + pages.rmw_page_reads + pages.gc_page_writes + map.map_reads;
     Ok(Totals {
-        host_read_bytes: pages.host_page_reads * page,
+        // Pages never written are read, too, though not from flash.
+        host_read_bytes: (pages.host_page_reads + pages.unmapped_page_reads) * page,
         host_written_bytes: pages.host_page_writes * page,
         media_read_bytes: media_reads * page,
         media_written_bytes: (pages.host_page_writes + pages.gc_page_writes + map.map_writes) * page,

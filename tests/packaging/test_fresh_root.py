@@ -1,0 +1,110 @@
+"""Commands of install.md, README and tutorial, typed in order in a fresh Debian, with and without libvirt."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fresh_root import Shell, make_root
+from installed_tree import TREE
+
+GROUP = "VMs called web or db"
+pytestmark = pytest.mark.slow
+STATUS = "slo-ctl status --root /tmp/slo"
+LIBVIRT = "apt install --no-install-recommends libvirt-daemon-system libvirt-clients qemu-system-x86"
+WEB = """\
+<domain type='qemu'><name>web</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='pc'>hvm</type></os><features><acpi/></features>
+<devices><memballoon model='none'/></devices></domain>
+"""
+
+
+def blocks(page: str, after: str, before: str) -> list[str]:
+    """What is to be typed in a part of a page."""
+    part = (TREE / page).read_text().partition(f"\n{after}\n")[2].partition(f"\n{before}\n")[0]
+    return re.findall(r"```sh\n(.*?)```", part, re.DOTALL)
+
+
+def live_lines() -> list[str]:
+    (block,) = blocks("README.md", "## A live host", "## What works")
+    return block.replace("\\\n", " ").splitlines()
+
+
+def row(output: str, vm: str) -> str:
+    (found,) = re.findall(rf"^{vm} .*$", output, re.MULTILINE)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def root(debian_package: Path) -> Iterator[Path]:
+    """A fresh root with slo-ctl installed as install.md says, and no libvirtd."""
+    if shutil.which("mmdebstrap") is None:
+        pytest.skip("mmdebstrap is not installed (scripts/setup.sh --real)")
+    if os.geteuid() != 0:
+        pytest.skip("not root")
+    (command,) = re.findall(
+        r"^\| Debian 13 package \| `make deb && sudo (.*?)` \|$",
+        (TREE / "docs" / "install.md").read_text(),
+        re.MULTILINE,
+    )
+    with tempfile.TemporaryDirectory(prefix="slo-ctl-fresh-root-", dir="/var/tmp") as folder:
+        root = Path(folder) / "root"
+        make_root(root)
+        (root / "root" / "dist").mkdir()
+        shutil.copy(debian_package, root / "root" / "dist")
+        with Shell(root) as shell:
+            shell.works("apt update")
+            shell.works(command)
+            shell.works("slo-ctl doctor")
+        yield root
+
+
+def test_every_line_of_the_tutorial_works_without_libvirt(root: Path) -> None:
+    parts = blocks("docs/tutorial.md", "## 2. A preconditioned drive", "## With libvirt")
+    drive, clients, daemon, slos, undo, clean_up = parts
+    with Shell(root) as shell:
+        for block in (drive, clients, daemon):
+            shell.works(block)
+        half = r"\S +1 +[45]\d\.\d% .*EMULATED SSD, isolated OPS +ok *$"
+        shell.until(STATUS, rf"^db +{half}", rf"^web +{half}")
+        # Full screen: other tests see to it.
+        shell.works(re.sub(r"^slo-ctl top .*\n", "", slos, flags=re.MULTILINE))
+        shell.until(STATUS, r"^db +\S +3 +[67]\d\.\d% .* ok *$", r"^web +\S +1 +[23]\d\.\d% .* ok *$")
+        shell.works(undo)
+        # The drive moves the blocks of busy clients itself.
+        was = (r"^web +512 MiB .* 1 +\S +162 ", r"^db +512 MiB .* 1 +\S +161 ")
+        shell.until("slo-ctl device show ssd0 --root /tmp/slo", *was)
+        status, output = shell.type(STATUS)
+        assert status == 4, output
+        assert "hint: start it with: slo-ctl daemon --root /tmp/slo" in output
+        shell.works(clean_up)
+        shell.until("echo /tmp/* /proc/[0-9]*", r"^/tmp/\* /proc/1$")
+
+
+def test_readme_lines_that_need_libvirt_say_so_without_it(root: Path) -> None:
+    *works, attach, set_slo, status = live_lines()
+    with Shell(root) as shell:
+        for line in works:
+            shell.works(line)
+        for line in (attach, set_slo):
+            code, output = shell.type(line)
+            assert code == 2, output
+            assert re.search(r"^hint: ", output, re.MULTILINE), output
+        assert "slo-ctl.toml" in shell.works(status), "no VM: what to write"
+
+
+def test_every_line_of_the_readme_works_with_libvirt(root: Path) -> None:
+    (root / "root" / "web.xml").write_text(WEB)
+    with Shell(root) as shell:
+        shell.works(LIBVIRT)
+        shell.works("virtlogd -d && libvirtd -d")
+        shell.until("virsh create web.xml || true", "^Domain 'web' created")
+        for line in live_lines():
+            shell.works(line)
+        there = r"^web +vda +3 .*\(50/\S\).* 614 MiB, 15\.0% .*EMULATED SSD, isolated OPS +(ok|idle) *$"
+        shell.until(STATUS, there)
