@@ -277,7 +277,7 @@ class BlockDevices:
         if self._histograms:
             for name, number in self.numbers.items():
                 known |= {(setting.vm, name) for setting in histograms_for(vms, {number})}
-        if self._cgroup_latencies.running:
+        if self._trace and self._cgroup_latencies.expected:
             known |= {(vm.name, name) for vm in vms if vm.cgroup for name in self.numbers}
         return known
 

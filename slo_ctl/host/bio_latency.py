@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ _VERSION_S = 60.0
 _SILENT_S = 60.0
 """bpftrace prints once a second; what says nothing for so long hangs."""
 _POLL_S = 0.2
+_END_S = 5.0
 _RETRY_S = 2.0
 _LONGEST_RETRY_S = 300.0
 _MAX_LINE_BYTES = 16 << 20
@@ -242,8 +244,10 @@ class BioLatencies:
                 if totals.latest is not published:
                     published = totals.latest
                     self._publish(totals)
-            if not read or len(waiting) > _MAX_LINE_BYTES:
-                return f"{PROGRAM} has ended: {_reason(said)}"
+            if not read:
+                return f"{PROGRAM} has ended: {_reason(said, child)}"
+            if len(waiting) > _MAX_LINE_BYTES:
+                return f"{PROGRAM} printed a line of more than {_MAX_LINE_BYTES >> 20} MiB"
         return ""
 
     def _publish(self, totals: Totals) -> None:
@@ -253,8 +257,12 @@ class BioLatencies:
         totals.forget(self._forgotten)
 
 
-def _reason(said: Iterable[str]) -> str:
-    """The last error of what it said besides, without what it points at below it."""
-    lines = list(said)
-    errors = [line for line in lines if "ERROR" in line or "FATAL" in line]
-    return (errors or lines or ["it does not say why"])[-1][:_MAX_REASON]
+def _reason(said: Iterable[str], child: subprocess.Popen[bytes]) -> str:
+    """Its last error, without what it points at below it; else its status."""
+    errors = [line for line in said if "ERROR" in line or "FATAL" in line]
+    if errors:
+        return errors[-1][:_MAX_REASON]
+    with suppress(subprocess.TimeoutExpired):
+        status = child.wait(_END_S)
+        return f"status {status}" if status >= 0 else f"signal {-status}"
+    return "it has closed its output"

@@ -52,9 +52,9 @@ class CgroupLatencies:
         self._members = CgroupMembers()
 
     @property
-    def running(self) -> bool:
-        """Whether p99s are known as soon as there are requests."""
-        return self._measured.running
+    def expected(self) -> bool:
+        """Whether p99s are known, or soon will be, of whoever has requests."""
+        return self._measured.running or not self._measured.problem
 
     @property
     def problem(self) -> str:
