@@ -49,8 +49,8 @@ Key = tuple[int, DeviceNumber]
 GroupLatencies = Mapping[Key, DiskLatency]
 
 
-def find_program() -> str:
-    """Path of a bpftrace that is new enough. Raises UserError."""
+def find_program() -> tuple[str, str]:
+    """Path of a bpftrace that is new enough, and its version. Raises UserError."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise UserError(f"{PROGRAM} is not installed", INSTALL)
@@ -60,13 +60,13 @@ def find_program() -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"{program} --version: {error}", INSTALL) from None
-    version = re.search(r"v(\d{1,6})\.(\d{1,6})", ran.stdout)
+    version = re.search(r"v(\d{1,6})\.(\d{1,6})[.\d]*", ran.stdout)
     if version is None or (int(version[1]), int(version[2])) < LEAST_VERSION:
         raise UserError(
-            f"{program} is {ran.stdout.strip()[:80] or 'of no known version'}, too old to be used",
-            f"install {PROGRAM} {'.'.join(map(str, LEAST_VERSION))} or later",
+            f"{program} is too old ({version[0] if version else 'of no known version'})",
+            f"install {PROGRAM} {'.'.join(map(str, LEAST_VERSION))} or later (Debian 13, Ubuntu 24.04)",
         )
-    return program
+    return program, version[0]
 
 
 # What bpftrace prints, one JSON object per line.
@@ -204,7 +204,7 @@ class BioLatencies:
     def _follow(self, devices: frozenset[DeviceNumber]) -> str:
         """Run a child until other devices are wanted, or none; else why it has ended."""
         try:
-            program = find_program()
+            program, _ = find_program()
         except UserError as error:
             return f"{error.message}: {error.hint}"
         begin = "".join(f"@device[{(each.major << _MINOR_BITS) | each.minor}] = 1; " for each in devices)

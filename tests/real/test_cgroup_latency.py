@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from cgroup_groups import fio, groups, io_tree, loop_device
 from daemon_host import Cgroups, cgroups, clients, row_of, running
 from newer_bpftrace import search_path
-from waiting import TIMEOUT_S
+from waiting import until
 
 from slo_ctl.host.bio_latency import BioLatencies
 from slo_ctl.model import DeviceNumber, Verdict
@@ -54,19 +54,12 @@ p99 = "100s"
 READS = ("--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based", "--runtime=600")
 
 
-def until(what: str, holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.1)
-
-
 @contextmanager
 def measuring(number: DeviceNumber) -> Iterator[BioLatencies]:
     latencies = BioLatencies()
     try:
         latencies.latest({number})
-        until(f"measuring: {latencies.problem}", lambda: latencies.running)
+        until(lambda: latencies.running, "measuring")
         yield latencies
     finally:
         latencies.close()
@@ -108,9 +101,9 @@ def test_latencies_agree_with_those_that_fio_measures(monkeypatch: pytest.Monkey
         said = {name: json.loads(client.communicate()[0])["jobs"][0] for name, client in clients.items()}
         assert json.loads(untraced.communicate()[0])["jobs"][0]["read"]["total_ios"] > 0
         before = latencies.latest({number})
-        until("another interval", lambda: latencies.latest({number}) is not before)
+        until(lambda: latencies.latest({number}) is not before, "an interval")
         last = latencies.latest({number})
-        until("and one more", lambda: latencies.latest({number}) is not last)
+        until(lambda: latencies.latest({number}) is not last, "and one more")
         found = latencies.latest({number})
         assert other not in {device for _, device in found}
         for name in names:
@@ -174,7 +167,7 @@ def test_p99_of_clients_is_judged_and_bpftrace_is_started_again(root: Path) -> N
 
             (child,) = children_of(daemon.process.pid)
             daemon.kill()
-            until("bpftrace ends with the daemon", lambda: has_ended(child))
+            until(lambda: has_ended(child), "bpftrace ends with the daemon")
 
 
 def test_daemon_without_bpftrace_says_so_once_and_works(root: Path, tmp_path: Path) -> None:
