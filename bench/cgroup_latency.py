@@ -30,6 +30,8 @@ from slo_ctl.model import DeviceNumber
 
 _SIZE_BYTES = 256 << 20
 _STARTS_S = 60.0
+_OWN = Path(__file__).resolve().parents[1] / "build" / "bpftrace" / "bin"
+"""Where set-up puts one that is new enough, if the system's is not."""
 _STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--device", help="read from it instead")
     options = parser.parse_args()
+    os.environ["PATH"] = f"{_OWN}:{os.environ['PATH']}"
     ratios, costs_ns = [], []
     with given(options.device) if options.device else loop_device() as path, statistics_of_programs():
         read_iops(path, 1.0)

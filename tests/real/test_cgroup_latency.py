@@ -28,6 +28,7 @@ BUCKET = 4 / 3
 """Ratio of neighbouring bounds, at most."""
 FIO_S = 0.002
 """What fio adds at most to the 99th percentile and to the mean: system calls, and waiting for a CPU."""
+HELD_IOPS = 50
 LOST = 0.02
 """Part of the requests that is not counted, at most: those between two intervals."""
 CONFIG = """
@@ -121,6 +122,27 @@ def test_latencies_agree_with_those_that_fio_measures(monkeypatch: pytest.Monkey
                     p99 = quantile_s(counted)
                     assert p99 is not None
                     assert (p99_s - FIO_S) / BUCKET <= p99 <= BUCKET * p99_s
+
+
+def test_time_that_a_limit_holds_requests_back_is_not_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", search_path())
+    tree = io_tree()
+    if tree.version != 1:
+        pytest.skip("sets the limit of cgroup v1")
+    with (
+        loop_device(SIZE_BYTES) as (path, number),
+        groups(tree, "held") as (name,),
+        measuring(number) as latencies,
+    ):
+        limit = tree.folder(name) / "blkio.throttle.read_iops_device"
+        limit.write_text(f"{number} {HELD_IOPS}\n")
+        client = fio(name, path, "--rw=randread", "--iodepth=1", "--runtime=4")
+        said = json.loads(client.communicate()[0])["jobs"][0]["read"]
+        before = latencies.latest({number})
+        until(lambda: latencies.latest({number}) is not before, "an interval")
+        counted = latencies.latest({number})[tree.folder(name).stat().st_ino, number].reads
+    assert said["clat_ns"]["mean"] > 0.5e9 / HELD_IOPS
+    assert counted.sum_s / sum(counted.counts) < 0.5 * said["clat_ns"]["mean"] / 1e9
 
 
 def configure(root: Path, slow_path: str, quick_path: str, of: Cgroups) -> None:
