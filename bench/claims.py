@@ -223,6 +223,17 @@ CLAIMS = (
     ),
     Claim("observing 500 VMs takes 23 ms of CPU", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
     Claim(
+        "measuring latencies of cgroups takes less than 3 us of CPU for each request",
+        "docs/hosts.md",
+        f"{_PYTHON} bench/cgroup_latency.py",
+        expects=r"\), (\d{3}|[12],\d{3}) ns a request",
+    ),
+    Claim(
+        "p99 of cgroups by bpftrace: within one bucket and 2 ms of fio's, 98 % of the requests counted",
+        "docs/hosts.md",
+        f"{_TEST} tests/real/test_cgroup_latency.py",
+    ),
+    Claim(
         "WAF of MQSim and DiskSim within 3 % of slo-ctl's with the same reserve (uniform, hot/cold)",
         "docs/validation.md",
         f"{_PYTHON} bench/peers.py --only uniform,hot/cold",

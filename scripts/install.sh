@@ -145,6 +145,7 @@ for_system() { # for_system STAGE
     sed -e "s|@PYTHON@|$PYTHON|" systemd/is-mapped.in >"$1$HOME_DIR/is-mapped"
     chmod 755 "$1$HOME_DIR/is-mapped"
     install -m 755 systemd/device-is-idle "$1$HOME_DIR/device-is-idle"
+    install -D -m 644 systemd/cgroup-latency.conf "$1$PREFIX/share/slo-ctl/systemd/cgroup-latency.conf"
 }
 
 # For a Prometheus and a Grafana, wherever they run.

@@ -321,6 +321,26 @@ ansible_if_possible() {
     fi
 }
 
+# bpftrace, which the tests of latencies of cgroups run. Debian 12 has one that is too old: there, Debian 13's is unpacked and
+# not installed. The tests say so when they skip for want of it.
+readonly BPFTRACE_MIN=0.19
+bpftrace_program() {
+    local found
+    [ ! -x build/bpftrace/bin/bpftrace ] || return 0
+    found=$(bpftrace --version 2>/dev/null | sed -n 's/^bpftrace v//p') || true
+    ! version_ok "$found" "$BPFTRACE_MIN" || return 0
+    ! can_apt || fresh_lists
+    if can_apt && version_ok "$(candidate bpftrace)" "$BPFTRACE_MIN"; then
+        step "installing bpftrace" apt_install_if_there bpftrace
+    elif has mmdebstrap; then
+        step "unpacking bpftrace for the tests of latencies" bpftrace_if_possible
+    fi
+}
+
+bpftrace_if_possible() {
+    PYTHONPATH=.:tests/real .venv/bin/python -m newer_bpftrace || echo "tests that need bpftrace are skipped here"
+}
+
 # The extra `host`: it is built here, against the system's libvirt. Its tests say so when they skip for want of it.
 libvirt_python() {
     local packages=() host
@@ -518,6 +538,7 @@ main() {
     [ -z "$real" ] || prometheus_programs
     [ -z "$real" ] || ansible_programs
     [ -z "$real" ] || browser
+    [ -z "$real" ] || bpftrace_program
     core
     [ -z "$real" ] || rust_tests
     [ -z "$real" ] || guest

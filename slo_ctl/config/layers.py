@@ -155,6 +155,7 @@ class Layers:
             daemon=self._daemon(),
             libvirt=LibvirtConfig(**libvirt),
             cgroup_root=Path(cgroup.get("root", DEFAULTS.cgroup_root)),
+            cgroup_latency_histograms=cgroup.get("latency_histograms", False),
             history=HistoryConfig(**self._given("history")),
             api_group=self._given("api").get("group", DEFAULTS.api_group),
             access=self._access(),

@@ -156,6 +156,7 @@ def _defaults(config: Config) -> dict[tuple[str, str], str]:
         ("libvirt", "uri"): DEFAULTS.libvirt.uri or NO_LIBVIRT,
         ("libvirt", "latency_histograms"): DEFAULTS.libvirt.latency_histograms,
         ("cgroup", "root"): str(DEFAULTS.cgroup_root),
+        ("cgroup", "latency_histograms"): DEFAULTS.cgroup_latency_histograms,
         ("history", "keep"): f"{format_number(history.keep_s / 86400)}d",
         ("history", "max_size"): format_bytes_exact(history.max_bytes),
         ("api", "group"): DEFAULTS.api_group or "",

@@ -250,6 +250,7 @@ class _Libvirt(_Table):
 
 class _Cgroup(_Table):
     root: AbsolutePath = ""
+    latency_histograms: StrictBool = False
 
 
 class _History(_Table):

@@ -141,6 +141,8 @@ class Config:
     libvirt: LibvirtConfig = LibvirtConfig()
     cgroup_root: Path = Path("/sys/fs/cgroup")
     """Mount of cgroup v2, or the directory with those of v1."""
+    cgroup_latency_histograms: bool = False
+    """Have bpftrace measure latencies of cgroups on block devices."""
     history: HistoryConfig = HistoryConfig()
     api_group: str = "slo-ctl"
     """Group that may use the API; if it does not exist, only the daemon's user may."""

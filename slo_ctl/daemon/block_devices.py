@@ -24,10 +24,12 @@ from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.host.disk_latency import has_histogram
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceNumber, DiskLatency, Setting, Slo, Stream, Vm
 from slo_ctl.model.status import DevicePlan
+from slo_ctl.observe.cgroup_latency import CgroupLatencies
 from slo_ctl.observe.streams import Inventory
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -120,13 +122,20 @@ class BlockDevices:
         """Parts that a dry run omits, by device."""
         self._window_s = 0.0
         self._histograms = False
+        self._cgroup_latencies = CgroupLatencies()
+        self._trace = False
+        """Latencies of cgroups are to be measured."""
+        self._trace_problem = ""
         self._watches = NvmeWatches(sys, self._window_s)
 
     def refresh(self, config: Config) -> None:
         """Bring them up to date with what is configured, and which namespaces drives have now."""
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
         self._histograms = config.libvirt.latency_histograms
+        self._trace = config.cgroup_latency_histograms
         found, self.notes = block_places(config.devices, self._sys)
+        if self._trace and self._trace_problem:
+            self.notes = (*self.notes, self._trace_problem)
         self._wishes = {
             name: ConfiguredScheduler(place.path, place.scheduler) for name, place in found.items()
         }
@@ -157,7 +166,7 @@ class BlockDevices:
         # Of VMs that do nothing on any of them it does not matter what they wait for.
         active = set().union(*(device.active for device in devices))
         delays = observer.delays(inventory, active)[0] if active else {}
-        latencies = self._latencies(inventory.vms, observer)
+        latencies = self._latencies(inventory, observer)
         for device in devices:
             self._problems.guarded(
                 device.name, partial(_look_at, device, inventory.streams, delays, latencies)
@@ -167,9 +176,27 @@ class BlockDevices:
             self._problems.guarded(pool.name, partial(pool.observe, inventory.streams, delays))
 
     def _latencies(
+        self, inventory: Inventory, observer: Observer
+    ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
+        """Those of disks on managed devices, by VM and device; of cgroups, where QEMU keeps no histogram."""
+        found = self._cgroup_latencies.read(inventory, self.numbers.values() if self._trace else ())
+        self._log_trace_problem(self._cgroup_latencies.problem)
+        for vm, on in self._disk_latencies(inventory.vms, observer).items():
+            for number, disks in on.items():
+                if any(map(has_histogram, disks)) or number not in found.get(vm, {}):
+                    found.setdefault(vm, {})[number] = disks
+        return found
+
+    def _log_trace_problem(self, problem: str) -> None:
+        if problem and problem != self._trace_problem:
+            log.warning("%s", problem)
+        elif self._trace_problem and not problem:
+            log.info("over: %s", self._trace_problem)
+        self._trace_problem = problem
+
+    def _disk_latencies(
         self, vms: Sequence[Vm], observer: Observer
     ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
-        """Those of disks on managed devices, by VM and device."""
         numbers = set(self.numbers.values())
         on_them = {
             vm.uuid: vm
@@ -250,6 +277,8 @@ class BlockDevices:
         if self._histograms:
             for name, number in self.numbers.items():
                 known |= {(setting.vm, name) for setting in histograms_for(vms, {number})}
+        if self._trace and self._cgroup_latencies.expected:
+            known |= {(vm.name, name) for vm in vms if vm.cgroup for name in self.numbers}
         return known
 
     def _limit_steps_iops(self) -> dict[tuple[str, DeviceNumber], float]:
@@ -328,6 +357,7 @@ class BlockDevices:
 
     def close(self) -> None:
         """Stop using all devices."""
+        self._cgroup_latencies.close()
         for device in self.devices.values():
             device.close()
 

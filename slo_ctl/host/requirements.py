@@ -11,6 +11,7 @@ from pathlib import Path
 from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.host import bio_latency
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.libvirt import DEFAULT_URI, LibvirtError, connect
 from slo_ctl.host.nvme import drive, pages
@@ -54,6 +55,8 @@ class Host:
     """Version of the daemon at a URI. Raises LibvirtError."""
     nvme: Callable[[], NvmeTool] = NvmeTool
     """Raises UserError when it is not installed."""
+    bpftrace: Callable[[], tuple[str, str]] = bio_latency.find_program
+    """Path and version. Raises UserError when there is none that can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Checked:
 
 
 def check(host: Host) -> list[Checked]:
-    """Look at every requirement. Changes nothing; starts no program but nvme, which changes
+    """Look at every requirement. Changes nothing; starts no program but nvme and bpftrace, which change
     nothing either."""
     return [Checked(requirement, requirement.find(host)) for requirement in REQUIREMENTS]
 
@@ -224,6 +227,29 @@ def _nvme_namespaces(host: Host) -> Finding:
     )
 
 
+_CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
+
+
+def _tracing(host: Host) -> Finding:
+    try:
+        program, version = host.bpftrace()
+    except UserError as error:
+        return Finding(False, error.message, error.hint)
+    if not (host.sys / "kernel" / "btf" / "vmlinux").exists():
+        return Finding(
+            False,
+            f"no {host.sys}/kernel/btf/vmlinux",
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF",
+        )
+    if "[confidentiality]" in _words(host.sys / "kernel" / "security" / "lockdown"):
+        return Finding(False, "kernel lockdown forbids tracing", "boot with lockdown=integrity, or none")
+    status = _words(host.proc / "self" / "status")
+    held = int(status[status.index("CapEff:") + 1], 16) if "CapEff:" in status else 0
+    if not (held >> _CAP_SYS_ADMIN & 1 or (held >> _CAP_PERFMON & 1 and held >> _CAP_BPF & 1)):
+        return Finding(False, "tracing needs CAP_BPF and CAP_PERFMON", "run it as root: sudo slo-ctl doctor")
+    return Finding(True, f"bpftrace {version} at {program}; the kernel has BTF")
+
+
 def _program(name: str, package: str) -> Callable[[Host], Finding]:
     def find(host: Host) -> Finding:
         found = host.which(name)
@@ -248,6 +274,9 @@ REQUIREMENTS = (
     Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli, optional=True),
     Requirement(
         "nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces, optional=True
+    ),
+    Requirement(
+        "bpftrace", "p99 on block devices without QEMU ([cgroup] latency_histograms)", _tracing, optional=True
     ),
     Requirement("fio", "measuring the performance of devices", _program("fio", "fio"), optional=True),
 )

@@ -106,6 +106,7 @@ def test_doctor_examines_this_host(capsys: pytest.CaptureFixture[str]) -> None:
         "qemu",
         "nvme-cli",
         "nvme-namespaces",
+        "bpftrace",
         "fio",
     ]
 

@@ -36,6 +36,10 @@ def no_nvme() -> NvmeTool:
     raise UserError("nvme-cli is not installed", "install package nvme-cli")
 
 
+def no_bpftrace() -> tuple[str, str]:
+    raise UserError("bpftrace is not installed", "apt install bpftrace")
+
+
 def drive(sys: Path) -> None:
     (sys / "class" / "nvme" / "nvme0").mkdir(parents=True)
 
@@ -51,6 +55,11 @@ def delays(proc: Path, text: str) -> None:
     (proc / "sys" / "kernel" / "task_delayacct").write_text(f"{text}\n")
 
 
+def capabilities(proc: Path, held: int) -> None:
+    (proc / "self").mkdir(parents=True, exist_ok=True)
+    (proc / "self" / "status").write_text(f"Name:\tslo-ctl\nCapEff:\t{held:016x}\n")
+
+
 @pytest.fixture
 def made_up(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
@@ -61,6 +70,9 @@ def full(made_up: FakeHost) -> Host:
     (made_up.root / "cgroup.subtree_control").write_text("io memory\n")
     (made_up.root / "io.cost.qos").touch()
     delays(made_up.roots.proc, "1")
+    (made_up.roots.sys / "kernel" / "btf").mkdir(parents=True)
+    (made_up.roots.sys / "kernel" / "btf" / "vmlinux").touch()
+    capabilities(made_up.roots.proc, 1 << 38 | 1 << 39)
     run = made_up.root.parent / "run"
     (run / "systemd" / "system").mkdir(parents=True)
     (run / "dbus").mkdir()
@@ -75,6 +87,7 @@ def full(made_up: FakeHost) -> Host:
         effective_user=lambda: 0,
         libvirt_version=lambda _uri: "9.0.0",
         nvme=lambda: nvme_tool(made_up.root.parent / "nvme"),
+        bpftrace=lambda: ("/usr/bin/bpftrace", "v0.23.2"),
     )
 
 
@@ -99,6 +112,7 @@ def test_bare_host_misses_every_requirement(full: Host, tmp_path: Path) -> None:
         effective_user=lambda: 1000,
         libvirt_version=refused,
         nvme=no_nvme,
+        bpftrace=no_bpftrace,
     )
     drive(bare.sys)
     for each in check(bare):
@@ -174,6 +188,19 @@ def test_old_nvme_cli_is_reported(full: Host) -> None:
     program.chmod(0o755)
     found = finding(replace(full, nvme=lambda: NvmeTool(str(program))), "nvme-cli")
     assert found == Finding(False, "nvme-cli 1.16 is too old", "install 2.3 or later")
+
+
+def test_tracing_needs_types_of_the_kernel_capabilities_and_no_lockdown(full: Host) -> None:
+    assert finding(full, "bpftrace").reason == "bpftrace v0.23.2 at /usr/bin/bpftrace; the kernel has BTF"
+    capabilities(full.proc, 1 << 21)
+    assert finding(full, "bpftrace").satisfied
+    capabilities(full.proc, 1 << 38)
+    assert finding(full, "bpftrace").reason == "tracing needs CAP_BPF and CAP_PERFMON"
+    (full.sys / "kernel" / "security").mkdir()
+    (full.sys / "kernel" / "security" / "lockdown").write_text("none integrity [confidentiality]\n")
+    assert "lockdown=integrity" in finding(full, "bpftrace").fix
+    (full.sys / "kernel" / "btf" / "vmlinux").unlink()
+    assert "CONFIG_DEBUG_INFO_BTF" in finding(full, "bpftrace").fix
 
 
 def test_refused_libvirt_connection_is_explained(full: Host) -> None:

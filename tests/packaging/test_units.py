@@ -67,6 +67,18 @@ def test_unit_names_settings_that_lower_its_exposure(instances: Path) -> None:
     assert exposed_above(unit, WITHOUT_NVME - 3) == ""
 
 
+def test_drop_in_for_tracing_is_understood_and_adds_two_tenths(instances: Path, installed: Installed) -> None:
+    unit = instances / "slo-ctld.service"
+    (instances / "slo-ctld.service.d").mkdir()
+    drop_in = installed.base / "share/slo-ctl/systemd/cgroup-latency.conf"
+    shutil.copy(drop_in, instances / "slo-ctld.service.d")
+    done = systemd("systemd-analyze", "verify", "--man=no", unit)
+    assert (done.returncode, done.stderr) == (0, "")
+    unit.write_text(unit.read_text() + drop_in.read_text())
+    assert exposed_above(unit, MOST_EXPOSURE["slo-ctld.service"]) != ""
+    assert exposed_above(unit, MOST_EXPOSURE["slo-ctld.service"] + 2) == ""
+
+
 def exposed_above(unit: Path, tenths: int) -> str:
     """The table of what it is exposed to, where that is more."""
     done = systemd(

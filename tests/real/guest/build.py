@@ -163,7 +163,7 @@ def _os_release() -> dict[str, str]:
     return dict(line.replace('"', "").split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def _proxy_options() -> list[str]:
+def apt_options() -> list[str]:
     """How apt here reaches its mirror; mmdebstrap's own apt reads none of the machine's configuration."""
     if shutil.which("apt-config") is None:
         return []
@@ -215,7 +215,7 @@ def _build(work: Path) -> None:
 def _bootstrap(work: Path, archive: Path, source: str) -> None:
     options = ["--variant=minbase", f"--include={','.join(recipe.packages())}"]
     options += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={each}" for each in _NOT_WANTED)]
-    options += ['--aptopt=APT::Install-Recommends "false"', *_proxy_options()]
+    options += ['--aptopt=APT::Install-Recommends "false"', *apt_options()]
     options += [f"--customize-hook={recipe.CUSTOMIZE}"]
     _run(
         work,

@@ -1,0 +1,268 @@
+"""Latencies of block I/O by cgroup and device, as a bpftrace program measures them in the kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.host.disk_latency import BOUNDARIES_NS
+from slo_ctl.model import DeviceNumber, DiskLatency, LatencyCounts
+
+PROGRAM = "bpftrace"
+LEAST_VERSION = (0, 19)
+"""The first that attaches to raw tracepoints."""
+INSTALL = "apt install bpftrace, or dnf install bpftrace"
+TEXT = Path(__file__).with_name("bio_latency.bt")
+MAX_KEYS = 32768
+"""Of each map: about 40 for each VM, device and direction; 13 MB with 2 CPUs, 0.5 MB more for each."""
+
+_VERSION_S = 60.0
+_SILENT_S = 60.0
+"""bpftrace prints once a second; what says nothing for so long hangs."""
+_POLL_S = 0.2
+_END_S = 5.0
+_RETRY_S = 2.0
+_LONGEST_RETRY_S = 300.0
+_MAX_LINE_BYTES = 16 << 20
+_MAX_SAID_LINES = 20
+_MAX_REASON = 300
+_MINOR_BITS = 20
+_US_PER_S = 1e6
+_BOUNDS_US = tuple(boundary // 1000 for boundary in BOUNDARIES_NS)
+_BOUNDS_S = tuple(boundary / 1e9 for boundary in BOUNDARIES_NS)
+
+Key = tuple[int, DeviceNumber]
+"""A cgroup, by the inode of its directory, and a device."""
+GroupLatencies = Mapping[Key, DiskLatency]
+
+
+def find_program() -> tuple[str, str]:
+    """Path of a bpftrace that is new enough, and its version. Raises UserError."""
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise UserError(f"{PROGRAM} is not installed", INSTALL)
+    try:
+        ran = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"{program} --version: {error}", INSTALL) from None
+    version = re.search(r"v(\d{1,6})\.(\d{1,6})[.\d]*", ran.stdout)
+    if version is None or (int(version[1]), int(version[2])) < LEAST_VERSION:
+        raise UserError(
+            f"{program} is too old ({version[0] if version else 'of no known version'})",
+            f"install {PROGRAM} {'.'.join(map(str, LEAST_VERSION))} or later (Debian 13, Ubuntu 24.04)",
+        )
+    return program, version[0]
+
+
+# What bpftrace prints, one JSON object per line.
+
+
+class Totals:
+    """What was printed since the start, by cgroup and device."""
+
+    def __init__(self) -> None:
+        self.latest: GroupLatencies = {}
+        """As of the end of the last interval: other objects than at the end of the one before."""
+        self.full = False
+        """The last interval had more keys than a map holds: some latencies are missing."""
+        self._counts: dict[tuple[Key, int], list[int]] = {}
+        """By key and direction (0: reads, 1: writes)."""
+        self._sum_us: dict[tuple[Key, int], int] = {}
+
+    def add(self, line: str) -> str:
+        """Take a line, without what is damaged in it; what it says if it is none of the program's."""
+        try:
+            said = json.loads(line)
+            kind, data = said["type"], said["data"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return line.strip()
+        if kind == "printf" and data == "end\n":
+            self.latest = {key: self._latency(key) for key, _ in self._counts}
+        elif kind == "map" and isinstance(data, dict):
+            self._add_requests(data.get("@requests"))
+            for key, direction, _, value in _entries(data.get("@total_us"), 3):
+                self._sum_us[key, direction] = self._sum_us.get((key, direction), 0) + value
+        return ""
+
+    def _add_requests(self, data: object) -> None:
+        if isinstance(data, dict):
+            self.full = len(data) >= MAX_KEYS
+        for key, direction, rest, value in _entries(data, 4):
+            counts = self._counts.setdefault((key, direction), [0] * (len(_BOUNDS_US) + 1))
+            counts[bisect_right(_BOUNDS_US, rest[0])] += value
+
+    def forget(self, cgroups: Collection[int]) -> None:
+        """Nobody asks for their latencies."""
+        self._counts = {each: counts for each, counts in self._counts.items() if each[0][0] not in cgroups}
+        self._sum_us = {each: sum_us for each, sum_us in self._sum_us.items() if each in self._counts}
+
+    def _latency(self, key: Key) -> DiskLatency:
+        reads, writes = (
+            LatencyCounts(
+                _BOUNDS_S,
+                tuple(self._counts.get((key, direction), [0] * (len(_BOUNDS_US) + 1))),
+                self._sum_us.get((key, direction), 0) / _US_PER_S,
+            )
+            for direction in (0, 1)
+        )
+        return DiskLatency(reads, writes)
+
+
+def _entries(data: object, length: int) -> Iterator[tuple[Key, int, list[int], int]]:
+    """Valid entries of a map: cgroup and device, direction, what else is in the key, and the value."""
+    for text, value in data.items() if isinstance(data, dict) else ():
+        try:
+            device, cgroup, direction, *rest = map(int, text.split(","))
+        except ValueError:
+            continue
+        if len(rest) != length - 3 or direction not in (0, 1) or min(device, cgroup, *rest, 0) < 0:
+            continue
+        if type(value) is int and value >= 0:
+            number = DeviceNumber(device >> _MINOR_BITS, device & ((1 << _MINOR_BITS) - 1))
+            yield (cgroup, number), direction, rest, value
+
+
+# The child process.
+
+
+class BioLatencies:
+    """A thread that runs bpftrace while there are devices to trace, and starts it again when it has ended.
+
+    The child ends with the daemon, however that ends: its next write, within a second, is to a pipe that
+    nobody reads.
+    """
+
+    def __init__(self) -> None:
+        self.problem = ""
+        """Why nothing is measured, or not all of it; empty while it is, or is not wanted."""
+        self.running = False
+        """Whether it measures."""
+        self._changed = threading.Condition()
+        self._devices: frozenset[DeviceNumber] = frozenset()
+        self._forgotten: frozenset[int] = frozenset()
+        self._latest: GroupLatencies = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def latest(self, devices: Collection[DeviceNumber]) -> GroupLatencies:
+        """Latencies on these devices since the child began; empty at first. Never waits."""
+        with self._changed:
+            if self._devices != frozenset(devices):
+                self._devices = frozenset(devices)
+                self._changed.notify()
+            if self._devices and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="slo-ctl bpftrace", daemon=True)
+                self._thread.start()
+            return self._latest
+
+    def forget(self, cgroups: Collection[int]) -> None:
+        """After the next interval."""
+        self._forgotten = frozenset(cgroups)
+
+    def close(self) -> None:
+        """End the child, and the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _RETRY_S
+        while not self._stopping:
+            devices = self._devices
+            if not devices:
+                self.problem = ""
+                self._pause(devices, None)
+                continue
+            reason = self._follow(devices)
+            measured, self.running, self._latest = self.running, False, {}
+            if reason:
+                self.problem = f"latencies of cgroups are not measured: {reason}"
+                pause_s = _RETRY_S if measured else min(2 * pause_s, _LONGEST_RETRY_S)
+                self._pause(devices, pause_s)
+
+    def _pause(self, devices: Collection[DeviceNumber], pause_s: float | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._devices != devices, pause_s)
+
+    def _follow(self, devices: frozenset[DeviceNumber]) -> str:
+        """Run a child until other devices are wanted, or none; else why it has ended."""
+        try:
+            program, _ = find_program()
+        except UserError as error:
+            return f"{error.message}: {error.hint}"
+        begin = "".join(f"@device[{(each.major << _MINOR_BITS) | each.minor}] = 1; " for each in devices)
+        words = (program, "-B", "line", "-f", "json", "-e", f"{TEXT.read_text()}\nBEGIN {{ {begin}}}")
+        try:
+            child = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={"PATH": os.environ.get("PATH", os.defpath), "BPFTRACE_MAX_MAP_KEYS": str(MAX_KEYS)},
+                cwd="/",
+            )
+        except OSError as error:
+            return f"{program}: {error.strerror}"
+        with child:
+            try:
+                return self._read(child, devices)
+            finally:
+                # Its programs and maps in the kernel end with it.
+                child.kill()
+
+    def _read(self, child: subprocess.Popen[bytes], devices: frozenset[DeviceNumber]) -> str:
+        totals, waiting, heard_s = Totals(), b"", time.monotonic()
+        published, said = totals.latest, deque[str](maxlen=_MAX_SAID_LINES)
+        pipe: Any = child.stdout
+        while not self._stopping and self._devices == devices:
+            if not select.select([pipe], [], [], _POLL_S)[0]:
+                if time.monotonic() - heard_s > _SILENT_S:
+                    return f"{PROGRAM} has printed nothing for {_SILENT_S:g} s"
+                continue
+            read, heard_s = os.read(pipe.fileno(), 1 << 20), time.monotonic()
+            *lines, waiting = (waiting + read).split(b"\n")
+            for line in lines:
+                if other := totals.add(line.decode(errors="replace")):
+                    said.append(other)
+                if totals.latest is not published:
+                    published = totals.latest
+                    self._publish(totals)
+            if not read:
+                return f"{PROGRAM} has ended: {_reason(said, child)}"
+            if len(waiting) > _MAX_LINE_BYTES:
+                return f"{PROGRAM} printed a line of more than {_MAX_LINE_BYTES >> 20} MiB"
+        return ""
+
+    def _publish(self, totals: Totals) -> None:
+        """After an interval."""
+        self._latest, self.running = totals.latest, True
+        self.problem = f"latencies of some cgroups are missing: over {MAX_KEYS:,} keys" if totals.full else ""
+        totals.forget(self._forgotten)
+
+
+def _reason(said: Iterable[str], child: subprocess.Popen[bytes]) -> str:
+    """Its last error, without what it points at below it; else its status."""
+    errors = [line for line in said if "ERROR" in line or "FATAL" in line]
+    if errors:
+        return errors[-1][:_MAX_REASON]
+    with suppress(subprocess.TimeoutExpired):
+        status = child.wait(_END_S)
+        return f"status {status}" if status >= 0 else f"signal {-status}"
+    return "it has closed its output"

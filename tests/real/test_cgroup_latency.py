@@ -1,0 +1,216 @@
+"""p99 of clients in cgroups on a block device, as bpftrace measures it in the kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cgroup_groups import fio, groups, io_tree, loop_device
+from daemon_host import Cgroups, cgroups, clients, row_of, running
+from newer_bpftrace import search_path
+from waiting import until
+
+from slo_ctl.host.bio_latency import BioLatencies
+from slo_ctl.model import DeviceNumber, Verdict
+from slo_ctl.observe.block import quantile_s
+
+pytestmark = pytest.mark.slow
+GROUP = "measured times, and the kernel's switches"
+
+SIZE_BYTES = 64 << 20
+BUCKET = 4 / 3
+"""Ratio of neighbouring bounds, at most."""
+FIO_S = 0.002
+"""What fio adds at most to the 99th percentile and to the mean: system calls, and waiting for a CPU."""
+HELD_IOPS = 50
+LOST = 0.02
+"""Part of the requests that is not counted, at most: those between two intervals."""
+CONFIG = """
+[daemon]
+epoch = "250ms"
+window = "5s"
+[libvirt]
+uri = "none"
+[cgroup]
+latency_histograms = true
+[[device]]
+name = "first"
+path = "{slow_path}"
+[[device]]
+name = "second"
+path = "{quick_path}"
+[vm.slow]
+cgroup = "{slow}"
+p99 = "1us"
+[vm.quick]
+cgroup = "{quick}"
+p99 = "100s"
+"""
+READS = ("--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based", "--runtime=600")
+
+
+@contextmanager
+def measuring(number: DeviceNumber) -> Iterator[BioLatencies]:
+    latencies = BioLatencies()
+    try:
+        latencies.latest({number})
+        until(lambda: latencies.running, "measuring")
+        yield latencies
+    finally:
+        latencies.close()
+
+
+def children_of(pid: int) -> list[int]:
+    """Its bpftrace processes."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(rest.split()[1]) == pid and name != "fio":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_latencies_agree_with_those_that_fio_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", search_path())
+    tree = io_tree()
+    kinds = {"one": ("--rw=randread", "--iodepth=1"), "many": ("--rw=randrw", "--bs=256k", "--iodepth=32")}
+    with (
+        loop_device(SIZE_BYTES) as (path, number),
+        loop_device(SIZE_BYTES) as (other_path, other),
+        groups(tree, *kinds) as names,
+        measuring(number) as latencies,
+    ):
+        by_group = dict(zip(names, kinds.values(), strict=True))
+        clients = {name: fio(name, path, *kind, "--runtime=5") for name, kind in by_group.items()}
+        untraced = fio(names[0], other_path, "--rw=randread", "--runtime=2")
+        said = {name: json.loads(client.communicate()[0])["jobs"][0] for name, client in clients.items()}
+        assert json.loads(untraced.communicate()[0])["jobs"][0]["read"]["total_ios"] > 0
+        before = latencies.latest({number})
+        until(lambda: latencies.latest({number}) is not before, "an interval")
+        last = latencies.latest({number})
+        until(lambda: latencies.latest({number}) is not last, "and one more")
+        found = latencies.latest({number})
+        assert other not in {device for _, device in found}
+        for name in names:
+            of_group = found[tree.folder(name).stat().st_ino, number]
+            for kind, counted in (("read", of_group.reads), ("write", of_group.writes)):
+                seen = said[name][kind]
+                total = sum(counted.counts)
+                assert (1 - LOST) * seen["total_ios"] <= total <= seen["total_ios"]
+                if total:
+                    mean_s, p99_s = (
+                        seen["clat_ns"]["mean"] / 1e9,
+                        seen["clat_ns"]["percentile"]["99.000000"] / 1e9,
+                    )
+                    assert mean_s - FIO_S <= counted.sum_s / total <= (1 + LOST) * mean_s
+                    p99 = quantile_s(counted)
+                    assert p99 is not None
+                    assert (p99_s - FIO_S) / BUCKET <= p99 <= BUCKET * p99_s
+
+
+def test_time_that_a_limit_holds_requests_back_is_not_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", search_path())
+    tree = io_tree()
+    if tree.version != 1:
+        pytest.skip("sets the limit of cgroup v1")
+    with (
+        loop_device(SIZE_BYTES) as (path, number),
+        groups(tree, "held") as (name,),
+        measuring(number) as latencies,
+    ):
+        limit = tree.folder(name) / "blkio.throttle.read_iops_device"
+        limit.write_text(f"{number} {HELD_IOPS}\n")
+        client = fio(name, path, "--rw=randread", "--iodepth=1", "--runtime=4")
+        said = json.loads(client.communicate()[0])["jobs"][0]["read"]
+        before = latencies.latest({number})
+        until(lambda: latencies.latest({number}) is not before, "an interval")
+        counted = latencies.latest({number})[tree.folder(name).stat().st_ino, number].reads
+    assert said["clat_ns"]["mean"] > 0.5e9 / HELD_IOPS
+    assert counted.sum_s / sum(counted.counts) < 0.5 * said["clat_ns"]["mean"] / 1e9
+
+
+def configure(root: Path, slow_path: str, quick_path: str, of: Cgroups) -> None:
+    cgroup_of = {vm: of.path(vm) for vm in ("slow", "quick")}
+    text = CONFIG.format(slow_path=slow_path, quick_path=quick_path, **cgroup_of)
+    (root / "slo-ctl.toml").write_text(text)
+
+
+def test_p99_of_clients_is_judged_and_bpftrace_is_started_again(root: Path) -> None:
+    environment = {"PATH": search_path()}
+    with (
+        cgroups("slow", "slow/inner", "quick") as of,
+        loop_device(SIZE_BYTES) as (slow_path, _),
+        loop_device(SIZE_BYTES) as (quick_path, _),
+        clients(of, root) as readers,
+    ):
+        configure(root, slow_path, quick_path, of)
+        (root / "slow").mkdir()
+        readers.start("quick", f"--filename={quick_path}", *READS, "--iodepth=1")
+        readers.start("slow/inner", f"--filename={slow_path}", *READS, "--iodepth=32")
+        with running(root, environment=environment) as daemon:
+
+            def judged(what: str) -> None:
+                status = daemon.eventually(
+                    what,
+                    lambda status: (
+                        row_of(status, "slow").verdict is Verdict.INSUFFICIENT
+                        and row_of(status, "quick").verdict is Verdict.OK
+                    ),
+                )
+                assert row_of(status, "slow").reason.startswith("p99 of reads ")
+                assert all((row_of(status, vm).p99_read_us or 0) > 0 for vm in ("slow", "quick"))
+
+            judged("verdicts")
+            assert "no-mechanism" not in daemon.log()
+            (child,) = children_of(daemon.process.pid)
+            os.kill(child, signal.SIGKILL)
+            problem = "latencies of cgroups are not measured: bpftrace has ended: signal 9"
+            daemon.eventually("the problem", lambda status: any(problem in note for note in status.notes))
+            daemon.eventually("no problem", lambda status: not status.notes)
+            judged("verdicts again")
+            assert daemon.log().count(f"WARNING {problem}") == 1
+            assert daemon.log().count(f"INFO over: {problem}") == 1
+
+            (child,) = children_of(daemon.process.pid)
+            daemon.kill()
+            until(lambda: has_ended(child), "bpftrace ends with the daemon")
+
+
+def test_daemon_without_bpftrace_says_so_once_and_works(root: Path, tmp_path: Path) -> None:
+    with (
+        cgroups("slow", "quick") as of,
+        loop_device(SIZE_BYTES) as (slow_path, _),
+        loop_device(SIZE_BYTES) as (quick_path, _),
+        clients(of, root) as readers,
+    ):
+        configure(root, slow_path, quick_path, of)
+        readers.start("quick", f"--filename={quick_path}", *READS, "--iodepth=1")
+        with running(root, environment={"PATH": str(tmp_path)}) as daemon:
+            missing = "latencies of cgroups are not measured: bpftrace is not installed: apt install bpftrace"
+            daemon.eventually("a note", lambda status: any(missing in note for note in status.notes))
+            row = daemon.vm("quick")
+            assert row.verdict is Verdict.NO_MECHANISM
+            time.sleep(5)  # it tries again meanwhile
+            assert daemon.log().count(missing) == 1
+            (root / "slo-ctl.toml").write_text(
+                (root / "slo-ctl.toml").read_text().replace("latency_histograms = true", "")
+            )
+            daemon.api.post("/v1/reload")
+            daemon.eventually("no note", lambda status: not status.notes)
+            assert daemon.stop() == 0
