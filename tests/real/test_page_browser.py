@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from chromium import chromium
 from daemon_host import with_listener
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from serving import make_device, served
 
 from slo_ctl.model import Verdict
 
 pytestmark = pytest.mark.slow
-BROWSERS = ("chromium-headless-shell", "chromium")
 HOSTILE = "<img src=x onerror=alert(1)>"
 CONFIG = f"""
 [daemon]
@@ -40,13 +39,8 @@ expect.set_options(timeout=1000 * WAIT_S)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip("no Chromium is installed (Debian's package chromium-headless-shell)")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ def test_restored_and_unapplied_settings_are_not_in_force() -> None:
 
 
 def test_charts_show_measured_values_only() -> None:
-    found = history(every_10_s(100, 110, 150), [(100.0, "ok", "well"), (150.0, "insufficient", "short")])
+    found = history(every_10_s(100, 110, 120, 160), [(100.0, "ok", "well"), (160.0, "insufficient", "short")])
     (summary,) = summaries(found)
     iops, p99, waf = vm_charts(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0))
     assert [chart.title for chart in (iops, p99, waf)] == ["IOPS", "p99 latency", "WAF"]
@@ -141,13 +141,14 @@ def test_charts_show_measured_values_only() -> None:
         (0.0, 100.0),
         (10.0, 100.0),
         (20.0, 100.0),
-        (20.01, None),
-        (50.0, 100.0),
+        (30.0, 100.0),
+        (30.01, None),
         (60.0, 100.0),
-        (60.01, None),
+        (70.0, 100.0),
+        (70.01, None),
         (100.0, None),
     ]
-    assert iops.shaded == [(50.0, 60.0)]
+    assert iops.shaded == [(60.0, 70.0)]
 
 
 def test_hostile_names_are_escaped_on_the_page() -> None:

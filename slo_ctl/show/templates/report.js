@@ -18,6 +18,7 @@ function curvesOf(data) {
   return [spec, [data.x.map(moved), ...curves.map(({ values }) => values)]];
 }
 
+document.getElementById("without-scripts").remove();
 for (const script of document.querySelectorAll("figure script")) {
   addChart(script.previousElementSibling, ...curvesOf(JSON.parse(script.textContent)));
 }
