@@ -68,6 +68,7 @@ def _over_time(
             curves,
             text,
             Axis("full drive writes"),
+            x_text=lambda at: f"{at:.3g}",
             group="drive writes",
             top=top,
             shaded=[span],

@@ -204,7 +204,9 @@ function showPart(group, min, max) {
 }
 
 const sizeOf = (picture) => ({ width: picture.clientWidth, height: picture.clientHeight });
+const printed = matchMedia("print");
 const resizing = new ResizeObserver((entries) => {
+  if (printed.matches) return; // what is drawn is scaled to the paper
   const resized = new Set(entries.map(({ target }) => target));
   drawn.filter(({ picture }) => resized.has(picture)).forEach(({ plot, picture }) => plot.setSize(sizeOf(picture)));
 });
@@ -261,6 +263,6 @@ function clearCharts(parent, ...instead) {
   parent.replaceChildren(...instead);
 }
 
-for (const query of ["(prefers-color-scheme: dark)", "print"]) {
-  matchMedia(query).addEventListener("change", () => drawn.forEach(({ plot }) => plot.redraw()));
+for (const media of [matchMedia("(prefers-color-scheme: dark)"), printed]) {
+  media.addEventListener("change", () => drawn.forEach(({ plot }) => plot.redraw()));
 }
