@@ -15,7 +15,7 @@ from slo_ctl.base.text import printable
 
 COLOURS = 8
 """`--c0` to `--c7` of `page/colours.css`, each distinct from the others on light and on dark."""
-DASHES = 4
+_DASHES = 4
 _MOST_POINTS = 600
 _MOST_VALUES = 3000
 """Of one chart, so that a report of many VMs over a long time stays small."""
@@ -49,11 +49,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve in the colour of the VM that comes `index`-th; None: a reference."""
+    """A curve in the colour of the VM that comes `index`-th."""
 
     name: str
     values: Sequence[Number]
-    index: int | None = 0
+    index: int = 0
     dashed: bool = False
 
     def known(self) -> list[float]:
@@ -62,11 +62,10 @@ class Curve:
 
     def drawn(self, values: Sequence[Number]) -> dict[str, Any]:
         """For JavaScript, with values that may be fewer; when colours repeat, dashes differ."""
-        dash = 2 if self.index is None else self.index // COLOURS % DASHES or int(self.dashed)
         return {
             "name": self.name,
-            "colour": None if self.index is None else self.index % COLOURS,
-            "dash": dash,
+            "colour": self.index % COLOURS,
+            "dash": self.index // COLOURS % _DASHES or int(self.dashed),
             "values": [_short(value, 4) for value in values],
         }
 
