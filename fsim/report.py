@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from matplotlib.ticker import FuncFormatter
-
 from fsim.allocators import ALLOCATORS
-from fsim.experiment import AllocationResult, DrivePoints
+from fsim.experiment import AllocationResult, DrivePoints, Point
 from fsim.tables import cell, drive_line, headline, legend
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.show.plot_parts import Plot, inline_svg, plot_figure, vm_colour, vm_dashes
-from slo_ctl.show.report import render_page
-
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+from slo_ctl.show.charts import Axis, Curve, Curves, Table, key_class, plain
+from slo_ctl.show.html import render_page
 
 
 def render_allocation(result: AllocationResult) -> str:
@@ -27,16 +23,16 @@ def render_allocation(result: AllocationResult) -> str:
         drives=[
             (drive_line(drive), _rows(result, drive), _merge_rows(result, drive)) for drive in result.drives
         ],
-        plots=[_plot(result, drive) for drive in result.drives if drive.points],
+        plots=[_chart(result, drive) for drive in result.drives if drive.points],
         descriptions=[(name, ALLOCATORS[name].description) for name in result.allocators],
     )
 
 
 def _rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, str, list[str]]]:
-    """Colour, allocator and its cells."""
+    """Class of its key, allocator and its cells."""
     return [
         (
-            vm_colour(index).name,
+            key_class(index),
             name,
             [cell(drive.curve(name).get(each), result.base) for each in result.utilisations],
         )
@@ -68,26 +64,28 @@ def _merge_rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str,
     return rows
 
 
-def _plot(result: AllocationResult, drive: DrivePoints) -> Plot:
-    with plot_figure() as (figure, axes):
-        for index, name in enumerate(result.allocators):
-            points = sorted(drive.curve(name).items())
-            axes.errorbar(
-                [utilisation for utilisation, _ in points],
-                [point.elapsed.mean for _, point in points],
-                yerr=[point.elapsed.half_width or 0.0 for _, point in points],
-                color=vm_colour(index).stand_in,
-                linestyle=vm_dashes(index),
-                marker=_MARKERS[index % len(_MARKERS)],
-                markersize=3.5,
-                linewidth=1.3,
-                label=name,
-            )
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("utilisation of the file system")
-        axes.set_ylabel("elapsed time, s")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0, 1.0, 0.0), ncols=3, columnspacing=1.2)
-        svg = inline_svg(figure, f"allocation-{drive.name}")
-    name = printable(drive.name)
-    return Plot(f"allocation-{drive.name}", f"{printable(result.workload)} on {name}", drive_line(drive), svg)
+def _chart(result: AllocationResult, drive: DrivePoints) -> Curves:
+    used = sorted({each for name in result.allocators for each in drive.curve(name)})
+    curves, rows = [], []
+    for index, name in enumerate(result.allocators):
+        points = [drive.curve(name).get(each) for each in used]
+        curves.append(Curve(name, [None if point is None else point.elapsed.mean for point in points], index))
+        rows.append((name, [_elapsed(point) for point in points]))
+    return Curves(
+        f"{printable(result.workload)} on {printable(drive.name)}",
+        f"Elapsed time in seconds. {drive_line(drive)}",
+        used,
+        curves,
+        "plain",
+        Axis("utilisation of the file system", "percent"),
+        group="utilisation",
+        numbers=Table([numbers.percent(each, 0) for each in used], rows),
+    )
+
+
+def _elapsed(point: Point | None) -> str:
+    """The mean in seconds, with half its interval."""
+    if point is None:
+        return numbers.UNKNOWN
+    half = point.elapsed.half_width
+    return plain(point.elapsed.mean) if half is None else f"{plain(point.elapsed.mean)} ± {plain(half)}"

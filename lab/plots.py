@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from lab.report import Panel, bounds
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.show.file_plots import drawn_to, request_size_axis
-from slo_ctl.show.plot_parts import MUTED, vm_colour, vm_dashes
+from slo_ctl.show.file_plots import QUIET, colour_of, dashes_of, drawn_to, request_size_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +36,8 @@ def save_write_size(record: WriteSizeRecord, emulated: bool, path: Path) -> None
             axes.plot(
                 sizes,
                 [value / 1e6 for value in values],
-                color=vm_colour(index).light,
-                linestyle=vm_dashes(index),
+                color=colour_of(index),
+                linestyle=dashes_of(index),
                 marker="os"[index],
                 markersize=4,
                 label=label,
@@ -46,7 +45,7 @@ def save_write_size(record: WriteSizeRecord, emulated: bool, path: Path) -> None
         if finding.block_bytes is not None:
             axes.axvline(
                 finding.block_bytes,
-                color=MUTED.light,
+                color=QUIET,
                 linewidth=0.8,
                 label=f"optimal write size, {numbers.size(finding.block_bytes)}",
             )
@@ -93,8 +92,8 @@ def _draw_spikes(axes: Axes, panel: Panel) -> None:
     spikes = times > panel.band.limit_us
     order = range(1, len(times) + 1)
     for mask, colour, label in (
-        (~spikes, MUTED.light, "band"),
-        (spikes, vm_colour(0).light, "spikes"),
+        (~spikes, QUIET, "band"),
+        (spikes, colour_of(0), "spikes"),
     ):
         axes.plot(
             [number for number, chosen in zip(order, mask, strict=True) if chosen],
@@ -107,6 +106,6 @@ def _draw_spikes(axes: Axes, panel: Panel) -> None:
             # A dot for each of a hundred thousand requests is not a drawing any more.
             rasterized=True,
         )
-    axes.axhline(panel.band.limit_us / 1e3, color=MUTED.light, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.axhline(panel.band.limit_us / 1e3, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_ylim(bottom=0)
     axes.set_title(f"{panel.title}: {int(spikes.sum()):,} spikes of {len(times):,}", fontsize=8)

@@ -50,8 +50,8 @@ architecture=$(dpkg-deb --field "$deb" Architecture)
 export SOURCE_DATE_EPOCH
 created=$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 
-# Replays, plots and reports: what Debian has of the package's suggestions, and polars, which it lacks.
-suggested=$(dpkg-deb --field "$deb" Suggests | grep -o 'python3-[a-z0-9-]*' | paste -sd ,)
+# Replays, plots and reports: Python packages that Debian's package recommends or suggests, and polars, which it lacks.
+suggested=$(dpkg-deb --field "$deb" Recommends Suggests | grep -o 'python3-[a-z0-9-]*' | paste -sd ,)
 quietly .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --python-version 3.13 \
     --only-binary :all: --target "$work/vendor" -c constraints.txt polars
 rm -rf "$work/vendor/bin"

@@ -30,13 +30,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/uplot/uPlot.js": ("uplot/uPlot.js", "text/javascript; charset=utf-8"),
-    "/uplot/uPlot.css": ("uplot/uPlot.css", "text/css; charset=utf-8"),
+_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_FILES = {"/": ("index.html", "text/html; charset=utf-8")} | {
+    f"/{name}": (name, _TYPES[name.rpartition(".")[2]])
+    for name in (
+        *("colours.css", "charts.css", "page.css", "uplot/uPlot.css"),
+        *("parts.js", "charts.js", "page.js", "uplot/uPlot.js"),
+    )
 }
 _POINTS = 360
 _PORT = re.compile(r":\d{1,5}$")

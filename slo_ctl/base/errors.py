@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from slo_ctl.base.text import and_list, printable
+from slo_ctl.base.text import printable
 
 
 class UserError(Exception):
@@ -31,7 +31,7 @@ class UnreachableError(UserError):
 OPTIONAL_PACKAGES = {
     "distributed": "sweeps on several hosts",
     "jinja2": "HTML reports",
-    "matplotlib": "plots and HTML reports",
+    "matplotlib": "plots in files",
     "polars": "traces in text formats",
     "zstandard": "files compressed with zstd",
 }
@@ -43,25 +43,22 @@ _OF_DISTRIBUTIONS = frozenset({"jinja2", "matplotlib", "zstandard"})
 
 
 class MissingPackageError(UserError):
-    """Packages of an extra are not installed."""
+    """A package of an extra is not installed."""
 
-    def __init__(self, *packages: str) -> None:
-        several, extra = len(packages) > 1, _EXTRAS.get(packages[0], "replay")
-        with_pip = f"python3 -m pip install {' '.join(packages)}"
-        names = " ".join(f"python3-{package}" for package in packages)
+    def __init__(self, package: str) -> None:
+        with_pip, name = f"python3 -m pip install {package}", f"python3-{package}"
         super().__init__(
-            f"{OPTIONAL_PACKAGES[packages[0]]} need the Python package{'s' if several else ''} "
-            f"{and_list(packages)}, which {'are' if several else 'is'} not installed",
-            f"apt install {names}, dnf install {names}, or {with_pip}"
-            if _OF_DISTRIBUTIONS.issuperset(packages)
-            else f"{with_pip}, or install slo-ctl with its extra: slo-ctl[{extra}]",
+            f"{OPTIONAL_PACKAGES[package]} need the Python package {package}, which is not installed",
+            f"apt install {name}, dnf install {name}, or {with_pip}"
+            if package in _OF_DISTRIBUTIONS
+            else f"{with_pip}, or install slo-ctl with its extra: slo-ctl[{_EXTRAS.get(package, 'replay')}]",
         )
 
 
-def require_packages(*packages: str) -> None:
-    """Raise MissingPackageError for all that are not installed, before any work begins."""
-    if missing := [package for package in packages if find_spec(package) is None]:
-        raise MissingPackageError(*missing)
+def require_package(package: str) -> None:
+    """Raise MissingPackageError if it is not installed, before any work begins."""
+    if find_spec(package) is None:
+        raise MissingPackageError(package)
 
 
 class ObserveGone(Exception):  # noqa: N818 - a state, not a mistake

@@ -129,7 +129,7 @@ def command(
 
 
 def _report(result: AllocationResult) -> str:
-    """Imported only where a report is asked for: it needs matplotlib and jinja2."""
+    """Imported only where a report is asked for: it needs jinja2."""
     from fsim.report import render_allocation
 
     return render_allocation(result)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UnreachableError, UserError, require_packages
+from slo_ctl.base.errors import UnreachableError, UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, report_unreachable, vm_history
@@ -197,7 +197,7 @@ def report(
     if output is not None:
         check_writable("--output", output)
         check_html("--output", output)
-        require_packages("jinja2", "matplotlib")
+        require_package("jinja2")
     found = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
     from slo_ctl.show.history_summary import report_json, report_lines
 

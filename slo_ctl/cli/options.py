@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable
 from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_fraction, parse_time_s
 from slo_ctl.cli.completion import complete_device, complete_vm
@@ -136,7 +136,7 @@ def check_plot(path: Path | None) -> None:
         return
     if path.suffix not in (".svg", ".png"):
         raise UserError(f"--plot: {path} does not end in .svg or .png", "such as plot.svg")
-    require_packages("matplotlib")
+    require_package("matplotlib")
     check_writable("--plot", path)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.text import printable
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
@@ -102,7 +102,7 @@ class Outputs:
                 check_writable(option, path)
         if self.report is not None:
             check_html("--report", self.report)
-            require_packages("jinja2", "matplotlib")
+            require_package("jinja2")
 
 
 def check_html(option: str, path: Path) -> None:

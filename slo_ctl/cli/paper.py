@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
@@ -69,10 +69,11 @@ def command(
     from papers.registry import FIGURES
     from slo_ctl.show.terminal import progress_on_stderr
 
-    require_packages("jinja2", "matplotlib")
     for option, path in (("--markdown", markdown), ("--report", report), ("--save-json", save_json)):
         if path is not None:
             check_writable(option, path)
+    if report is not None:
+        require_package("jinja2")
     chosen = _chosen_figures(names or [])
     if not chosen and earlier is None:
         _list(json=json)
@@ -140,7 +141,9 @@ def _deliver(
     if markdown is not None:
         write_whole("--markdown", markdown, markdown_page(result, _earlier_page(markdown)))
     if report is not None:
-        write_whole("--report", report, page.html(result))
+        from papers.html import html
+
+        write_whole("--report", report, html(result))
     if json:
         sys.stdout.write(result.to_json() + "\n")
     else:

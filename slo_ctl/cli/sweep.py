@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
@@ -90,12 +90,12 @@ def command(
         except ValueError as error:
             raise UserError(f"--policy: {name} is not known", str(error)) from None
     if out.suffix == ".parquet":
-        require_packages("polars")
+        require_package("polars")
     elif out.suffix != ".csv":
         raise UserError(f"--out: {out} does not end in .csv or .parquet", "such as web.parquet")
     check_writable("--out", out)
     if dask is not None:
-        require_packages("distributed")
+        require_package("distributed")
     check_plot(plot)
     points = [
         Point(*values)

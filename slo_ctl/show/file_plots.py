@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -13,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.show.plot_parts import FILE_STYLE, MUTED, vm_colour, vm_dashes
+from slo_ctl.show.charts import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +24,47 @@ if TYPE_CHECKING:
     from slo_ctl.profile.store import Profile
     from slo_ctl.replay.sweep import Answer
 
+_COLOURS = dict(
+    re.findall(
+        r"--(\w+): (#\w{6});",
+        files("slo_ctl.show").joinpath("page", "colours.css").read_text().partition("@media")[0],
+    )
+)
+QUIET = _COLOURS["quiet"]
+_DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+_STYLE: Any = {
+    "font.size": 8.5,
+    "text.parse_math": False,
+    "text.color": _COLOURS["text"],
+    "axes.labelcolor": QUIET,
+    "axes.edgecolor": QUIET,
+    "axes.facecolor": _COLOURS["ground"],
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _COLOURS["line"],
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "legend.frameon": False,
+    "svg.hashsalt": "slo-ctl",
+}
+
+
+def colour_of(index: int) -> str:
+    """The colour of the curve or bars that come `index`-th."""
+    return str(_COLOURS[f"c{index % COLOURS}"])
+
+
+def dashes_of(index: int) -> Any:
+    """The line style of that curve."""
+    return _DASHES[index // COLOURS % len(_DASHES)]
+
 
 @contextmanager
 def drawn_to(path: Path, width_in: float, height_in: float) -> Iterator[Figure]:
     """A figure that is saved as SVG or PNG, as the name of the file says. Raises OSError."""
-    with mpl.rc_context(FILE_STYLE):
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         yield figure
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -56,7 +94,7 @@ def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
     accesses = sorted({curve.access for curve in analysis.curves})
     measurements = profile.measurements()
     for index, access in enumerate(accesses):
-        colour = vm_colour(index).light
+        colour = colour_of(index)
         label: str | None = str(access)
         for curve in analysis.curves:
             if curve.access != access:
@@ -91,12 +129,12 @@ def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
 def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
     for index, summary in enumerate(analysis.summaries):
         known = [ratio for ratio in summary.ratios if ratio.value is not None]
-        colour = vm_colour(index).light
+        colour = colour_of(index)
         axes.plot(
             [ratio.size_bytes for ratio in known],
             [ratio.value if ratio.value is not None else float("nan") for ratio in known],
             color=colour,
-            linestyle=vm_dashes(0),
+            linestyle=dashes_of(0),
             label=summary.direction.value,
         )
         bounded = [ratio for ratio in known if ratio.low is not None and ratio.high is not None]
@@ -108,7 +146,7 @@ def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
             alpha=0.2,
             linewidth=0,
         )
-    axes.axhline(1, color=MUTED.light, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.axhline(1, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
     request_size_axis(axes)
     axes.set_ylabel("sequential / random throughput")
     axes.legend()
@@ -131,7 +169,7 @@ def save_sweep(found: Sequence[Answer], path: Path) -> None:
         for index, (name, values) in enumerate(bars.items()):
             at = [ops.index(each.op or "scenario") - 0.41 + width * (index + 0.5) for each in values]
             heights = [float(each.most_vms) for each in values]
-            axes.bar(at, heights, width * 0.92, color=vm_colour(index).light, label=printable(name))
+            axes.bar(at, heights, width * 0.92, color=colour_of(index), label=printable(name))
         axes.set_xticks(range(len(ops)), ops)
         axes.set_xlabel("over-provisioning")
         axes.set_ylabel("VMs with every SLO met (emulated)")

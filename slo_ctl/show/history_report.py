@@ -1,18 +1,16 @@
-"""The history of a host as one self-contained HTML file, in the style of the report of a replay."""
+"""The history of a host as one HTML file, in the style of the report of a replay."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import Slo
+from slo_ctl.show.charts import Curve, Curves, short_name
 from slo_ctl.show.history import DAY_S, HistoryEvent, clock, folded_events
 from slo_ctl.show.history_summary import (
     HostReport,
@@ -23,204 +21,109 @@ from slo_ctl.show.history_summary import (
     settings_in_force,
     worst_text,
 )
-from slo_ctl.show.plot_parts import (
-    GRID,
-    MUTED,
-    Plot,
-    headroom,
-    inline_svg,
-    legend_place,
-    plot_figure,
-    short_name,
-    vm_colour,
-    vm_dashes,
-)
-from slo_ctl.show.report import render_page
+from slo_ctl.show.html import render_page
 from slo_ctl.show.status import device_columns, device_lines, setting_value
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from slo_ctl.model import Slo
     from slo_ctl.record.history_reader import Point, VmHistory
 
 
-_TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-_MOST_TICKS = 6
+def vm_charts(history: VmHistory, summary: Summary, slo: Slo | None) -> list[Curves]:
+    """Share, IOPS, p99 and WAF of one VM on one device; what was never measured has no chart.
 
-
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    label: str
-    points: Sequence[Point]
-    field: str
-    colour: str
-    style: Any = "solid"
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """A line across the plot."""
-
-    label: str
-    value: float | None
-
-
-def vm_plots(history: VmHistory, summary: Summary, slo: Slo | None, key: str) -> list[Plot]:
-    """Share, IOPS, p99 and WAF of one VM on one device; what was never measured has no plot.
-
-    `slo` is the one in force now, if known; `key` keeps the ids of plots on a page apart.
+    `slo` is the one in force now, if known.
     """
+    limits = {"min": slo.min_iops, "max": slo.max_iops} if slo else {}
+    target = {"target": slo.p99_latency_us} if slo else {}
+    charts: tuple[tuple[str, str, dict[str, str], dict[str, float | None]], ...] = (
+        ("Share against entitlement", "percent", {"share": "share", "entitled": "target_share"}, {}),
+        ("IOPS", "count", {"IOPS": "iops", "target": "target_iops"}, limits),
+        ("p99 latency", "latency", {"reads": "p99_read_us", "writes": "p99_write_us"}, target),
+        ("WAF", "decimal", {"WAF": "waf"}, {}),
+    )
     points = [point for point in history.points if point.device == summary.device]
-    blue, orange = vm_colour(0).stand_in, vm_colour(1).stand_in
-    dotted = (0, (1, 1.6))
-    minimum, maximum, latency = (
-        (slo.min_iops, slo.max_iops, slo.p99_latency_us) if slo else (None, None, None)
-    )
-    drawn = [
-        _plot(
-            (history, summary, f"share-{key}"),
-            "Share against entitlement",
-            "Of the work that the device delivered: ",
-            [
-                _Curve("share", points, "share", blue),
-                _Curve("entitled", points, "target_share", MUTED.stand_in, dotted),
-            ],
-            text=lambda value: f"{value * 100:g}%",
-            say=numbers.percent,
-        ),
-        _plot(
-            (history, summary, f"iops-{key}"),
-            "IOPS",
-            "",
-            [
-                _Curve("IOPS", points, "iops", blue),
-                _Curve("target", points, "target_iops", MUTED.stand_in, dotted),
-            ],
-            [_Level("min", minimum), _Level("max", maximum)],
-            say=numbers.count,
-        ),
-        _plot(
-            (history, summary, f"p99-{key}"),
-            "p99 latency",
-            "The worst of each interval: ",
-            [
-                _Curve("reads", points, "p99_read_us", blue),
-                _Curve("writes", points, "p99_write_us", orange, vm_dashes(6)),
-            ],
-            [_Level("target", latency)],
-            text=lambda value: f"{value / 1000:g} ms",
-            say=numbers.latency,
-        ),
-        _plot(
-            (history, summary, f"waf-{key}"),
-            "WAF",
-            "",
-            [_Curve("WAF", points, "waf", blue)],
-            say=numbers.decimal,
-        ),
-    ]
-    return [plot for plot in drawn if plot is not None]
-
-
-def ops_plot(histories: Sequence[VmHistory], device: str, key: str) -> Plot | None:
-    """OPS of these VMs on one device; None when none has any."""
-    curves = []
-    for index, history in enumerate(histories):
-        points = [point for point in history.points if point.device == device]
-        curves.append(
-            _Curve(short_name(history.vm), points, "ops_blocks", vm_colour(index).stand_in, vm_dashes(index))
-        )
-    return _plot((histories[0], None, f"ops-{key}"), "OPS in blocks", "", curves, say=numbers.count)
-
-
-def _plot(
-    of: tuple[VmHistory, Summary | None, str],
-    title: str,
-    caption: str,
-    curves: Sequence[_Curve],
-    levels: Sequence[_Level] = (),
-    text: Callable[[float], str] | None = None,
-    say: Callable[[float | None], str] = numbers.count,
-) -> Plot | None:
-    history, summary, key = of
-    known = [curve for curve in curves if _values(curve)]
-    if not known:
-        return None
-    with plot_figure() as (figure, axes):
-        for stretch in summary.missed if summary else ():
-            axes.axvspan(stretch.since, stretch.until, color=GRID.stand_in, alpha=0.6, linewidth=0)
-        handles = [_draw(axes, curve, history) for curve in known]
-        labels = [curve.label for curve in known]
-        for level in levels:
-            if level.value is not None:
-                handles.append(
-                    axes.axhline(
-                        level.value,
-                        color=MUTED.stand_in,
-                        linewidth=1.1,
-                        linestyle=(0, (5, 2)) if level is levels[0] else (0, (5, 2, 1, 2)),
-                    )
+    x = _times([history], [points])
+    drawn = []
+    for title, text, fields, levels in charts:
+        found = [
+            Curve(name, _values(history, points, field, x), index, dashed=index > 0)
+            for index, (name, field) in enumerate(fields.items())
+        ]
+        if curves := [curve for curve in found if curve.known()]:
+            drawn.append(
+                _chart(
+                    (history, history.vm),
+                    (title, text),
+                    (x, curves),
+                    shaded=[
+                        (each.since - history.since, each.until - history.since) for each in summary.missed
+                    ],
+                    levels=[(name, value) for name, value in levels.items() if value is not None],
                 )
-                labels.append(f"{level.label} {say(level.value)}")
-        axes.set_xlim(history.since, history.until)
-        _time_axis(axes, history.since, history.until)
-        axes.set_ylim(bottom=0)
-        headroom(axes)
-        if text is not None:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-        if len(labels) > 1:
-            legend = axes.legend(handles, ["." for _ in labels], **legend_place(axes, labels))
-            # A label given to `legend` loses a leading underscore's entry.
-            for entry, label in zip(legend.get_texts(), labels, strict=True):
-                entry.set_text(label)
-        svg = inline_svg(figure, key)
-    return Plot(key, title, f"{caption}{_latest_values(known, say)}", svg)
+            )
+    return drawn
 
 
-def _draw(axes: Axes, curve: _Curve, history: VmHistory) -> Any:
-    """A step for each bucket, with a gap where nothing was measured."""
-    times: list[float] = []
-    values: list[float] = []
-    spans = covered(curve.points, history.bucket_s, history.since, history.until)
-    for point, (since, until) in zip(curve.points, spans, strict=True):
-        value = getattr(point, curve.field)
-        number = float("nan") if value is None else float(value)
-        if times and since > times[-1] + 1e-3:
-            times.append(times[-1])
-            values.append(float("nan"))
-        times += [since, until]
-        values += [number, number]
-    (line,) = axes.plot(times, values, color=curve.colour, linestyle=curve.style, linewidth=1.4)
-    return line
+def ops_chart(histories: Sequence[VmHistory], device: str, name: str) -> Curves | None:
+    """OPS of these VMs on one device; None when none has any."""
+    points = [[point for point in history.points if point.device == device] for history in histories]
+    x = _times(histories, points)
+    curves = [
+        Curve(short_name(history.vm), _values(history, own, "ops_blocks", x), index)
+        for index, (history, own) in enumerate(zip(histories, points, strict=True))
+    ]
+    if not any(curve.known() for curve in curves):
+        return None
+    return _chart((histories[0], name), ("OPS in blocks", "count"), (x, curves))
 
 
-def _values(curve: _Curve) -> list[float]:
-    return [value for point in curve.points if (value := getattr(point, curve.field)) is not None]
-
-
-def _latest_values(curves: Sequence[_Curve], say: Callable[[float | None], str]) -> str:
-    """Latest values in words, for screen readers."""
-    parts = []
-    for curve in curves:
-        values = _values(curve)
-        low, high = say(min(values)), say(max(values))
-        parts.append(f"{curve.label} {low}" if low == high else f"{curve.label} {low} to {high}")
-    return f"{'; '.join(parts)}."
-
-
-def _time_axis(axes: Axes, since: float, until: float) -> None:
-    """Ticks at full minutes, hours or days of local time."""
-    span = until - since
-    step = next((each for each in _TICKS_S if span / each <= _MOST_TICKS), 86400 * -(-int(span) // 518400))
-    form = (
-        "%H:%M:%S" if step < 60 else "%H:%M" if span <= DAY_S else "%d %b" if step >= 86400 else "%d. %H:%M"
+def _chart(
+    of: tuple[VmHistory, str],
+    title: tuple[str, str],
+    drawn: tuple[list[float], list[Curve]],
+    **more: Any,
+) -> Curves:
+    """Title and text; x and curves."""
+    history, owner = of
+    offset_s = time.localtime(history.until).tm_gmtoff
+    dated = history.until - history.since > DAY_S
+    return Curves(
+        title[0],
+        "",
+        *drawn,
+        title[1],
+        since=history.since + offset_s,
+        x_text=lambda at: clock(history.since + at, dated),
+        owner=printable(owner),
+        group="history",
+        **more,
     )
-    offset = time.localtime(since).tm_gmtoff
-    first = -(-(since + offset) // step) * step - offset
-    ticks = [first + number * step for number in range(int((until - first) // step) + 1)]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: time.strftime(form, time.localtime(at))))
+
+
+def _spans(history: VmHistory, points: Sequence[Point]) -> list[tuple[float, float]]:
+    """What each point stands for, in seconds from the beginning."""
+    spans = covered(points, history.bucket_s, history.since, history.until)
+    return [(round(since - history.since, 2), round(until - history.since, 2)) for since, until in spans]
+
+
+def _times(histories: Sequence[VmHistory], points: Sequence[Sequence[Point]]) -> list[float]:
+    """When any of the points begins or ends, and the whole interval. Just after an end there may be a gap."""
+    spans = [span for history, own in zip(histories, points, strict=True) for span in _spans(history, own)]
+    begins, ends = {since for since, _ in spans}, {until for _, until in spans}
+    gaps = {until + 0.01 for until in ends - begins}
+    return sorted({0.0, histories[0].until - histories[0].since} | begins | ends | gaps)
+
+
+def _values(
+    history: VmHistory, points: Sequence[Point], field: str, x: Sequence[float]
+) -> list[float | None]:
+    """The value that holds from each time on, and at the end of a span that of the span."""
+    values: list[float | None] = [None] * len(x)
+    place = {at: index for index, at in enumerate(x)}
+    for point, (since, until) in zip(points, _spans(history, points), strict=True):
+        value = getattr(point, field)
+        values[place[since] : place[until] + 1] = [value] * (place[until] + 1 - place[since])
+    return values
 
 
 _MOST_PLOTTED = 20
@@ -280,10 +183,10 @@ def _title(report: HostReport) -> str:
 
 
 def _vm(report: HostReport, summary: Summary, index: int) -> dict[str, Any]:
-    plots = []
+    plots: list[Curves] = []
     if index < _MOST_PLOTTED:
         history = next(each for each in report.histories if each.vm == summary.vm)
-        plots = vm_plots(history, summary, _slo(report, summary), str(index))
+        plots = vm_charts(history, summary, _slo(report, summary))
     return {
         "name": printable(summary.vm),
         "device": printable(report.device_name(summary.device)) or numbers.UNKNOWN,
@@ -314,11 +217,11 @@ def _slo(report: HostReport, summary: Summary) -> Slo | None:
 def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, Any]]:
     """Devices that the VMs were on, by name."""
     views = []
-    for number, device in enumerate(sorted({each.device for each in found if each.device})):
+    for device in sorted({each.device for each in found if each.device}):
         names = [each.vm for each in found if each.device == device and each.ops_blocks is not None]
         by_name = {history.vm: history for history in report.histories}
         drawn = [by_name[name] for name in sorted(names[:_MOST_CURVES])]
-        plot = ops_plot(drawn, device, str(number)) if drawn else None
+        plot = ops_chart(drawn, device, report.device_name(device)) if drawn else None
         facts, lines = _device_facts(report, device)
         note = f"{_MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MOST_CURVES else ""
         if plot or facts:

@@ -1,18 +1,17 @@
-"""A result as one self-contained HTML file: no scripts, fonts or images from elsewhere."""
+"""The result of a replay as one HTML file."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.replay.result import TOLERANCE
-from slo_ctl.show.plot_parts import ROLES, Plot, vm_colour
-from slo_ctl.show.plots import all_plots
+from slo_ctl.show.charts import key_class
+from slo_ctl.show.html import render_page
+from slo_ctl.show.replay_charts import sections
 from slo_ctl.show.replay_table import (
     MERGE_HEADINGS,
     MERGE_LEGEND,
@@ -34,34 +33,6 @@ if TYPE_CHECKING:
     from slo_ctl.replay.result import Result, RunResult
 
 
-def render_page(template: str, **values: Any) -> str:
-    """Render a template of `show/templates` with `values`, `roles` (colours) and `svg(plot)`."""
-    environment = Environment(
-        loader=PackageLoader("slo_ctl.show"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["printable"] = printable
-    return environment.get_template(template).render(roles=ROLES, svg=_svg, **values)
-
-
-def _svg(plot: Plot) -> Markup:
-    return Markup(plot.svg)  # noqa: S704 - drawn here; matplotlib escapes the texts in it
-
-
-_SECTIONS = (
-    ("Shares and bandwidth by weight", ("proportionality", "bandwidth")),
-    ("Latency", ("latency-",)),
-    ("Alone and together", ("iops-alone", "u-alone")),
-    ("Pages moved by GC", ("pages-moved",)),
-    ("u over time", ("u-",)),
-    ("OPS over time", ("ops-blocks",)),
-    ("Shares over time", ("share",)),
-)
-
-
 def render_report(result: Result) -> str:
     """The HTML of `result`; all texts are escaped."""
     scenario = json.dumps(result.scenario, indent=2, ensure_ascii=False)
@@ -81,7 +52,7 @@ def render_report(result: Result) -> str:
         merge_legend=MERGE_LEGEND,
         comparison_headings=comparison_headings(),
         comparison=[(run.policy, comparison_cells(run)) for run in result.runs],
-        sections=_sections(all_plots(result)),
+        sections=list(_sections(result)),
         facts=_facts(result),
         headline=headline(result),
         tolerance=numbers.percent(TOLERANCE, 0),
@@ -105,7 +76,7 @@ def _view(result: Result, run: RunResult) -> dict[str, Any]:
         "complete": run.complete,
         "rows": [
             {
-                "colour": vm_colour(index).name,
+                "key": key_class(index),
                 "name": printable(vm.name),
                 "workload": printable(vm.workload),
                 "cells": vm_cells(vm, result.device),
@@ -118,21 +89,11 @@ def _view(result: Result, run: RunResult) -> dict[str, Any]:
     }
 
 
-def _sections(plots: list[Plot]) -> list[dict[str, Any]]:
-    sections = []
-    for title, _ in _SECTIONS:
-        mine = [plot for plot in plots if _owner(plot.key) == title]
-        captions = {plot.caption for plot in mine}
-        if mine:
-            # The lead is the caption that all its plots share.
-            lead = captions.pop() if len(captions) == 1 else ""
-            sections.append({"title": title, "lead": lead, "plots": mine})
-    return sections
-
-
-def _owner(key: str) -> str:
-    """The first section whose keys match: `u-alone` is not `u-` over time."""
-    return next(title for title, keys in _SECTIONS if key.startswith(keys))
+def _sections(result: Result) -> Iterator[dict[str, Any]]:
+    """Sections with charts; the lead is the caption that all of them share."""
+    for title, charts in sections(result):
+        captions = {chart.caption for chart in charts}
+        yield {"title": title, "lead": captions.pop() if len(captions) == 1 else "", "plots": charts}
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:

@@ -58,7 +58,10 @@ def ask(
     ("target", "kind", "part"),
     [
         ("/", "text/html; charset=utf-8", b'<script src="page.js" defer>'),
-        ("/page.css", "text/css; charset=utf-8", b"prefers-color-scheme: dark"),
+        ("/page.css", "text/css; charset=utf-8", b".share"),
+        ("/colours.css", "text/css; charset=utf-8", b"prefers-color-scheme: dark"),
+        ("/charts.css", "text/css; charset=utf-8", b".chart"),
+        ("/parts.js", "text/javascript; charset=utf-8", b"const known"),
         ("/page.js", "text/javascript; charset=utf-8", b"status.json"),
         ("/charts.js", "text/javascript; charset=utf-8", b"new uPlot"),
         ("/uplot/uPlot.js", "text/javascript; charset=utf-8", b"uPlot"),
@@ -173,7 +176,7 @@ def test_names_of_vms_cannot_become_markup() -> None:
     ways = (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|setHTML|srcdoc|Parser"
     )
-    scripts = SOURCES["page.js"] + SOURCES["charts.js"]
+    scripts = "".join(source for name, source in SOURCES.items() if name.endswith(".js"))
     assert re.findall(ways, scripts) == []
     assert scripts.count("textContent = text") == 1
     library = (files("slo_ctl.show") / "page" / "uplot" / "uPlot.js").read_text()
@@ -186,17 +189,21 @@ def test_page_obeys_its_content_security_policy() -> None:
     assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {
         "uplot/uPlot.css",
         "uplot/uPlot.js",
+        "colours.css",
+        "charts.css",
         "page.css",
+        "parts.js",
         "charts.js",
         "page.js",
         "data:,",
     }
     assert re.findall(r"<script(?! src=)", html) == []
-    assert re.findall(r"url\(|@import", SOURCES["page.css"]) == []
+    styles = "".join(source for name, source in SOURCES.items() if name.endswith(".css"))
+    assert re.findall(r"url\(|@import", styles) == []
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", "".join(SOURCES.values())) == []
 
 
 def test_every_verdict_has_its_colour() -> None:
-    assert set(re.findall(r"\[data-verdict=([\w-]+)\]", SOURCES["page.css"])) == {
+    assert set(re.findall(r"\[data-verdict=([\w-]+)\]", SOURCES["colours.css"])) == {
         each.value for each in Verdict
     }

@@ -22,6 +22,8 @@ EXPECTED = {
     "usr/lib/slo-ctl/slo_ctl/show/page/index.html",
     "usr/lib/slo-ctl/slo_ctl/show/page/page.css",
     "usr/lib/slo-ctl/slo_ctl/show/page/page.js",
+    "usr/lib/slo-ctl/slo_ctl/show/page/uplot/LICENSE",
+    "usr/lib/slo-ctl/slo_ctl/show/templates/report.js",
     "usr/lib/slo-ctl/slo_ctl/show/templates/report.html.j2",
     "usr/lib/slo-ctl/traces/__init__.py",
     "usr/lib/slo-ctl/device-is-idle",

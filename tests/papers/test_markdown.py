@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from papers.html import html
 from papers.markdown import markdown, sections_of
 from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, RuleOutcome
-from papers.page import html, number
+from papers.page import number
 from papers.registry import FIGURES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "papers.md"

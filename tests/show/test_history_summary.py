@@ -11,7 +11,7 @@ from test_report import Page
 from slo_ctl.model import Slo
 from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, PastVerdict, Point, VmHistory
 from slo_ctl.show.history import folded_events
-from slo_ctl.show.history_report import render_history_report, vm_plots
+from slo_ctl.show.history_report import render_history_report, vm_charts
 from slo_ctl.show.history_summary import (
     HostReport,
     Stretch,
@@ -129,15 +129,26 @@ def test_restored_and_unapplied_settings_are_not_in_force() -> None:
     assert at_the_end(first, limit(120.0, "applied", None)) == []
 
 
-def test_plots_show_measured_values_only() -> None:
-    found = history(every_10_s(100, 110), [(100.0, "ok", "well")])
+def test_charts_show_measured_values_only() -> None:
+    found = history(every_10_s(100, 110, 120, 160), [(100.0, "ok", "well"), (160.0, "insufficient", "short")])
     (summary,) = summaries(found)
-    plots = vm_plots(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0), "0")
-    assert [plot.title for plot in plots] == ["IOPS", "p99 latency", "WAF"]
-    assert "min 50" in plots[0].svg
-    assert "max " not in plots[0].svg
-    assert "target 5 ms" in plots[1].svg
-    assert plots[1].caption == "The worst of each interval: reads 200 µs."
+    iops, p99, waf = vm_charts(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0))
+    assert [chart.title for chart in (iops, p99, waf)] == ["IOPS", "p99 latency", "WAF"]
+    assert (iops.levels, p99.levels) == ([("min", 50.0)], [("target", 5000.0)])
+    assert p99.ranges() == "reads 200 µs; target 5 ms"
+    (curve,) = iops.curves
+    assert list(zip(iops.x, curve.values, strict=True)) == [
+        (0.0, 100.0),
+        (10.0, 100.0),
+        (20.0, 100.0),
+        (30.0, 100.0),
+        (30.01, None),
+        (60.0, 100.0),
+        (70.0, 100.0),
+        (70.01, None),
+        (100.0, None),
+    ]
+    assert iops.shaded == [(60.0, 70.0)]
 
 
 def test_hostile_names_are_escaped_on_the_page() -> None:
@@ -153,7 +164,8 @@ def test_hostile_names_are_escaped_on_the_page() -> None:
     )
     report = HostReport(histories, 100.0, 200.0, frozenset({"ssd0"}))
     page = Page(render_history_report(report))
-    assert not page.tags & {"script", "img", "link", "iframe"}
+    assert not page.tags & {"img", "link", "iframe"}
+    assert [kind for kind, _ in page.inline if kind != "application/json"] == ["style"] * 4 + ["script"] * 4
     assert not {name for name in page.attributes if name.startswith("on")}
     assert len(page.ids) == len(set(page.ids))
     assert "EMULATED devices" in page.text

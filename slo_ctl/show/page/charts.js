@@ -1,146 +1,268 @@
-// Curves of the chosen VM, drawn by uPlot. One cursor for all of them: it follows the mouse or the arrow keys, and what
-// it is on stands below each curve. Dragging shows a part, a double click or Escape all of it.
+// Curves drawn by uPlot, on the daemon's page and in reports. Charts of one group have one cursor: it follows the mouse or
+// the arrow keys, and what it is on stands below each chart. Dragging shows a part, a double click or Escape all of it.
 "use strict";
 
-const CHART_HEIGHT = 150;
 const AXIS_WIDTH = 62;
-const MOST_APART = 2.5; // of buckets; points further apart are not joined
+const AXIS_HEIGHT = 32;
+const LABEL_HEIGHT = 18;
+const MARK_HEIGHT = 14;
+const MOST_MARK_ROWS = 3;
 const SECONDS_BELOW_S = 600; // a shorter interval has seconds at its axis
 const DAY_S = 86400;
 const LONE_POINT_S = 60; // shown around the only point
+const DASHES = [undefined, [6, 4], [2, 3], [8, 3, 2, 3]];
+const FONT = "12px system-ui, sans-serif";
 
-let drawn = []; // { plot, spec, reading }
+let drawn = []; // { plot, spec, picture, reading }
 let drawnFor = "";
 
 const themeColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colourOf = ({ colour }) => themeColour(known(colour) ? `--c${colour % COLOURS}` : "--quiet");
 
-// Times and values of some fields, with a gap where nothing was measured.
-function columnsOf(history, points, fields) {
-  const columns = [[], ...fields.map(() => [])];
-  let last = null;
-  for (const point of points) {
-    if (last !== null && point.at - last > MOST_APART * history.bucket_s) {
-      columns.forEach((column, index) => column.push(index ? null : last + history.bucket_s));
-    }
-    columns[0].push(point.at);
-    fields.forEach((field, index) => columns[index + 1].push(known(point[field]) ? point[field] : null));
-    last = point.at;
-  }
-  return columns;
+// x is a time unless `spec.x` says what else. Times of a report are those of its host's clock, which it has as if of UTC.
+function timeText(at, span, { withSeconds, utc } = {}) {
+  const parts = span > DAY_S ? { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit" };
+  if (withSeconds || span < SECONDS_BELOW_S) parts.second = "2-digit";
+  return new Date(1000 * at).toLocaleString([], { ...parts, hourCycle: "h23", timeZone: utc ? "UTC" : undefined });
 }
 
-function timeTexts(plot, times) {
-  const span = plot.scales.x.max - plot.scales.x.min;
-  const parts = span > DAY_S ? { month: "short", day: "numeric", hour: "2-digit" } : { hour: "2-digit", minute: "2-digit" };
-  if (span < SECONDS_BELOW_S) parts.second = "2-digit";
-  return times.map((at) => new Date(1000 * at).toLocaleString([], { ...parts, hour12: false }));
+const spanOf = (plot) => plot.scales.x.max - plot.scales.x.min;
+
+function positionText(spec, plot, at) {
+  const times = plot.data[0];
+  return spec.x ? `${spec.x.label} ${spec.x.text(at)}` : timeText(at, times.at(-1) - times[0], { withSeconds: true, utc: spec.utc });
 }
 
-function summaryOf({ title, fields, names, text }, columns) {
+function summaryOf({ title, curves, text, label }, columns) {
+  if (label) return label;
   const values = columns[1].filter(known);
-  if (values.length === 0) return `${title}: ${fields[1] ? `only ${names[1]} is known` : "nothing is known"}`;
+  if (values.length === 0) return `${title}: ${curves[1] ? `only ${curves[1].name} is known` : "nothing is known"}`;
   const [least, most] = [Math.min(...values), Math.max(...values)];
   return `${title}: ${text(values[values.length - 1])} at last, from ${text(least)} to ${text(most)}`;
 }
 
-// What the cursor is on, else the last values.
-function readingOf({ names, text }, columns, index) {
-  const at = known(index) ? index : columns[0].length - 1;
-  const values = names.map((name, each) => `${name} ${text(columns[each + 1][at])}`);
-  return at < 0 ? "" : `${clock(columns[0][at])}: ${values.join(", ")}`;
+// The legend, with what the cursor is on, else the last values.
+function makeReading({ curves, levels = [], text }) {
+  const item = ({ name, colour, dash }, value) => {
+    const key = `key ${known(colour) ? `s${colour % COLOURS}` : ""} ${dash ? "dashed" : ""}`;
+    return make("li", {}, make("i", { class: key, "aria-hidden": "true" }), `${name} `, make("b", {}, value), " ");
+  };
+  const named = levels.filter(({ name }) => name);
+  const reading = make("ul", { class: "reading", "aria-live": "polite", "aria-atomic": "true" }, make("li"));
+  reading.append(...curves.map((curve) => item(curve, "")), ...named.map((level) => item({ ...level, dash: 1 }, text(level.value))));
+  return reading;
 }
 
-function optionsOf(spec, width, reading) {
-  const [grid, quiet] = [themeColour("--line"), themeColour("--quiet")];
-  const axis = { stroke: quiet, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "12px system-ui, sans-serif" };
-  const colours = [themeColour("--c0"), themeColour("--c1")];
+// Of the point that the cursor is on, else of the last with a value.
+function indexOf({ cursor, data: [xs, ...columns] }) {
+  if (known(cursor.idx)) return cursor.idx;
+  const last = xs.findLastIndex((_, index) => columns.some((values) => known(values[index])));
+  return last < 0 ? xs.length - 1 : last;
+}
+
+function showReading({ plot, spec, reading }) {
+  const index = indexOf(plot);
+  const [position, ...items] = reading.children;
+  write(position, `${positionText(spec, plot, plot.data[0][index])} `);
+  spec.curves.forEach((_, each) => write(items[each].querySelector("b"), spec.text(plot.data[each + 1][index])));
+}
+
+// What is drawn besides curves: shaded parts below them, dashed levels and marks above.
+
+function within(plot, from, to) {
+  const { left, width } = plot.bbox;
+  return [from, to].map((at) => Math.min(left + width, Math.max(left, plot.valToPos(at, "x", true))));
+}
+
+function drawShades(plot, { shaded = [] }) {
+  plot.ctx.fillStyle = themeColour("--track");
+  for (const [from, to] of shaded) {
+    const [left, right] = within(plot, from, to);
+    plot.ctx.fillRect(left, plot.bbox.top, right - left, plot.bbox.height);
+  }
+}
+
+function drawLine({ ctx }, colour, dash, [x, y], [toX, toY]) {
+  ctx.strokeStyle = colour;
+  ctx.lineWidth = 1.2 * devicePixelRatio;
+  ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+  ctx.beginPath();
+  ctx.moveTo(x, y);
+  ctx.lineTo(toX, toY);
+  ctx.stroke();
+}
+
+function drawLevels(plot, { levels = [] }) {
+  for (const level of levels) {
+    const y = plot.valToPos(level.value, "y", true);
+    const [left, right] = within(plot, ...(level.span || [plot.scales.x.min, plot.scales.x.max]));
+    if (right > left) drawLine(plot, colourOf(level), DASHES[level.name ? 1 : 2], [left, y], [right, y]);
+  }
+}
+
+// Each text is above the plot, in the first row in which it does not run into another.
+function drawMarks(plot, { marks = [] }) {
+  const { ctx, bbox } = plot;
+  const [quiet, row] = [themeColour("--quiet"), MARK_HEIGHT * devicePixelRatio];
+  const [gap, starts] = [row / 3, []];
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textBaseline = "bottom";
+  ctx.textAlign = "left";
+  ctx.fillStyle = quiet;
+  for (const { at, text } of [...marks].reverse()) {
+    if (at < plot.scales.x.min || at > plot.scales.x.max) continue;
+    const x = plot.valToPos(at, "x", true);
+    const width = ctx.measureText(text).width;
+    const left = x + gap + width < ctx.canvas.width ? x + gap : x - gap - width;
+    const free = starts.findIndex((start) => left + width < start);
+    const place = free < 0 ? starts.length : free;
+    const above = bbox.top - place * row;
+    drawLine(plot, quiet, [3, 2], [x, Math.max(0, above - row)], [x, bbox.top + bbox.height]);
+    ctx.fillText(text, left, above);
+    starts[place] = Math.min(left, x) - gap;
+  }
+}
+
+function drawOver(plot, spec) {
+  plot.ctx.save();
+  drawLevels(plot, spec);
+  drawMarks(plot, spec);
+  plot.ctx.restore();
+}
+
+// Of the values on a logarithmic axis those that are labelled.
+const oneTwoFive = (plot, values) => values.map((value) => (/^[125]/.test(value.toExponential()) ? value : null));
+
+function optionsOf(spec, size, show) {
+  const line = { stroke: () => themeColour("--line"), width: 1 };
+  const axis = { stroke: () => themeColour("--quiet"), grid: line, ticks: line, font: FONT };
+  const timeTexts = (plot, times) => times.map((at) => timeText(at, spanOf(plot), { utc: spec.utc }));
+  const x = spec.x
+    ? { label: spec.x.label, labelSize: LABEL_HEIGHT, labelFont: FONT, values: (plot, values) => values.map((at) => (known(at) ? spec.x.text(at) : "")), filter: spec.x.log ? oneTwoFive : undefined }
+    : { values: timeTexts };
+  const highest = Math.max(0, ...(spec.levels || []).map(({ value }) => value));
   return {
-    width,
-    height: CHART_HEIGHT,
+    ...size,
+    padding: [Math.max(8, MARK_HEIGHT * Math.min(MOST_MARK_ROWS, (spec.marks || []).length)), null, null, null],
     legend: { show: false },
-    cursor: { sync: { key: "history" }, y: false, points: { size: 7 }, drag: { x: true, y: false } },
+    cursor: { sync: { key: spec.group }, y: false, points: { size: 7 }, drag: { x: true, y: false } },
+    tzDate: spec.utc ? (at) => uPlot.tzDate(new Date(1000 * at), "Etc/UTC") : undefined,
     scales: {
-      x: { range: (plot, first, last) => (plot.data[0].length > 1 ? [first, last] : [first - LONE_POINT_S, first + LONE_POINT_S]) },
-      y: { range: (plot, least, most) => [0, most > 0 ? 1.05 * most : 1] },
+      x: {
+        time: !spec.x,
+        distr: spec.x?.log ? 3 : 1,
+        range: (plot, first, last) => (plot.data[0].length > 1 ? [first, last] : [first - LONE_POINT_S, first + LONE_POINT_S]),
+      },
+      y: { range: (plot, least, most) => [0, spec.top || 1.05 * Math.max(most, highest) || 1] },
     },
     axes: [
-      { ...axis, size: 32, space: 60, values: timeTexts },
+      { ...axis, size: AXIS_HEIGHT, space: 60, ...x },
       { ...axis, size: AXIS_WIDTH, space: 32, values: (plot, values) => values.map(spec.text) },
     ],
     series: [
       {},
-      ...spec.fields.map((field, index) => ({ stroke: colours[index], width: 1.6, dash: index ? [6, 4] : undefined, points: { show: false } })),
+      ...spec.curves.map((curve) => ({
+        stroke: () => colourOf(curve),
+        width: spec.dots ? 0 : 1.6,
+        dash: DASHES[curve.dash || 0],
+        points: { show: Boolean(spec.dots), size: 4, fill: () => colourOf(curve) },
+      })),
     ],
-    hooks: { setCursor: [(plot) => write(reading, readingOf(spec, plot.data, plot.cursor.idx))] },
+    hooks: {
+      drawClear: [(plot) => drawShades(plot, spec)],
+      draw: [(plot) => drawOver(plot, spec)],
+      setCursor: [show],
+    },
   };
 }
 
 // Arrow keys move the cursor by a point, + shows half of the interval around it, - or Escape all of it.
-function onKey(event, plot) {
-  const times = plot.data[0];
-  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const now = known(plot.cursor.idx) ? plot.cursor.idx : times.length - 1;
-  if (step) {
-    const index = Math.min(times.length - 1, Math.max(0, now + step));
-    plot.setCursor({ left: plot.valToPos(times[index], "x"), top: CHART_HEIGHT / 2 });
+function onKey(event, { plot, spec }) {
+  const xs = plot.data[0];
+  const [first, last] = plot.series[0].idxs;
+  const now = indexOf(plot);
+  const target = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: first, End: last }[event.key];
+  if (known(target)) {
+    const at = xs[Math.min(last, Math.max(first, target))];
+    plot.setCursor({ left: plot.valToPos(at, "x"), top: plot.height / 2 });
   } else if (event.key === "+") {
-    const quarter = (plot.scales.x.max - plot.scales.x.min) / 4;
-    showPart(times[now] - quarter, times[now] + quarter);
+    const place = (index) => plot.posToVal(plot.valToPos(xs[now], "x") + (index * plot.bbox.width) / devicePixelRatio / 4, "x");
+    showPart(spec.group, place(-1), place(1));
   } else if (event.key === "-" || event.key === "Escape") {
-    showPart(times[0], times[times.length - 1]);
+    showPart(spec.group);
   } else {
     return;
   }
   event.preventDefault();
 }
 
-function showPart(min, max) {
-  drawn.forEach(({ plot }) => plot.setScale("x", { min, max }));
+function showPart(group, min, max) {
+  for (const { plot, spec } of drawn) {
+    const xs = plot.data[0];
+    if (spec.group === group) plot.setScale("x", { min: known(min) ? min : xs[0], max: known(max) ? max : xs.at(-1) });
+  }
 }
 
-function makeChart(parent, spec, columns) {
-  const { title, fields, names } = spec;
-  const caption = make("figcaption", {}, make("strong", {}, title), " ", make("span", { class: "key" }, names[0]));
-  if (fields[1]) caption.append(", ", make("span", { class: "key second" }, `${names[1]} (dashed)`));
+const sizeOf = (picture) => ({ width: picture.clientWidth, height: picture.clientHeight });
+const printed = matchMedia("print");
+const resizing = new ResizeObserver((entries) => {
+  if (printed.matches) return; // what is drawn is scaled to the paper
+  const resized = new Set(entries.map(({ target }) => target));
+  drawn.filter(({ picture }) => resized.has(picture)).forEach(({ plot, picture }) => plot.setSize(sizeOf(picture)));
+});
+
+// A chart at the end of `parent`: `columns` are the values of x and of each curve.
+function addChart(parent, spec, columns) {
   const picture = make("div", { class: "chart", role: "group", tabindex: "0", "aria-describedby": "charts-help" });
-  const reading = make("p", { class: "reading", "aria-live": "polite" });
-  const figure = make("figure", {}, caption, picture, reading);
-  parent.append(figure);
+  const reading = makeReading(spec);
   if (columns[0].length === 0) {
-    write(reading, "nothing known");
+    parent.append(make("p", { class: "reading" }, "nothing known"));
     return;
   }
-  const plot = new uPlot(optionsOf(spec, picture.clientWidth, reading), columns, picture);
-  picture.addEventListener("keydown", (event) => onKey(event, plot));
-  drawn.push({ plot, spec, picture, reading });
+  parent.append(picture, reading);
+  const chart = { spec, picture, reading };
+  chart.plot = new uPlot(optionsOf(spec, sizeOf(picture), (plot) => showReading({ ...chart, plot })), columns, picture);
+  picture.addEventListener("keydown", (event) => onKey(event, chart));
+  drawn.push(chart);
+  tell(chart);
+  resizing.observe(picture);
 }
 
-// Draw `points` in `parent`. `key` is of the VM and the interval: while it is the same, the part shown stays.
-function drawCharts(parent, key, history, points, specs) {
-  const data = specs.map(({ fields }) => columnsOf(history, points, fields));
+function tell(chart) {
+  mark(chart.picture, "aria-label", summaryOf(chart.spec, chart.plot.data));
+  showReading(chart);
+}
+
+// Draw `columns` of each of `specs` in `parent`. While `key` is the same, the part shown stays.
+function drawCharts(parent, key, specs, columns) {
   if (key !== drawnFor || drawn.length !== specs.length) {
-    drawn.forEach(({ plot }) => plot.destroy());
-    [drawn, drawnFor] = [[], key];
-    parent.replaceChildren();
-    specs.forEach((spec, index) => makeChart(parent, spec, data[index]));
-  } else {
-    const { min, max } = drawn[0].plot.scales.x;
-    const times = drawn[0].plot.data[0];
-    const isWhole = times.length < 2 || (min === times[0] && max === times.at(-1));
-    drawn.forEach(({ plot }, index) => plot.setData(data[index], isWhole));
+    clearCharts(parent);
+    drawnFor = key;
+    specs.forEach((spec, index) => {
+      const figure = make("figure", {}, make("figcaption", {}, make("strong", {}, spec.title)));
+      parent.append(figure);
+      addChart(figure, spec, columns[index]);
+    });
+    return;
   }
-  drawn.forEach(({ plot, spec, picture, reading }) => {
-    mark(picture, "aria-label", summaryOf(spec, plot.data));
-    write(reading, readingOf(spec, plot.data, plot.cursor.idx));
+  const { min, max } = drawn[0].plot.scales.x;
+  const xs = drawn[0].plot.data[0];
+  const isWhole = xs.length < 2 || (min === xs[0] && max === xs.at(-1));
+  drawn.forEach((chart, index) => {
+    chart.plot.setData(columns[index], isWhole);
+    tell(chart);
   });
 }
 
-function clearCharts(parent, text) {
-  drawn.forEach(({ plot }) => plot.destroy());
+function clearCharts(parent, ...instead) {
+  drawn.forEach(({ plot, picture }) => {
+    plot.destroy();
+    resizing.unobserve(picture);
+  });
   [drawn, drawnFor] = [[], ""];
-  parent.replaceChildren(make("p", { class: "help" }, text));
+  parent.replaceChildren(...instead);
 }
 
-new ResizeObserver(() => {
-  drawn.forEach(({ plot, picture }) => plot.setSize({ width: picture.clientWidth, height: CHART_HEIGHT }));
-}).observe(document.getElementById("charts"));
+for (const media of [matchMedia("(prefers-color-scheme: dark)"), printed]) {
+  media.addEventListener("change", () => drawn.forEach(({ plot }) => plot.redraw()));
+}

@@ -1,31 +1,16 @@
 // Asks the daemon for its status every epoch and for the history of the chosen VM every 10 seconds.
-// Names of VMs are whatever their owners wrote: text is only ever set by textContent.
 "use strict";
 
 const HISTORY_MS = 10000;
 const STALE_EPOCHS = 5;
 const MAX_CHANGES = 50;
 const MAX_EVENTS = 20;
-const COLOURS = 8;
-const UNKNOWN = "\u2013";
 
 const byId = (id) => document.getElementById(id);
 
 // What is written.
 
-const known = (value) => value !== null && value !== undefined;
-const number = (value, digits = 0) =>
-  known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits }) : UNKNOWN;
-const count = (value) => number(value, known(value) && Math.abs(value) < 10 && !Number.isInteger(value) ? 1 : 0);
-const percent = (share) => (known(share) ? `${number(100 * share, 1)}%` : UNKNOWN);
 const several = (many, what) => `${many} ${what}${many === 1 ? "" : "s"}`;
-const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
-
-function latency(us) {
-  if (!known(us)) return UNKNOWN;
-  if (us < 1e3) return `${us.toFixed(0)} µs`;
-  return us < 1e6 ? `${Number((us / 1e3).toPrecision(3))} ms` : `${Number((us / 1e6).toPrecision(3))} s`;
-}
 
 function size(bytes) {
   if (!known(bytes)) return UNKNOWN;
@@ -53,23 +38,6 @@ function limits(vm) {
   if (known(p99_latency_us)) said.push(`p99 ${latency(p99_latency_us)}`);
   if (vm.throttle_wait_us > 0) said.push(`throttled ${latency(vm.throttle_wait_us)} a request`);
   return said.join(", ") || UNKNOWN;
-}
-
-// What is on the page. It is changed only where something is different, so that focus and reading position stay.
-
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-function mark(node, name, value) {
-  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
-}
-
-function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
 }
 
 // One child of `parent` for each item, in order; those of the same key stay. `create` makes one, `update` fills it.
@@ -109,7 +77,7 @@ const COLUMNS = [
   ["Share", "", null],
   ["IOPS", "number", (vm) => count(vm.iops)],
   ["p99 read / write", "number", (vm) => `${latency(vm.p99_read_us)} / ${latency(vm.p99_write_us)}`],
-  ["WAF", "number", (vm) => number(vm.waf, 2)],
+  ["WAF", "number", (vm) => decimal(vm.waf)],
   ["OPS", "number", ops],
   ["Reason", "", (vm) => vm.reason],
 ];
@@ -221,12 +189,35 @@ function showDrive(node, device, status) {
 
 // The past of the chosen VM.
 
+const MOST_APART = 2.5; // of buckets; points further apart are not joined
+
 const CHARTS = [
-  { title: "Share", fields: ["share", "target_share"], names: ["got", "entitled"], text: percent },
-  { title: "IOPS", fields: ["iops", "target_iops"], names: ["got", "target"], text: count },
-  { title: "p99", fields: ["p99_read_us", "p99_write_us"], names: ["read", "write"], text: latency },
-  { title: "WAF", fields: ["waf"], names: ["WAF"], text: (value) => number(value, 2) },
-];
+  { title: "Share", fields: { got: "share", entitled: "target_share" }, text: percent },
+  { title: "IOPS", fields: { got: "iops", target: "target_iops" }, text: count },
+  { title: "p99", fields: { read: "p99_read_us", write: "p99_write_us" }, text: latency },
+  { title: "WAF", fields: { WAF: "waf" }, text: decimal },
+].map(({ title, fields, text }) => ({
+  title,
+  text,
+  group: "history",
+  fields: Object.values(fields),
+  curves: Object.keys(fields).map((name, index) => ({ name, colour: index, dash: index })),
+}));
+
+// Times and values of some fields, with a gap where nothing was measured.
+function columnsOf(history, points, fields) {
+  const columns = [[], ...fields.map(() => [])];
+  let last = null;
+  for (const point of points) {
+    if (last !== null && point.at - last > MOST_APART * history.bucket_s) {
+      columns.forEach((column, index) => column.push(index ? null : last + history.bucket_s));
+    }
+    columns[0].push(point.at);
+    fields.forEach((field, index) => columns[index + 1].push(known(point[field]) ? point[field] : null));
+    last = point.at;
+  }
+  return columns;
+}
 
 const settingText = (value) => (typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 2) : value);
 const outcomeText = ({ knob, value, state, reason }) =>
@@ -256,14 +247,14 @@ async function showHistory() {
   if (vm !== chosen || minutes !== byId("minutes").value) return;
   write(byId("history-heading"), `History of ${nameOf(vm)}`);
   if (answer.error) {
-    clearCharts(byId("charts"), `${answer.error.message}; ${answer.error.hint}`);
+    clearCharts(byId("charts"), make("p", { class: "help" }, `${answer.error.message}; ${answer.error.hint}`));
     lines(byId("events"), []);
     lines(byId("settings"), []);
     return;
   }
   const points = answer.points.filter((point) => point.device === vm.device);
-  const scheme = matchMedia("(prefers-color-scheme: dark)").matches;
-  drawCharts(byId("charts"), JSON.stringify([keyOfVm(vm), minutes, scheme]), answer, points, CHARTS);
+  const columns = CHARTS.map(({ fields }) => columnsOf(answer, points, fields));
+  drawCharts(byId("charts"), JSON.stringify([keyOfVm(vm), minutes]), CHARTS, columns);
   const timed = ([at, text]) => `${clock(at)} ${text}`;
   lines(byId("events"), events(answer, vm.device).map(timed));
   lines(byId("settings"), settings(answer).map(timed));
@@ -331,6 +322,5 @@ async function poll() {
 
 document.addEventListener("visibilitychange", showHistory);
 byId("minutes").addEventListener("change", showHistory);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showHistory);
 setInterval(showHistory, HISTORY_MS);
 poll();
