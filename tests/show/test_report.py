@@ -126,7 +126,7 @@ def test_report_loads_nothing_from_elsewhere() -> None:
 
 def test_policy_allows_the_scripts_and_styles_of_the_report_only() -> None:
     page = Page(render_report(fake_result()))
-    allowed = {"script": [], "style": []}
+    allowed: dict[str, list[str]] = {"script": [], "style": []}
     for kind, text in page.inline:
         if kind in allowed:
             digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
