@@ -16,6 +16,7 @@ READY_S = 300
 """For whatever is typed: many times what it takes on a busy machine."""
 _SUITE = "trixie"
 _CGROUPS = Path("/sys/fs/cgroup")
+_IS_V2 = (_CGROUPS / "cgroup.controllers").exists()
 _SAYS_SOMETHING = re.compile("exit status 3: slo-ctl (plan|status) ")
 """Changes are pending, or a VM is not within its SLO yet."""
 _DONE = "typed-line-ended-with"
@@ -104,9 +105,13 @@ class Shell:
                 text=True,
             )
         self.type(r"cd; trap 'echo exit status $?: $BASH_COMMAND' ERR")
+        if _IS_V2:
+            (self._cgroups[0] / "shell" / "cgroup.procs").write_text(str(self._process.pid))
 
     def _make_cgroups(self) -> None:
-        hierarchies = [_CGROUPS] if (_CGROUPS / "cgroup.controllers").exists() else _CGROUPS.iterdir()
+        if _IS_V2:
+            (_CGROUPS / "cgroup.subtree_control").write_text("+io")
+        hierarchies = [_CGROUPS] if _IS_V2 else _CGROUPS.iterdir()
         self._cgroups = [each / self._name for each in hierarchies if each.is_dir() and not each.is_symlink()]
         for cgroup in self._cgroups:
             cgroup.mkdir()

@@ -70,7 +70,7 @@ def test_unit_names_settings_that_lower_its_exposure(instances: Path) -> None:
 def test_drop_in_for_tracing_is_understood_and_adds_two_tenths(instances: Path, installed: Installed) -> None:
     unit = instances / "slo-ctld.service"
     (instances / "slo-ctld.service.d").mkdir()
-    drop_in = installed.base / "share/slo-ctl/systemd/cgroup-latency.conf"
+    drop_in = installed.prefix / "share/slo-ctl/systemd/cgroup-latency.conf"
     shutil.copy(drop_in, instances / "slo-ctld.service.d")
     done = systemd("systemd-analyze", "verify", "--man=no", unit)
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,9 +7,11 @@ nothing of the system's packages is touched.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from guest.build import CannotBuildError, apt_options, mirror
@@ -52,13 +54,23 @@ def unpack() -> None:
     script = partial / "bin" / PROGRAM
     script.parent.mkdir()
     script.write_text(
-        f'#!/bin/sh\nroot="{FOLDER}"\nlibraries="$root/{_LIBRARIES}"\n'
+        f'#!/bin/sh\nroot="${{0%/bin/*}}"\nlibraries="$root/{_LIBRARIES}"\n'
         'exec "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$root/usr/bin/bpftrace" "$@"\n'
     )
     script.chmod(0o755)
     partial.chmod(0o755)
     shutil.rmtree(FOLDER, ignore_errors=True)
     partial.rename(FOLDER)
+
+
+def files() -> list[Path]:
+    """What is needed to run it, of what was unpacked."""
+    libraries, program = FOLDER / _LIBRARIES, FOLDER / "usr" / "bin" / PROGRAM
+    loader = libraries / "ld-linux-x86-64.so.2"
+    command = [str(loader), "--library-path", str(libraries), "--list", str(program)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    needed = {libraries / Path(name).name for name in re.findall(r"^\s*(\S+) => ", said, re.MULTILINE)}
+    return sorted({FOLDER / "bin" / PROGRAM, program, loader} | needed)
 
 
 def main() -> int:

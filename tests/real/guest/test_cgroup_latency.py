@@ -1,0 +1,135 @@
+"""Latencies of cgroups v2 on an NVMe drive, by a distribution's kernel and in the sandbox of the unit."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import newer_bpftrace
+import pytest
+
+from .guests import PLAIN
+from .machine import Guest
+from .recipe import TREE
+from .tree import PLACE, put_tree
+from .vm_scopes import until
+
+GUEST = PLAIN
+_BPFTRACE = "/srv/bpftrace"
+_TREE = "/srv/tree"
+_SLOWEST_S = 240
+_MEASURE = r"""
+import json, os, sys, time
+from slo_ctl.host.bio_latency import BioLatencies
+from slo_ctl.model import DeviceNumber
+from slo_ctl.observe.block import quantile_s
+
+numbers = {DeviceNumber(*map(int, text.split(":"))) for text in sys.argv[1:]}
+latencies = BioLatencies()
+latencies.latest(numbers)
+while not (latencies.running or latencies.problem):
+    time.sleep(0.1)
+open("/run/slo-ctl/began", "w").write(latencies.problem)
+while latencies.running and not os.path.exists("/run/slo-ctl/end"):
+    time.sleep(0.1)
+time.sleep(3)
+found = [
+    [cgroup, str(device), kind, sum(counts.counts), counts.sum_s, quantile_s(counts)]
+    for (cgroup, device), latency in latencies.latest(numbers).items()
+    for kind, counts in (("read", latency.reads), ("write", latency.writes))
+    if sum(counts.counts)
+]
+open("/run/slo-ctl/found", "w").write(json.dumps(found))
+latencies.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def guest(booted: Guest) -> Guest:
+    """With this tree's Python code, bpftrace, and our unit with `_MEASURE` in the place of the daemon."""
+    if not (newer_bpftrace.FOLDER / "bin").exists():
+        pytest.skip("build/bpftrace is not there (scripts/setup.sh --real)")
+    put_tree(booted)
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "bpftrace.tar"
+        with tarfile.open(archive, "w", dereference=True) as tar:
+            for path in newer_bpftrace.files():
+                tar.add(path, path.relative_to(newer_bpftrace.FOLDER))
+        booted.put(archive, "/srv/bpftrace.tar")
+    unit = (TREE / "systemd" / "slo-ctld.service").read_text()
+    unit = re.sub(r"^(WatchdogSec|Restart)=.*\n", "", unit, flags=re.MULTILINE).replace("notify", "exec")
+    devices = booted.number(booted.disk("PLAIN0")), "1:0"
+    run = f"/usr/bin/python3 /srv/measure.py {' '.join(devices)}"
+    unit = unit.replace("/usr/bin/slo-ctl daemon", run).replace(
+        "[Service]\n",
+        f"[Service]\nEnvironment=PYTHONPATH={_TREE} PATH={_BPFTRACE}/bin:/usr/bin:/bin\n",
+    )
+    booted.run("cat >/etc/systemd/system/measure.service", stdin=unit)
+    booted.run("cat >/srv/measure.py", stdin=_MEASURE)
+    booted.run(
+        f"mkdir -p {_BPFTRACE} /var/lib/slo-ctl && tar -C {_BPFTRACE} -xf /srv/bpftrace.tar && rm /srv/*.tar"
+        f" && cp -r {PLACE} {_TREE} && groupadd -f slo-ctl && modprobe brd rd_nr=1 rd_size=65536",
+        timeout_s=_SLOWEST_S,
+    )
+    return booted
+
+
+def begin(guest: Guest) -> str:
+    """Start measuring; why that is not possible."""
+    guest.run(
+        "systemctl daemon-reload && systemctl stop measure && rm -rf /run/slo-ctl && mkdir /run/slo-ctl"
+        " && systemctl start measure"
+    )
+    until(guest, "[ -e /run/slo-ctl/began ]", _SLOWEST_S, show="journalctl -u measure")
+    return guest.run("cat /run/slo-ctl/began").stdout
+
+
+def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
+    assert begin(guest).startswith("latencies of cgroups are not measured: bpftrace has ended: ERROR: ")
+    drop_in = (TREE / "systemd" / "cgroup-latency.conf").read_text()
+    guest.run("mkdir -p /etc/systemd/system/measure.service.d")
+    guest.run("cat >/etc/systemd/system/measure.service.d/latency.conf", stdin=drop_in)
+    assert begin(guest) == ""
+    disk = f"/dev/{guest.disk('PLAIN0')}"
+    said: dict[str, Any] = {}
+    jobs = {
+        "uring": f"--filename={disk} --rw=randread --direct=1 --ioengine=io_uring --iodepth=4 --size=64M",
+        "writeback": f"--filename={disk} --rw=randwrite --rate_iops=200 --offset=128M --end_fsync=1",
+        "ram": "--filename=/dev/ram0 --rw=randread --direct=1 --ioengine=psync --size=32M --rate_iops=500",
+    }
+    common = "--bs=4k --time_based --runtime=5 --output-format=json"
+    for name, job in jobs.items():
+        guest.run(
+            f"systemd-run --quiet --scope --slice=machine.slice -p IOAccounting=yes --unit={name} sh -c"
+            f" 'stat -c %i /sys/fs/cgroup/machine.slice/{name}.scope >/root/{name}.id;"
+            f" fio --name={name} {job} {common} >/root/{name}.json' </dev/null >/dev/null 2>&1 &"
+        )
+    for name in jobs:
+        until(guest, f"python3 -m json.tool /root/{name}.json", _SLOWEST_S)
+        job_said = json.loads(guest.run(f"cat /root/{name}.json").stdout)["jobs"][0]
+        said[guest.run(f"cat /root/{name}.id").stdout.strip()] = (name, job_said)
+    guest.run("touch /run/slo-ctl/end")
+    until(guest, "[ -s /run/slo-ctl/found ]", _SLOWEST_S, show="journalctl -u measure")
+    found = json.loads(guest.run("cat /run/slo-ctl/found").stdout)
+    assert {str(cgroup) for cgroup, *_ in found} >= said.keys(), guest.run("journalctl -u measure").stdout
+    by_job = {
+        said[str(cgroup)][0]: (kind, total, p99_s, said[str(cgroup)][1][kind])
+        for cgroup, _, kind, total, _, p99_s in found
+        if str(cgroup) in said
+    }
+    assert {name: each[0] for name, each in by_job.items()} == {
+        "uring": "read",
+        "writeback": "write",
+        "ram": "read",
+    }
+    # Nobody else writes: pages are charged to who dirtied them, not to the flusher.
+    assert {str(cgroup) for cgroup, _, kind, *_ in found if kind == "write"} <= said.keys()
+    for name in ("uring", "ram"):
+        _, total, p99_s, of_fio = by_job[name]
+        # An emulated CPU is slow to read the maps.
+        assert 0.9 * of_fio["total_ios"] <= total <= of_fio["total_ios"]
+        assert 0 < p99_s <= 4 / 3 * of_fio["clat_ns"]["percentile"]["99.000000"] / 1e9
