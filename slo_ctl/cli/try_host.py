@@ -60,6 +60,8 @@ class TryHost:
         self._stop = stop
         self._vms = dict(vms)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._repeated: dict[str, list[str]] = {}
+        """Commands of clients that are started again after the end of their trace."""
         self._groups: dict[str, str] = {}
         self._tree: CgroupTree | None = None
         self._keep_root = root is not None and root.is_dir()
@@ -80,19 +82,33 @@ class TryHost:
         self._start_slo_ctl("server", "device", "serve", DEVICE, "--latency", "real")
         self._wait_for("server", self._serves)
 
-    def start_client(self, vm: str, queue_depth: int) -> None:
-        """Write 4 KiB at random for as long as it is let, in a cgroup of its own where one can be made."""
+    def start_client(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
+        """Write 4 KiB at random, or repeat the requests of a trace, for as long as it is let, in a cgroup of
+        its own where one can be made. Returns the number of requests in the trace. Raises UserError."""
         command = [
-            *(find_fio(), "--thread", f"--name={vm}", "--ioengine=nbd"),
+            *(find_fio(), "--thread", f"--name={vm}", "--ioengine=nbd", f"--iodepth={queue_depth}"),
             f"--uri={nbd_uri(self.store.places.run_of(DEVICE).export(vm), vm)}",
-            *("--rw=randwrite", "--bs=4k", f"--iodepth={queue_depth}", "--norandommap", "--zero_buffers"),
-            *("--time_based", f"--runtime={_CLIENT_RUNTIME_S}"),
+            *("--zero_buffers", "--time_based", f"--runtime={_CLIENT_RUNTIME_S}"),
         ]
+        requests = 0
+        if trace is None:
+            command += ["--rw=randwrite", "--bs=4k", "--norandommap"]
+        else:
+            from slo_ctl.cli.try_trace import write_fio_log
+
+            log = self.root / f"{vm}.iolog"
+            namespaces = self.store.load(DEVICE).namespace
+            size_bytes = next(each.size_bytes for each in namespaces if each.name == vm)
+            requests = write_fio_log(trace, log, size_bytes)
+            command += [f"--read_iolog={log}", "--replay_no_stall=1"]
         group = self._groups.get(vm)
         if group is not None and self._tree is not None:
             enter = str(self._tree.folder(group) / "cgroup.procs")
             command = ["/bin/sh", "-c", _ENTER_GROUP, "sh", enter, *command]
+        if trace is not None:
+            self._repeated[f"client {vm}"] = command
         self._start(f"client {vm}", command)
+        return requests
 
     def make_groups(self) -> None:
         """A cgroup for each VM. Where none can be made, the configuration names their namespaces instead."""
@@ -145,8 +161,12 @@ class TryHost:
             self._stop.wait(seconds)
         if self._stop.made:
             raise KeyboardInterrupt
-        for name, process in self._running.items():
-            if (code := process.poll()) is not None:
+        for name, process in list(self._running.items()):
+            if (code := process.poll()) is None:
+                continue
+            if code == 0 and name in self._repeated:
+                self._start(name, self._repeated[name])
+            else:
                 raise UserError(f"the {name} has ended with {code}: {self._last_line(name)}", "see above")
 
     def _start_slo_ctl(self, name: str, *words: str) -> None:
@@ -156,7 +176,7 @@ class TryHost:
         self._start(name, command, {**os.environ, "PYTHONPATH": str(package)})
 
     def _start(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-        with self._log(name).open("xb") as log:
+        with self._log(name).open("ab") as log:
             self._running[name] = subprocess.Popen(  # noqa: S603 - no shell but our own line, words are ours
                 command,
                 stdin=subprocess.DEVNULL,

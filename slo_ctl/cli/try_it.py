@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
@@ -39,6 +40,13 @@ def command(
     weights: Annotated[
         str, typer.Option(metavar="VM=WEIGHT,...", help="The VMs and their weights, at least two.")
     ] = _DEFAULT_WEIGHTS,
+    trace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VM=FILE",
+            help="Have a VM repeat the requests of a trace, in any format that `replay` reads; repeatable.",
+        ),
+    ] = None,
     root: Annotated[
         Path | None,
         typer.Option(
@@ -60,9 +68,9 @@ def command(
     """Try slo-ctl on an EMULATED SSD with a client per VM: first without the daemon, then with it.
 
     Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
-    to it from a cgroup per VM. The VM with the least weight is a noisy neighbour. Then the daemon is
-    started. Everything is removed at the end, also after Ctrl-C. Needs fio, and root for cgroups:
-    without root, clients run without them.
+    to it from a cgroup per VM: 4 KiB at random (synthetic), or the requests of a trace. The VM with the
+    least weight is a noisy neighbour. Then the daemon is started. Everything is removed at the end, also
+    after Ctrl-C. Needs fio, and root for cgroups: without root, clients run without them.
 
     Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be
     removed, or another error; 2: a usage error, or something is missing.
@@ -71,6 +79,7 @@ def command(
     slo-ctl try
     slo-ctl try --seconds 120 --weights a=1,b=1,c=2
     slo-ctl try --seconds 600 --page 8080        # and open http://127.0.0.1:8080/
+    slo-ctl try --trace db=db.csv.gz --trace mail=mail.blkparse
     slo-ctl try --json > try.json
     """
     from slo_ctl.cli.try_host import TryHost
@@ -78,12 +87,13 @@ def command(
     from slo_ctl.drives.server import asked_to_stop
 
     vms = weights_of(weights)
+    traces = traces_of(trace or [], vms)
     # Acted upon between two steps, or one could come before the number of a started process is known.
     signals = [each for each in (SIGINT, SIGTERM, SIGHUP) if getsignal(each) is not SIG_IGN]
     with asked_to_stop(signals) as stop:
         host = TryHost(root, vms, stop, page)
         try:
-            tried = run(host, vms, seconds, live=sys.stderr.isatty() and not no_top)
+            tried = run(host, vms, traces, seconds, live=sys.stderr.isatty() and not no_top)
         except KeyboardInterrupt:
             warn("slo-ctl: interrupted, removing everything")
             raise
@@ -110,6 +120,36 @@ def weights_of(text: str) -> dict[str, float]:
         )
     fields = Fields("--weights", pairs)
     return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
+
+
+def traces_of(pairs: Sequence[str], vms: Collection[str]) -> dict[str, Path]:
+    """Files by VM, from `db=db.csv.gz`. Raises UserError."""
+    if not pairs:
+        return {}
+    require_package("polars")
+    from traces.errors import TraceError
+    from traces.reader import open_trace
+
+    found: dict[str, Path] = {}
+    for pair in pairs:
+        vm, _, file = pair.partition("=")
+        if not file:
+            raise UserError(
+                f"--trace {pair}: no file", f"write VM=FILE, such as {next(iter(vms))}=trace.csv.gz"
+            )
+        if vm not in vms:
+            known = ", ".join(vms)
+            raise UserError(
+                f"--trace {pair}: {vm} is not a VM of --weights", f"write VM=FILE; VMs are {known}"
+            )
+        try:
+            open_trace(Path(file))
+        except TraceError as error:
+            raise UserError(
+                f"--trace {pair}: {error.message}", "`slo-ctl trace info` must be able to read it"
+            ) from None
+        found[vm] = Path(file)
+    return found
 
 
 def _remove(host: TryHost) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -52,6 +53,8 @@ class ComparedVm:
     verdict: Verdict | None = None
     """The daemon's last verdict."""
     reason: str = ""
+    trace: str = ""
+    """File whose requests it repeats; empty: it writes 4 KiB at random."""
 
 
 def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
@@ -172,13 +175,15 @@ class Tried:
         }
 
 
-def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bool) -> Tried:
-    """Do all of it; what was started is left for the host to remove.
+def run(
+    host: TryHost, weights: Mapping[str, float], traces: Mapping[str, Path], seconds: float, *, live: bool
+) -> Tried:
+    """Do all of it; what was started is left for the host to remove. `traces` by VM.
 
     Raises UserError when something cannot be started or ends, KeyboardInterrupt at a signal.
     """
     part_s = seconds * _MEASURED
-    vms = compared_vms(weights)
+    vms = compared_vms(weights, traces)
     noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
     _say(f"an EMULATED SSD ({DRIVE}) and {len(vms)} clients, all below {host.root}")
     _make_drive(host)
@@ -187,7 +192,9 @@ def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bo
     for note in host.notes:
         _say(f"note: {note}")
     for vm in vms:
-        host.start_client(vm.vm, vm.queue_depth)
+        requests = host.start_client(vm.vm, vm.queue_depth, traces.get(vm.vm))
+        if vm.trace:
+            _say(f"{vm.vm} repeats the {requests:,} requests of {vm.trace}")
     _say(f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}")
     host.pause(_WARM_UP_S)
     with _screen(live) as screen:
@@ -214,12 +221,18 @@ def run(host: TryHost, weights: Mapping[str, float], seconds: float, *, live: bo
     return Tried(vms, part_s)
 
 
-def compared_vms(weights: Mapping[str, float]) -> tuple[ComparedVm, ...]:
+def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tuple[ComparedVm, ...]:
     """The VMs, of which the first with the least weight has most requests outstanding."""
     total = sum(weights.values())
     noisy = min(weights, key=weights.__getitem__)
     return tuple(
-        ComparedVm(vm, weight, weight / total, NOISY_QUEUE_DEPTH if vm == noisy else QUEUE_DEPTH)
+        ComparedVm(
+            vm,
+            weight,
+            weight / total,
+            NOISY_QUEUE_DEPTH if vm == noisy else QUEUE_DEPTH,
+            trace=str(traces.get(vm, "")),
+        )
         for vm, weight in weights.items()
     )
 
@@ -264,7 +277,9 @@ class ActivityMeter:
         pages = sum(window.pages for window in windows.values())
         for vm in vms:
             window = windows[vm.vm]
-            yield vm, Figures(window.pages / pages if pages else None, window.iops, window.p99_write_us)
+            p99s_us = [each for each in (window.p99_read_us, window.p99_write_us) if each is not None]
+            share = window.pages / pages if pages else None
+            yield vm, Figures(share, window.iops, max(p99s_us, default=None))
 
 
 def _make_drive(host: TryHost) -> None:

@@ -26,19 +26,23 @@ from slo_ctl.cli.try_run import (
     gains,
     judged,
 )
+from slo_ctl.cli.try_trace import write_fio_log
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import SsdRecord
 from slo_ctl.model import Verdict
 
 
 def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
-    vms = compared_vms(weights_of("mail=6,db=3,web=1"))
+    vms = compared_vms(weights_of("mail=6,db=3,web=1"), {})
     assert [(vm.vm, vm.entitled_share, vm.queue_depth) for vm in vms] == [
         ("mail", 0.6, QUEUE_DEPTH),
         ("db", 0.3, QUEUE_DEPTH),
         ("web", 0.1, NOISY_QUEUE_DEPTH),
     ]
-    assert [vm.queue_depth for vm in compared_vms(weights_of("a=2,b=2"))] == [NOISY_QUEUE_DEPTH, QUEUE_DEPTH]
+    assert [vm.queue_depth for vm in compared_vms(weights_of("a=2,b=2"), {})] == [
+        NOISY_QUEUE_DEPTH,
+        QUEUE_DEPTH,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,38 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
 def test_invalid_weights_are_refused(weights: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try", "--weights", weights]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ("foo=x", "--trace foo=x: foo is not a VM of --weights"),
+        ("web", "--trace web: no file"),
+        ("web=/nope", "--trace web=/nope: /nope: no such file"),
+        ("web=/etc/passwd", "--trace web=/etc/passwd: /etc/passwd: no known trace format"),
+    ],
+)
+def test_invalid_traces_are_refused(trace: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["try", "--trace", trace]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_trace_becomes_a_log_of_fio_on_a_smaller_disk(tmp_path: Path) -> None:
+    trace, log = tmp_path / "web.spc", tmp_path / "web.iolog"
+    trace.write_text("0,800,4096,R,0.0\n0,8,3000000,w,0.5\n0,80000,512,W,1.0\n")
+    assert write_fio_log(trace, log, 4 << 20) == 3
+    head, lines = log.read_text().split("open\n")
+    assert head == "fio version 2 iolog\nnbd add\nnbd "
+    *requests, last = lines.splitlines()
+    assert last == "nbd close"
+    assert len(requests) >= 200_000
+    # Pages are 100; 1 to 733, cut to 1 MiB; 10,000: numbered from 0, as no other is used.
+    assert requests[:4] == [
+        "nbd read 405504 4096",
+        "nbd write 0 1048576",
+        "nbd write 3002368 4096",
+        "nbd read 405504 4096",
+    ]
 
 
 def test_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +131,7 @@ def test_verdict_is_of_the_drive_and_missing_one_is_not_met() -> None:
     status = host_status()
     row = replace(status.vms[0], vm="web", device="ssd0", verdict=Verdict.OK, reason="kept")
     status = replace(status, vms=(row, replace(row, vm="db", device="other")))
-    vms = judged(compared_vms({"web": 1.0, "db": 1.0}), status)
+    vms = judged(compared_vms({"web": 1.0, "db": 1.0}, {}), status)
     assert [(vm.verdict, vm.reason) for vm in vms] == [(Verdict.OK, "kept"), (None, "")]
     assert Tried(vms, 15.0).degraded
     assert not Tried(vms[:1], 15.0).degraded

@@ -124,14 +124,19 @@ def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None
     assert run.left() == []
 
 
-def test_try_reports_a_killed_daemon_and_cleans_up() -> None:
+def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None:
+    trace = tmp_path / "db.spc"
+    trace.write_text("".join(f"0,{800 * page},8192,{'rw'[page % 2]},{page}.0\n" for page in range(100)))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with trying("--page", str(port)) as run:
+    with trying("--page", str(port), "--trace", f"db={trace}") as run:
+        run.until(f"db repeats the 100 requests of {trace}")
         assert f"http://127.0.0.1:{port}/" in run.until(DAEMON_STARTED)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=READY_S) as reply:
             assert b"slo-ctl" in reply.read()
         status = ApiClient(DaemonPlaces(run.root).api_socket).get("/v1/status")
+        (db,) = (row for row in status["vms"] if row["vm"] == "db")
+        assert db["p99_read_us"] > 0, "only the trace has reads"
         os.kill(status["daemon_pid"], signal.SIGKILL)
         run.end()
     assert run.process.returncode == 2
