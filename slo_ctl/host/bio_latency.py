@@ -60,6 +60,8 @@ def find_program() -> tuple[str, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"{program} --version: {error}", INSTALL) from None
+    if ran.returncode:
+        raise UserError(f"{program} --version ends with {ran.returncode}: {ran.stderr.strip()}", INSTALL)
     version = re.search(r"v(\d{1,6})\.(\d{1,6})[.\d]*", ran.stdout)
     if version is None or (int(version[1]), int(version[2])) < LEAST_VERSION:
         raise UserError(
