@@ -114,15 +114,18 @@ def on_cluster(
         futures = {client.submit(task, *words, pure=False): key for key, words in arguments.items()}
         try:
             for future in distributed.as_completed(futures):
-                yield futures[future], _result_of(future, distributed.KilledWorker)
+                yield futures[future], _result_of(future)
         finally:
             client.cancel(list(futures))
 
 
-def _result_of(future: Any, killed_worker: type[Exception]) -> Any:
+def _result_of(future: Any) -> Any:
+    from distributed import KilledWorker
+    from distributed.comm import CommClosedError
+
     try:
         return future.result()
-    except killed_worker:
+    except KilledWorker:
         return GivenUp("workers died of it repeatedly")
-    except CancelledError:
+    except (CancelledError, CommClosedError):
         return GivenUp("the scheduler was lost")

@@ -118,7 +118,7 @@ def test_lost_scheduler_leaves_replays_that_the_same_command_runs(
         cluster.lose(0)
         printed, said = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 1, said
-    assert "missing: web, proportional, 1 x its VMs, seed 1: the scheduler was lost" in printed
+    assert "missing: web, proportional, 1 x its VMs, seed 1: the scheduler was lost" in printed, said
     assert "the same command runs what is missing" in printed
     assert "Traceback" not in said
     kept = rows(out)
