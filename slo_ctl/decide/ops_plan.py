@@ -87,36 +87,37 @@ WRITE_SHARE_STEPS = 20
 """Write shares are rounded to this many steps, so that they rarely change."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Write rates count once the device has been observed for this long."""
+SETTLED_FROM_POOL_WRITES = 0.7
+"""u of a VM is measured once it has rewritten this part of the pages it owns since its OPS changed."""
 LATENCY_BOUND_FROM = 0.5
 """Share of the last drive write for which a VM has to be below its share for its own latency to count as
 such."""
 FIT_FROM_VICTIMS = 20
 """Victim blocks that a measurement of u needs."""
+REFUTED_FROM = 0.05
+"""Of a curve's u that is not settled: more than noise."""
 STEPS_PER_OPS = 256
 """A move takes this part of all OPS blocks at a time, so that a plan can be dropped at any moment."""
+_VICTIM_MEMORY_WINDOWS = 32.0
+"""u is an average over this many windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpsTrack:
-    """State of one VM.
-
-    u follows a change of OPS only as the VM rewrites its blocks: it is about that of `effective_ops`, which
-    approaches the present OPS exponentially, over as many page writes as the VM owns pages. The curve goes
-    through the averages of u and `effective_ops` over as long.
-    """
+    """State of one VM."""
 
     curve: GcCurve
     ops_blocks: int
-    effective_ops: float
-    """OPS blocks that the present u corresponds to."""
     written: float = 0.0
     """Host page writes; older ones fade over a drive write."""
     read: float = 0.0
     """Host page reads, likewise."""
     victim_pages: float = 0.0
     victim_valid_pages: float = 0.0
-    victim_ops: float = 0.0
-    """Sum of `effective_ops` for each victim page."""
+    gained: bool = False
+    """OPS grew when it last changed."""
+    pool_writes: float = math.inf
+    """Pages written since the VM's OPS last changed, relative to the pages it owns."""
     fitted: bool = False
     """The curve was measured, not assumed."""
     latency_bound: float = 0.0
@@ -191,27 +192,49 @@ def _follow_vm(
     if track is None or track.curve.logical_blocks != vm.logical_blocks:
         prior = GcCurve.prior(vm.logical_blocks, pages_per_block)
         written, read = (track.written, track.read) if track else (0.0, 0.0)
-        track = OpsTrack(prior, vm.ops_blocks, vm.ops_blocks, written, read)
-    pool_pages = pages_per_block * max(1, vm.logical_blocks + vm.ops_blocks)
-    page_writes = vm.host_page_writes + vm.gc_page_writes
-    least_pages = FIT_FROM_VICTIMS * pages_per_block
-    lag, fade = math.exp(-page_writes / pool_pages), math.exp(-page_writes / (pool_pages + least_pages))
+        track = OpsTrack(prior, vm.ops_blocks, written, read)
+    if track.ops_blocks != vm.ops_blocks:
+        track = replace(
+            track,
+            ops_blocks=vm.ops_blocks,
+            gained=vm.ops_blocks > track.ops_blocks,
+            victim_pages=0.0,
+            victim_valid_pages=0.0,
+            pool_writes=0.0,
+        )
+    owned = pages_per_block * max(1, vm.logical_blocks + vm.ops_blocks)
+    settled = track.pool_writes >= SETTLED_FROM_POOL_WRITES
     track = replace(
         track,
-        ops_blocks=vm.ops_blocks,
-        effective_ops=vm.ops_blocks + lag * (track.effective_ops - vm.ops_blocks),
         written=keep * track.written + vm.host_page_writes,
         read=keep * track.read + vm.host_page_reads,
-        victim_pages=fade * track.victim_pages + vm.victim_pages,
-        victim_valid_pages=fade * track.victim_valid_pages + vm.victim_valid_pages,
-        victim_ops=fade * track.victim_ops + vm.victim_pages * track.effective_ops,
+        pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
         latency_bound=keep * track.latency_bound + (1.0 - keep if latency_bound else 0.0),
     )
-    pages = track.victim_pages
-    if vm.victim_pages == 0 or not (track.fitted or pages >= least_pages):
+    if vm.victim_pages == 0:
         return track
-    curve = track.curve.fit(track.victim_ops / pages, track.victim_valid_pages / pages)
-    return replace(track, curve=curve, fitted=True)
+    if not settled:
+        return _refuted(track, vm, pages_per_block)
+    fade = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
+    pages = fade * track.victim_pages + vm.victim_pages
+    valid = fade * track.victim_valid_pages + vm.victim_valid_pages
+    track = replace(track, victim_pages=pages, victim_valid_pages=valid)
+    if pages < FIT_FROM_VICTIMS * pages_per_block:
+        return track
+    return replace(track, curve=track.curve.fit(vm.ops_blocks, valid / pages), fitted=True)
+
+
+def _refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:
+    """The track with a curve through u where u, still following a change of OPS, is beyond the curve already.
+
+    u falls slowly after OPS has grown, and rises slowly after it has shrunk. Steps of a plan follow each
+    other so quickly that u is never settled: a plan would go on whatever comes of it.
+    """
+    if vm.victim_pages < FIT_FROM_VICTIMS * pages_per_block:
+        return track
+    u, expected = vm.victim_valid_pages / vm.victim_pages, track.curve.u_at(vm.ops_blocks)
+    beyond = expected - u if track.gained else u - expected
+    return replace(track, curve=track.curve.fit(vm.ops_blocks, u)) if beyond > REFUTED_FROM else track
 
 
 def best_blocks(

@@ -17,6 +17,7 @@ from slo_ctl.decide.gc_model import GcCurve, gc_time_us, u_at_gc_time
 from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_INCREASE, ROOM
 from slo_ctl.decide.ops_plan import (
     LATENCY_BOUND_FROM,
+    SETTLED_FROM_POOL_WRITES,
     OpsState,
     assume_rates,
     follow,
@@ -280,6 +281,7 @@ class StrictState:
     meters: dict[str, Meter] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
     speeds: dict[str, Speed] = field(default_factory=dict)
+    """As of the last time when u had settled."""
     ops: OpsState = field(default_factory=OpsState)
     needs: dict[str, int] | None = None
     """OPS that VMs must have for their own speed; None: wherever it saves most."""
@@ -398,15 +400,17 @@ def _entitlements(sample: DeviceSample, state: StrictState, paced: list[Paced]) 
 
 
 def _with_needs(state: StrictState, sample: DeviceSample, paced: list[Paced], *, event: bool) -> StrictState:
-    """What VMs need for their own speed."""
+    """What VMs need for their own speed, found again after events and once u has settled."""
     tracks = state.ops.tracks
-    found = {
-        v.vm: state.services[v.vm].speed(sample, track.curve.u_at(track.effective_ops))
-        for v in sample.vms
-        if v.active and v.requests > 0
-        for track in (tracks[v.vm],)
-    }
-    state = replace(state, speeds=state.speeds | {vm: s for vm, s in found.items() if s is not None})
+    busy = [v for v in sample.vms if v.active and v.requests > 0]
+    settled = bool(busy) and all(tracks[v.vm].pool_writes >= SETTLED_FROM_POOL_WRITES for v in busy)
+    if settled:
+        found = {
+            v.vm: state.services[v.vm].speed(sample, tracks[v.vm].curve.u_at(v.ops_blocks)) for v in busy
+        }
+        state = replace(state, speeds=state.speeds | {vm: s for vm, s in found.items() if s is not None})
+    elif not event:
+        return state
     slowest = min(
         (each for each in paced if each.to_be_level and each.able_iops is not None),
         key=lambda each: (each.able_iops or 0.0) / each.weight,
