@@ -538,8 +538,8 @@ main() {
     [ -z "$real" ] || prometheus_programs
     [ -z "$real" ] || ansible_programs
     [ -z "$real" ] || browser
-    [ -z "$real" ] || bpftrace_program
     core
+    [ -z "$real" ] || bpftrace_program
     [ -z "$real" ] || rust_tests
     [ -z "$real" ] || guest
     [ -z "$real" ] || guest_host
