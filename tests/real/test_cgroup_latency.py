@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from cgroup_groups import fio, groups, io_tree, loop_device
-from daemon_host import Cgroups, cgroups, clients, row_of, running
+from daemon_host import Cgroups, cgroups, clients, running
 from newer_bpftrace import search_path
 from waiting import until
 
 from slo_ctl.host.bio_latency import BioLatencies
-from slo_ctl.model import DeviceNumber, Verdict
+from slo_ctl.model import DeviceNumber, HostStatus, Verdict, VmStatus
 from slo_ctl.observe.block import quantile_s
 
 pytestmark = pytest.mark.slow
@@ -151,6 +151,11 @@ def configure(root: Path, slow_path: str, quick_path: str, of: Cgroups) -> None:
     (root / "slo-ctl.toml").write_text(text)
 
 
+def active(status: HostStatus, vm: str) -> VmStatus:
+    """Its row on the device that it uses; what reads a partition table may have touched the other, too."""
+    return max((row for row in status.vms if row.vm == vm), key=lambda row: row.iops or 0.0)
+
+
 def test_p99_of_clients_is_judged_and_bpftrace_is_started_again(root: Path) -> None:
     environment = {"PATH": search_path()}
     with (
@@ -169,12 +174,12 @@ def test_p99_of_clients_is_judged_and_bpftrace_is_started_again(root: Path) -> N
                 status = daemon.eventually(
                     what,
                     lambda status: (
-                        row_of(status, "slow").verdict is Verdict.INSUFFICIENT
-                        and row_of(status, "quick").verdict is Verdict.OK
+                        active(status, "slow").verdict is Verdict.INSUFFICIENT
+                        and active(status, "quick").verdict is Verdict.OK
                     ),
                 )
-                assert row_of(status, "slow").reason.startswith("p99 of reads ")
-                assert all((row_of(status, vm).p99_read_us or 0) > 0 for vm in ("slow", "quick"))
+                assert active(status, "slow").reason.startswith("p99 of reads ")
+                assert all((active(status, vm).p99_read_us or 0) > 0 for vm in ("slow", "quick"))
 
             judged("verdicts")
             assert "no-mechanism" not in daemon.log()
