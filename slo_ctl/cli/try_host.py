@@ -84,7 +84,7 @@ class TryHost:
 
     def start_client(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
         """Write 4 KiB at random, or repeat the requests of a trace, for as long as it is let, in a cgroup of
-        its own where one can be made. Returns the number of requests in the trace. Raises UserError."""
+        its own where one can be made. Returns the number of requests that it repeats. Raises UserError."""
         command = [
             *(find_fio(), "--thread", f"--name={vm}", "--ioengine=nbd", f"--iodepth={queue_depth}"),
             f"--uri={nbd_uri(self.store.places.run_of(DEVICE).export(vm), vm)}",

@@ -194,7 +194,7 @@ def run(
     for vm in vms:
         requests = host.start_client(vm.vm, vm.queue_depth, traces.get(vm.vm))
         if vm.trace:
-            _say(f"{vm.vm} repeats the {requests:,} requests of {vm.trace}")
+            _say(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
     _say(f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}")
     host.pause(_WARM_UP_S)
     with _screen(live) as screen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _LEAST_REQUESTS = 200_000
 """A shorter trace is repeated in the log: fio needs a moment to start again after its end."""
+_MOST_REQUESTS = 1_000_000
+"""Of a longer trace only the first are used: fio reads the whole log into memory."""
 _LONGEST_BYTES = 1 << 20
 """Longer requests are cut: fio has a buffer of the longest for each outstanding request."""
 _FILE = "nbd"
@@ -26,17 +29,14 @@ _ACTIONS = {Op.READ: "read", Op.WRITE: "write", Op.TRIM: "trim", Op.WRITE_ZEROES
 
 
 def write_fio_log(trace: Path, log: Path, size_bytes: int) -> int:
-    """Write the requests of a trace for a disk of this size: how many the trace has. Raises UserError.
+    """Write the first requests of a trace for a disk of this size: how many they are. Raises UserError.
 
     Its pages are numbered densely, and wrapped around the end of the disk. Flushes are left out.
     """
     try:
         reader = open_trace(trace)
-        lines = [
-            line
-            for batch in apply(reader, Align(), Compact(reader), Modulo(size_bytes))
-            for line in _lines(batch)
-        ]
+        batches = apply(reader, Align(), Compact(reader), Modulo(size_bytes))
+        lines = list(islice((line for batch in batches for line in _lines(batch)), _MOST_REQUESTS))
     except TraceError as error:
         raise UserError(error.message, "`slo-ctl trace info` must be able to read it") from None
     if not lines:

@@ -130,7 +130,7 @@ def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with trying("--page", str(port), "--trace", f"db={trace}") as run:
-        run.until(f"db repeats the 100 requests of {trace}")
+        run.until(f"db repeats 100 requests of {trace}")
         assert f"http://127.0.0.1:{port}/" in run.until(DAEMON_STARTED)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=READY_S) as reply:
             assert b"slo-ctl" in reply.read()
