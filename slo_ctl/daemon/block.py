@@ -294,6 +294,11 @@ class Pool:
         """Part that a dry run omits, as limits are found by applying them; may be empty."""
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
         kept = [f"a minimum for {vm}" for vm, slo in sorted(here.items()) if slo.min_iops is not None]
+        kept += [
+            f"the p99 of {vm}"
+            for vm, slo in sorted(here.items())
+            if slo.p99_latency_us is not None and self._windows[vm].p99_us is not None
+        ]
         if self._is_shared_by_limits(here, weighted):
             kept.append("shares by weight between namespaces of the drive")
         if not kept:
@@ -319,6 +324,8 @@ class Pool:
             can,
             busy={vm for vm in here if self._looks_busy(vm)},
             by_weight=self._is_shared_by_limits(here, weighted),
+            p99s_us={vm: p99 for vm in here if (p99 := self._windows[vm].p99_us) is not None},
+            p99_window_s=max((self._windows[vm].window_s for vm in here), default=0.0),
             unapplied=unapplied,
         )
 

@@ -117,18 +117,24 @@ class Throttler:
         *,
         busy: Collection[str],
         by_weight: bool,
+        p99s_us: Mapping[str, float],
+        p99_window_s: float,
         unapplied: Collection[str] = (),
     ) -> None:
         """The VMs to throttle until the next epoch.
 
         `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
-        device is busy, which counts where it is not known whether a VM wants more. `by_weight`:
-        shares are to be kept too. While a limit is among the `unapplied`, all stay for some epochs: what is
-        not in force shows nothing of what it would do.
+        device is busy, which counts where it is not known whether a VM wants more. `by_weight`: shares are to
+        be kept too. `p99s_us` are those that are measured, over `p99_window_s`: longer than the window of
+        rates, as few requests have no p99. While a limit is among the `unapplied`, all stay for some epochs:
+        what is not in force shows nothing of what it would do.
         """
         now_s = self._clock()
         length_s, self._decided_at_s = now_s - self._decided_at_s, now_s
-        needed = by_weight or any(slo.min_iops is not None for slo in slos.values())
+        needed = by_weight or any(
+            slo.min_iops is not None or (slo.p99_latency_us is not None and vm in p99s_us)
+            for vm, slo in slos.items()
+        )
         self.by_weight = by_weight
         if not needed or not self._needed:
             # From the next look on; what was before is not a valid window.
@@ -143,21 +149,27 @@ class Throttler:
         if window_s < WINDOW_S or total_iops(self._windows.values()) is None:
             return
         vms = [
-            self._contender(vm, slos[vm], window, limitable=vm in limitable, busy=vm in busy)
+            self._contender(
+                *(vm, slos[vm], window, p99s_us.get(vm)), limitable=vm in limitable, busy=vm in busy
+            )
             for vm, window in windows.items()
         ]
-        effect_steps = max(1, math.ceil(window_s / length_s)) if length_s > 0.0 else 1
-        self._protection = step(self._protection, vms, by_weight=by_weight, effect_steps=effect_steps)
+        self._protection = step(
+            self._protection,
+            vms,
+            by_weight=by_weight,
+            effect_steps=_steps(window_s, length_s),
+            p99_effect_steps=_steps(p99_window_s, length_s) + 1,
+        )
         self._parts = {vm: self._split(vm, limit) for vm, limit in self._protection.limits.items()}
 
     def _contender(
-        self, vm: str, slo: Slo, window: StreamWindow, *, limitable: bool, busy: bool
+        self, vm: str, slo: Slo, window: StreamWindow, p99_us: float | None, *, limitable: bool, busy: bool
     ) -> Contender:
         waited = self._demand.wants_more(vm)
         asks = bool(window.iops) and (busy if waited is None else waited)
-        known = [p99 for p99 in (window.p99_read_us, window.p99_write_us) if p99 is not None]
         granted = sum(self._granted(vm).values()) if vm in self._parts else None
-        return Contender(vm, slo, window.iops or 0.0, asks, limitable, max(known, default=None), granted)
+        return Contender(vm, slo, window.iops or 0.0, asks, limitable, p99_us, granted)
 
     def _new_device(self, number: DeviceNumber, path: Path) -> BlockDevice:
         return BlockDevice("", path, number, window_s=WINDOW_S, clock=self._clock)
@@ -205,6 +217,11 @@ class Throttler:
     def _limited(self, vms: Collection[str] | None = None) -> str:
         limits = {vm: sum(self._granted(vm).values()) for vm in self._parts}
         return limits_text(limits, self._protection.state.beneficiaries, vms)
+
+
+def _steps(window_s: float, length_s: float) -> int:
+    """Steps until a window has nothing from before a change."""
+    return max(1, math.ceil(window_s / length_s)) if length_s > 0.0 else 1
 
 
 def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:

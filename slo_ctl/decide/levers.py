@@ -95,7 +95,7 @@ class Throttle:
 
 
 def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
-    """The kernel's latency target; without one, a p99 that is `measured` can still be judged."""
+    """The kernel's latency target; without one, others are limited for a p99 that is `measured`."""
     target_us = use.slo.p99_latency_us
     if target_us is None:
         return [], []
@@ -103,7 +103,8 @@ def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
     if not use.can.latency and measured:
         return [], []
     if not use.can.latency:
-        return [], [f"{wanted}: on {use.device} per-VM latency is not available, nor is io.latency"]
+        why = "latencies are not measured ([cgroup] or [libvirt] latency_histograms), nor is there io.latency"
+        return [], [f"{wanted}: on {use.device} {why}"]
     if not use.vm.cgroup:
         return [], [f"{wanted}: {use.vm.name} has no cgroup for a latency target"]
     lever = Lever.SYSTEMD_PROPERTY if use.by_systemd else Lever.CGROUP_LATENCY

@@ -334,6 +334,11 @@ def _found(state: LimitState, v: Bounded) -> str:
     return f"{what} with {and_list(others, in_order=True)} limited to {figures} IOPS"
 
 
+def not_helped_text(state: LimitState, vm: str) -> str:
+    """Why limits for this VM, one of those that wait, were lifted."""
+    return f"limits on others did not help: {state.waits[vm].found}"
+
+
 def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]) -> tuple[LimitState, str]:
     """Restore what can be spared."""
     rates = {v.vm: v.iops for v in vms}

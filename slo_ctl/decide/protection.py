@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from slo_ctl.decide.entitlement import LEAST_SHARE, Entitlements, claim_of, entitle
-from slo_ctl.decide.limit_control import AT_LIMIT, Bounded, LimitState, at_limit, control
+from slo_ctl.decide.limit_control import AT_LIMIT, Bounded, LimitState, at_limit, control, not_helped_text
 from slo_ctl.model import DeviceNumber, Slo
 
 FADES_PER_WINDOW = 0.05
@@ -33,6 +33,12 @@ class Contender:
     """The worse one of reads and writes; None: not measured."""
     granted_iops: float | None = None
     """What its limit in force really grants; None: all of it."""
+
+    def is_throttled(self, limits: Mapping[str, float]) -> bool:
+        """Whether one of these limits, by VM, sets its rate, or its own maximum does."""
+        if at_limit(self.iops, limits.get(self.vm), self.granted_iops):
+            return True
+        return self.vm not in limits and at_limit(self.iops, self.slo.max_iops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,17 @@ class Protection:
 
 
 def step(
-    before: Protection, vms: Sequence[Contender], *, by_weight: bool = False, effect_steps: int = 1
+    before: Protection,
+    vms: Sequence[Contender],
+    *,
+    by_weight: bool = False,
+    effect_steps: int = 1,
+    p99_effect_steps: int = 1,
 ) -> Protection:
     """Limits in force from now on.
 
     `by_weight`: shares by weight have to be kept too, as nothing else does it. After `effect_steps` the
-    contenders' figures show what a change has brought.
+    contenders' rates show what a change has brought, after `p99_effect_steps` their p99.
     """
     held = {v.vm for v in vms if at_limit(v.iops, before.limits.get(v.vm), v.granted_iops)}
     known = sum(v.iops for v in vms)
@@ -82,20 +93,17 @@ def step(
             min_iops=_attainable_min_iops(v, due),
             due_iops=due.rates[v.vm],
             keeps_share=by_weight and len(wanting) > 1 and v.vm in wanting,
-            p99_us=v.p99_us,
+            # What a VM waits for its own limit is not due to others.
+            p99_us=None if v.is_throttled(before.limits) else v.p99_us,
             max_p99_us=v.slo.p99_latency_us,
             limitable=v.limitable,
-            effect_windows=effect_steps,
+            effect_windows=p99_effect_steps if v.slo.p99_latency_us and v.p99_us else effect_steps,
             granted_iops=v.granted_iops,
         )
         for v in vms
     ]
     state, _ = control(before.state, bounded)
-    notes = [
-        f"{vm} got no more when others were throttled for it: it has too few requests outstanding, "
-        "or does not want more"
-        for vm in state.not_helped
-    ]
+    notes = [f"{vm}: {not_helped_text(state, vm)}" for vm in state.not_helped]
     wanted = sum(v.slo.min_iops or 0.0 for v in vms if v.vm in wanting)
     if wanted > known > 0.0:
         notes.insert(

@@ -159,11 +159,60 @@ def test_simulated_useless_throttling_is_dropped_and_reported() -> None:
     assert loop.protection.limits
     loop.run(50)
     assert not loop.protection.limits
-    assert any("web got no more when others were throttled for it" in note for note in loop.protection.notes)
+    assert any(
+        note.startswith("web: limits on others did not help: 100 IOPS with ")
+        for note in loop.protection.notes
+    )
     # It is tried again later, and ever more seldom.
     loop.run(1000)
     tries = [bool(limits) for _, limits in loop.history]
     assert sum(tries[:500]) > sum(tries[-500:])
+
+
+def light_beside_heavy(target_ms: float, *, noise: float = 0.0, least_p99_us: float = 0.0) -> Plant:
+    vms = {
+        "web": PlantVm(Slo(p99_latency_us=1e3 * target_ms), 4),
+        "x": PlantVm(NO_SLO, 32),
+        "y": PlantVm(NO_SLO, 64),
+    }
+    return Plant(vms, 2000, noise, least_p99_us=least_p99_us)
+
+
+def test_simulated_p99_target_is_met_by_limits_on_others() -> None:
+    plant = light_beside_heavy(20, noise=0.01)
+    loop = Loop(plant).run(1)
+    assert (loop.p99_us("web") or 0) > 100e3
+    loop.run(120)
+    p99_us = loop.p99_us("web")
+    assert p99_us is not None
+    assert p99_us <= 1.03 * 20e3
+    # No more is taken from the others than it takes: 600 IOPS for it.
+    assert loop.mean("x", 20) + loop.mean("y", 20) >= 0.9 * (2000 - 600)
+    assert loop.changes(60) <= 6
+    plant.vms["web"].slo = Slo(p99_latency_us=1e6)
+    loop.run(120)
+    assert not loop.protection.limits
+
+
+def test_simulated_limits_for_a_p99_beyond_reach_are_lifted_and_that_is_reported() -> None:
+    loop = Loop(light_beside_heavy(20, least_p99_us=60e3)).run(130)
+    assert any(note.startswith("web: limits on others did not help: p99 at least") for note in loop.notes)
+    throttled = [bool(limits) for _, limits in loop.run(2000).history[-1000:]]
+    assert sum(throttled) < 0.1 * len(throttled)
+
+
+def test_time_that_a_vm_waits_for_its_own_limit_is_not_due_to_others() -> None:
+    target = Slo(p99_latency_us=1e3, max_iops=100)
+    vms = [Contender("web", target, 100, True, p99_us=1e5), Contender("x", NO_SLO, 1900, True)]
+    state = Protection()
+    for _ in range(20):
+        state = step(state, vms)
+    assert not state.limits
+    state = Protection()
+    unlimited = [replace(vms[0], slo=Slo(p99_latency_us=1e3)), vms[1]]
+    for _ in range(5):
+        state = step(state, unlimited)
+    assert state.limits
 
 
 def test_simulated_a_device_that_becomes_slower_keeps_the_minimum() -> None:

@@ -27,7 +27,7 @@ from slo_ctl.decide.entitlement import (
     claim_of,
     entitle,
 )
-from slo_ctl.decide.limit_control import Bounded, LimitState, control
+from slo_ctl.decide.limit_control import Bounded, LimitState, control, not_helped_text
 from slo_ctl.decide.ops_plan import (
     OpsState,
     assume_rates,
@@ -302,9 +302,9 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
 def _not_helped(sample: DeviceSample, limited: LimitState) -> dict[str, str]:
     """What limits on others brought the VMs that miss their p99 or minimum all the same."""
     return {
-        v.vm: f"limits on others did not help: {wait.found}"
+        v.vm: not_helped_text(limited, v.vm)
         for v in sample.vms
-        if (wait := limited.waits.get(v.vm)) and v.vm not in limited.served
+        if v.vm in limited.waits and v.vm not in limited.served
     }
 
 
