@@ -290,6 +290,11 @@ class Pool:
         if total is not None:
             self.capacity.add(total, asked_for_more=any(device.asked_for_more for device in self.devices))
 
+    @property
+    def p99s_us(self) -> dict[str, float]:
+        """Of the VMs whose latencies are measured, over the status window."""
+        return {vm: p99 for vm, window in self._windows.items() if (p99 := window.p99_us) is not None}
+
     def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:
         """Part that a dry run omits, as limits are found by applying them; may be empty."""
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
@@ -297,7 +302,7 @@ class Pool:
         kept += [
             f"the p99 of {vm}"
             for vm, slo in sorted(here.items())
-            if slo.p99_latency_us is not None and self._windows[vm].p99_us is not None
+            if slo.p99_latency_us is not None and vm in self.p99s_us
         ]
         if self._is_shared_by_limits(here, weighted):
             kept.append("shares by weight between namespaces of the drive")
@@ -324,7 +329,7 @@ class Pool:
             can,
             busy={vm for vm in here if self._looks_busy(vm)},
             by_weight=self._is_shared_by_limits(here, weighted),
-            p99s_us={vm: p99 for vm in here if (p99 := self._windows[vm].p99_us) is not None},
+            p99s_us=self.p99s_us,
             p99_window_s=max((self._windows[vm].window_s for vm in here), default=0.0),
             unapplied=unapplied,
         )
