@@ -212,6 +212,11 @@ CLAIMS = (
         f"{_PYTHON} bench/min_iops.py --seconds 15",
     ),
     Claim(
+        "a p99 of 10 ms is kept on a block device where it is 33 ms without",
+        "docs/policies.md",
+        f"{_PYTHON} bench/min_iops.py --p99-ms 10",
+    ),
+    Claim(
         "the NBD server is at least as fast as nbdkit's memory plugin",
         "docs/device.md",
         f"{_PYTHON} bench/serve.py --rounds 5 --seconds 2",
