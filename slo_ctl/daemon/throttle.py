@@ -62,6 +62,9 @@ class BlockDemand:
 
 WINDOW_S = 1.0
 """Window of decisions: the status window is too long to see the effect of a limit."""
+P99_LAGS_S = 2.0
+"""Age of the oldest request that a p99 covers, beyond its window: histograms are read once a second, and a
+window begins with a reading before it."""
 WAITS_FOR = 10
 """Epochs in a row that a limit is waited for which was set and is not in force."""
 
@@ -159,7 +162,7 @@ class Throttler:
             vms,
             by_weight=by_weight,
             effect_steps=_steps(window_s, length_s),
-            p99_effect_steps=_steps(p99_window_s, length_s) + 1,
+            p99_effect_steps=_steps(p99_window_s + P99_LAGS_S, length_s),
         )
         self._parts = {vm: self._split(vm, limit) for vm, limit in self._protection.limits.items()}
 
