@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded, read_record
+from slo_ctl.base.kernel_files import FileText, OpenFiles, read_bounded, read_record
 from slo_ctl.model import DeviceNumber, IoCounters
 
 Found = TypeVar("Found")
@@ -197,9 +197,9 @@ class _Group:
     """A group as last read."""
 
     paths: tuple[str, ...]
-    looks_left: int
+    texts: _Texts
+    looks_left: int = 0
     """Scans until all of its files are read again."""
-    texts: _Texts = ()
     by_device: ByDevice | None = None
     notes: tuple[str, ...] = ()
 
@@ -222,25 +222,35 @@ class CounterReader:
         self._useful = [False] * len(self._parsers)
         """Whether a file ever said anything that those before it did not."""
         self._last: dict[str, _Group] = {}
+        self._files = OpenFiles()
 
     def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
         """As `read_counters`; the same object as before when nothing has changed."""
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
-        if group.looks_left <= 0 or True not in self._useful:
+        read_all = group.looks_left <= 0 or True not in self._useful
+        if read_all:
             # Those that were seen first together are not all read whole in the same look again.
-            group.looks_left = RECHECK_LOOKS - 1 if group.texts else len(self._last) % RECHECK_LOOKS
-            texts = tuple([_read(path, note) for path in group.paths])
+            known = group.by_device is not None
+            group.looks_left = RECHECK_LOOKS - 1 if known else len(self._last) % RECHECK_LOOKS
         else:
             group.looks_left -= 1
-            texts = tuple(
-                [
-                    _read(path, note) if useful else before
-                    for path, useful, before in zip(group.paths, self._useful, group.texts, strict=True)
-                ]
-            )
+        texts: _Texts = tuple(
+            [
+                # What is read in every look stays open.
+                _read(self._files.read, path, note)
+                if useful
+                else _read(read_record, path, note)
+                if read_all
+                else before
+                for path, useful, before in zip(group.paths, self._useful, group.texts, strict=True)
+            ]
+        )
         if group.by_device is None or texts != group.texts:
+            if any(useful and text is None for text, useful in zip(texts, self._useful, strict=True)):
+                # The group is gone: what other files said before counts no more.
+                texts = (None,) * len(texts)
             counted, group.notes = self._parsed(group.paths, texts)
             group.texts = texts
             # A file that changed and says nothing new is not a change.
@@ -252,12 +262,18 @@ class CounterReader:
 
     def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
-        return _Group(tuple(f"{folder}/{name}" for name, _ in self._parsers), 0)
+        paths = tuple(f"{folder}/{name}" for name, _ in self._parsers)
+        return _Group(paths, (None,) * len(paths))
 
-    def keep(self, cgroups: Collection[str]) -> None:
+    def keep(self, cgroups: Set[str]) -> None:
         """Forget all others."""
-        if len(self._last) > len(cgroups):
-            self._last = {cgroup: last for cgroup, last in self._last.items() if cgroup in cgroups}
+        for cgroup in self._last.keys() - cgroups:
+            for path in self._last.pop(cgroup).paths:
+                self._files.close(path)
+
+    def close(self) -> None:
+        """Forget all."""
+        self.keep(frozenset())
 
     def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
         merged: _Values = {}
@@ -322,9 +338,9 @@ def _device(word: str) -> DeviceNumber | None:
     return DeviceNumber(int(match[1]), int(match[2])) if match else None
 
 
-def _read(path: str, note: Callable[[str], None]) -> str | None:
+def _read(read: Callable[[str], FileText | None], path: str, note: Callable[[str], None]) -> str | None:
     try:
-        file = read_record(path)
+        file = read(path)
     except OSError as error:
         note(f"{path}: {error.strerror}")
         return None

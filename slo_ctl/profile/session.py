@@ -368,16 +368,13 @@ class Suited:
     found: Found | None
     """The stored profile; one that is stale did not decide anything."""
     choice: SchedulerChoice
+    settings: tuple[Setting, ...]
+    """Those that carry the choice out."""
 
     @property
     def profiled(self) -> bool:
         """A valid profile decided."""
         return self.found is not None and not self.found.stale
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """Those that carry the choice out."""
-        return settings_of(self.choice, self.facts)
 
 
 def suited(facts: DeviceFacts, needs: Needs, found: Found | None, given: str | None = None) -> Suited:
@@ -388,4 +385,4 @@ def suited(facts: DeviceFacts, needs: Needs, found: Found | None, given: str | N
         if valid is None
         else choose(facts, needs, valid.analysis(), valid.queue_depth, given)
     )
-    return Suited(facts, needs, found, choice)
+    return Suited(facts, needs, found, choice, settings_of(choice, facts))

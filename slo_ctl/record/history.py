@@ -187,7 +187,7 @@ def _key(vm: VmStatus) -> tuple[str, str]:
 
 
 def _numbers(vm: VmStatus) -> list[float | None]:
-    return [_number(value) for value in _FIELDS_OF(vm)]
+    return [None if value is None else _number(value) for value in _FIELDS_OF(vm)]
 
 
 def _value(value: SettingValue) -> SettingValue:
