@@ -6,8 +6,8 @@ import errno
 import os
 import resource
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LIMIT_BYTES = 1 << 20
 """More than any file of cgroup, proc or sysfs that is read here has on the largest hosts."""
@@ -19,8 +19,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
 """ENODEV is what kernfs answers when a cgroup is removed between open and read."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileText:
+class FileText(NamedTuple):
     """Content of a file; bytes that are not UTF-8 are kept as surrogates."""
 
     text: str

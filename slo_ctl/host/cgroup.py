@@ -181,7 +181,7 @@ RECHECK_LOOKS = 10
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
 _Parser = Callable[[str], tuple[_Values, int]]
-_Texts = tuple[str | None, ...]
+_Texts = list[str | None]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
@@ -219,8 +219,8 @@ class CounterReader:
             if tree.version == 2
             else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
-        self._useful = [False] * len(self._parsers)
-        """Whether a file ever said anything that those before it did not."""
+        self._useful: list[int] = []
+        """Files, by number, that ever said anything that those before them did not."""
         self._last: dict[str, _Group] = {}
         self._files = OpenFiles()
 
@@ -229,28 +229,23 @@ class CounterReader:
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
-        read_all = group.looks_left <= 0 or True not in self._useful
-        if read_all:
+        texts = [*group.texts]
+        for number in self._useful:
+            # What is read in every look stays open.
+            texts[number] = _read(self._files.read, group.paths[number], note)
+        if group.looks_left > 0 and self._useful:
+            group.looks_left -= 1
+        else:
             # Those that were seen first together are not all read whole in the same look again.
             known = group.by_device is not None
             group.looks_left = RECHECK_LOOKS - 1 if known else len(self._last) % RECHECK_LOOKS
-        else:
-            group.looks_left -= 1
-        texts: _Texts = tuple(
-            [
-                # What is read in every look stays open.
-                _read(self._files.read, path, note)
-                if useful
-                else _read(read_record, path, note)
-                if read_all
-                else before
-                for path, useful, before in zip(group.paths, self._useful, group.texts, strict=True)
-            ]
-        )
+            for number, path in enumerate(group.paths):
+                if number not in self._useful:
+                    texts[number] = _read(read_record, path, note)
         if group.by_device is None or texts != group.texts:
-            if any(useful and text is None for text, useful in zip(texts, self._useful, strict=True)):
+            if any(texts[number] is None for number in self._useful):
                 # The group is gone: what other files said before counts no more.
-                texts = (None,) * len(texts)
+                texts = [None] * len(texts)
             counted, group.notes = self._parsed(group.paths, texts)
             group.texts = texts
             # A file that changed and says nothing new is not a change.
@@ -263,7 +258,7 @@ class CounterReader:
     def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
         paths = tuple(f"{folder}/{name}" for name, _ in self._parsers)
-        return _Group(paths, (None,) * len(paths))
+        return _Group(paths, [None] * len(paths))
 
     def keep(self, cgroups: Set[str]) -> None:
         """Forget all others."""
@@ -287,7 +282,8 @@ class CounterReader:
             for device, values in devices.items():
                 known = merged.setdefault(device, {})
                 if not values.keys() <= known.keys():
-                    self._useful[number] = True
+                    if number not in self._useful:
+                        self._useful.append(number)
                     # What earlier files say goes first.
                     merged[device] = {**values, **known}
         return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
