@@ -103,9 +103,9 @@ class SettingKeeper:
 
         outcomes: list[Outcome | None] = []
         steps: list[_Step] = []
-        turn = self._turn
-        for place, (setting, kept) in enumerate(zip(wanted.values(), map(self._kept.get, wanted))):
-            due = verify_all or place % ROTATION_EPOCHS == turn
+        all_kept = map(self._kept.get, wanted)
+        for place, (setting, kept) in enumerate(zip(wanted.values(), all_kept, strict=True)):
+            due = verify_all or place % ROTATION_EPOCHS == self._turn
             if kept is not None and not due and (kept.setting is setting or _is_same(kept.setting, setting)):
                 outcomes.append(kept.outcome)
                 continue
