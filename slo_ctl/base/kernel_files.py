@@ -112,11 +112,6 @@ class OpenFiles:
         if descriptor is not None:
             os.close(descriptor)
 
-    def close_all(self) -> None:
-        """Keep none open."""
-        for path in list(self._open):
-            self.close(path)
-
 
 def _content(descriptor: int) -> bytes:
     """Everything, up to a byte more than the limit. Most of these files fit into the first read."""
