@@ -55,8 +55,8 @@ from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
 from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
-from slo_ctl.profile.session import Suited, suited
 from slo_ctl.profile.store import ProfileStore
+from slo_ctl.profile.suited import Suited, suited
 
 SYS = Path("/sys")
 

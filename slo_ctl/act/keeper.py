@@ -103,10 +103,10 @@ class SettingKeeper:
 
         outcomes: list[Outcome | None] = []
         steps: list[_Step] = []
-        for place, (knob, setting) in enumerate(wanted.items()):
-            kept = self._kept.get(knob)
+        all_kept = map(self._kept.get, wanted)
+        for place, (setting, kept) in enumerate(zip(wanted.values(), all_kept, strict=True)):
             due = verify_all or place % ROTATION_EPOCHS == self._turn
-            if kept is not None and not due and _is_same(kept.setting, setting):
+            if kept is not None and not due and (kept.setting is setting or _is_same(kept.setting, setting)):
                 outcomes.append(kept.outcome)
                 continue
             looked = self._inspect(setting)

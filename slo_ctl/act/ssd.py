@@ -37,7 +37,7 @@ class _Reading:
     namespaces: dict[str, dict[str, Any]]
     """By name."""
     written: bool = False
-    """Something was set since; in `namespaces` are the limits that were."""
+    """A weight, limit or scheduler was set since; in `namespaces` are the limits that were."""
 
 
 class ServedFtlActuator:
@@ -138,10 +138,12 @@ class ServedFtlActuator:
     def set_move_budget(self, share: float) -> None:
         """Bound the device time that moves of OPS take while requests are outstanding."""
         self._command(lambda client: client.set_move_budget(share))
+        self._reading = None
 
     def cancel_moves(self) -> None:
         """Moves of OPS under way end with the blocks that have been moved."""
         self._command(lambda client: client.cancel_moves())
+        self._reading = None
 
     def restore_ops(self, deadline_s: float) -> None:
         """Begin to move all OPS back to the split in the journal, and wait for it until `deadline_s` only.
@@ -240,6 +242,7 @@ class ServedFtlActuator:
     def _move(self, source: str | None, target: str | None, blocks: int) -> None:
         # A move that was taken on before the connection broke must not be asked for twice.
         self._command(lambda client: client.move_ops(source, target, blocks), repeatable=False)
+        self._reading = None
 
     def _name(self, knob: Knob) -> str:
         return knob.place.removeprefix(f"{self._device}/")
@@ -254,8 +257,18 @@ class ServedFtlActuator:
         """The last reading as long as it holds, or a new one; `written`: what was set since matters not."""
         known = self._reading
         if known is None or self._clock.monotonic_s() - known.at_s > HOLDS_S:
-            known = None
-        return self._ask() if known is None or (known.written and not written) else known
+            return self._ask()
+        return self._read_back(known) if known.written and not written else known
+
+    def _read_back(self, reading: _Reading) -> _Reading:
+        """The reading with all weights and limits as they are now, which is a tenth of what a server says."""
+        said = self._command(lambda client: client.settings(), changes=False)
+        now = {str(each["name"]): each for each in said["namespaces"]}
+        before = reading.namespaces
+        both = {name: before[name] | now[name] for name in before.keys() & now.keys()}
+        statistics = {**reading.statistics, "scheduler": said.get("scheduler")}
+        self._reading = _Reading(statistics, reading.at_s, both)
+        return self._reading
 
     def _ask(self) -> _Reading:
         return self.take(self._command(lambda client: client.statistics(), changes=False))

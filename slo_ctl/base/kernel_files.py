@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+import resource
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 LIMIT_BYTES = 1 << 20
 """More than any file of cgroup, proc or sysfs that is read here has on the largest hosts."""
@@ -17,8 +19,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
 """ENODEV is what kernfs answers when a cgroup is removed between open and read."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileText:
+class FileText(NamedTuple):
     """Content of a file; bytes that are not UTF-8 are kept as surrogates."""
 
     text: str
@@ -61,6 +62,55 @@ def read_record(path: str) -> FileText | None:
     if len(content) == _FIRST_READ_BYTES:
         return read_bounded(path)
     return FileText(content.decode("utf-8", "surrogateescape"), False)
+
+
+class OpenFiles:
+    """Kernel files that are read again and again, and stay open: to open one costs more than to read it.
+
+    No more than `most` do, and none of an ordinary file system, where a removed file can still be read.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        """`most` is by default half of the descriptors that this process may have."""
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
+        self._open: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def read(self, path: str) -> FileText | None:
+        """As `read_record`."""
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            return self._first_read(path)
+        try:
+            content = os.pread(descriptor, _FIRST_READ_BYTES, 0)
+        except OSError:
+            # It was removed, and another may have its name.
+            self.close(path)
+            return self._first_read(path)
+        if len(content) == _FIRST_READ_BYTES:
+            return read_bounded(path)
+        return FileText(content.decode("utf-8", "surrogateescape"), False)
+
+    def _first_read(self, path: str) -> FileText | None:
+        file = read_record(path)
+        if file is not None and file.text and len(self._open) < self._most:
+            with suppress(OSError):  # it is opened again each time, then
+                self._keep(path, os.open(path, _READING))
+        return file
+
+    def _keep(self, path: str, descriptor: int) -> None:
+        if os.fstat(descriptor).st_size == 0:  # content without a size: the kernel makes it up
+            self._open[path] = descriptor
+        else:
+            os.close(descriptor)
+
+    def close(self, path: str) -> None:
+        """Keep it open no longer."""
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _content(descriptor: int) -> bytes:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
     from slo_ctl.decide.scheduler import Choice, Needs
     from slo_ctl.model import Outcome, Setting
-    from slo_ctl.profile.session import Suited
     from slo_ctl.profile.store import Found
+    from slo_ctl.profile.suited import Suited
 
 _GivenNeeds = tuple[str | None, bool | None]
 """--p99 and --weights."""
@@ -34,8 +34,8 @@ def _suited_here(
     from slo_ctl.act.queue import why_not_named
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
-    from slo_ctl.profile.session import suited
     from slo_ctl.profile.store import ProfileStore
+    from slo_ctl.profile.suited import suited
     from slo_ctl.record.slo_store import SloStore
 
     number = device_number(device, sys)

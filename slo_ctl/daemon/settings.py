@@ -37,8 +37,8 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting
 from slo_ctl.model.decision import ActError
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
-from slo_ctl.profile.session import Suited, suited
 from slo_ctl.profile.store import Found, ProfileStore
+from slo_ctl.profile.suited import Suited, suited
 
 
 class WantedSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
@@ -82,33 +82,27 @@ def slo_by_source(
 
 
 class Resolver:
-    """SLOs of all VMs, resolved again only where one of their sources has changed."""
+    """SLOs of all VMs, resolved again only when one of their sources has changed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[object, ResolvedSlo]] = {}
+        self._basis: tuple[object, ...] = ()
+        self._resolved: dict[str, ResolvedSlo] = {}
 
     def resolve(
         self,
-        vms: Iterable[str],
+        vms: Collection[str],
         vm_set: StoredSlos,
         metadata: Mapping[str, SloFields],
         config: Config,
     ) -> dict[str, ResolvedSlo]:
-        """SLO of every VM named."""
-        known: dict[str, tuple[object, ResolvedSlo]] = {}
-        for vm in vms:
-            by_source = slo_by_source(vm, vm_set, metadata, config)
-            classes = [config.classes.get(entry.class_name or "") for entry in by_source.values()]
-            groups = [entry.group_name in config.groups for entry in by_source.values()]
-            basis = (by_source, config.default_slo, classes, groups)
-            before = self._known.get(vm)
-            if before is not None and before[0] == basis:
-                known[vm] = before
-            else:
-                resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
-                known[vm] = (basis, resolved)
-        self._known = known
-        return {vm: resolved for vm, (_, resolved) in known.items()}
+        """SLO of every VM named; the same object as before when nothing has changed."""
+        basis = (list(vms), vm_set, metadata, config)
+        if basis != self._basis:
+            self._basis = basis
+            known = (config.default_slo, config.classes, config.groups)
+            by_source = {vm: slo_by_source(vm, vm_set, metadata, config) for vm in vms}
+            self._resolved = {vm: resolve(vm, found, *known) for vm, found in by_source.items()}
+        return self._resolved
 
 
 def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from slo_ctl.base.text import and_list
@@ -15,8 +15,8 @@ from slo_ctl.decide.levers import Throttle
 from slo_ctl.decide.limit_control import limits_text
 from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, Slo, Stream, StreamWindow
-from slo_ctl.observe.block import BlockDevice, joined
+from slo_ctl.model import DeviceNumber, Slo, StreamWindow
+from slo_ctl.observe.block import BlockDevice, StreamsByDevice, joined
 
 _SEEN_FROM = 0.5
 """Waits for each request: with fewer the VM's requests are asynchronous, and no thread waits for them."""
@@ -94,7 +94,7 @@ class Throttler:
     def observe(
         self,
         devices: Mapping[DeviceNumber, Path],
-        streams: Sequence[Stream],
+        streams: StreamsByDevice,
         delays: Mapping[str, BlockDelay],
     ) -> None:
         """Take an epoch into account, where something has to be kept."""
@@ -106,7 +106,7 @@ class Throttler:
             for number, path in devices.items()
         }
         for device in self._recent.values():
-            device.update(streams)
+            device.update(streams.get(device.number, ()))
         self._windows = together(device.windows for device in self._recent.values())
         active = {vm for vm, window in self._windows.items() if window.iops}
         self._demand.keep(active)

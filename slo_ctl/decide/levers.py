@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-import numpy as np
-
 from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
 from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
@@ -53,6 +51,8 @@ def _scaled(weights: tuple[float, ...], low: int, high: int, default: float | No
         return ScaledWeights(dict.fromkeys(weights, min(high, max(low, EQUAL))), 0.0)
     if default is not None and (anchored := _anchored(weights, low, high, default)) is not None:
         return anchored
+    import numpy as np
+
     tops = np.arange(high, high // 2, -1, dtype=np.float64)
     exact = tops[:, None] * (np.array(weights) / weights[-1])
     rounded = np.maximum(np.rint(exact), low)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded, read_record
+from slo_ctl.base.kernel_files import FileText, OpenFiles, read_bounded, read_record
 from slo_ctl.model import DeviceNumber, IoCounters
 
 Found = TypeVar("Found")
@@ -181,7 +181,7 @@ RECHECK_LOOKS = 10
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
 _Parser = Callable[[str], tuple[_Values, int]]
-_Texts = tuple[str | None, ...]
+_Texts = list[str | None]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
@@ -197,9 +197,9 @@ class _Group:
     """A group as last read."""
 
     paths: tuple[str, ...]
-    looks_left: int
+    texts: _Texts
+    looks_left: int = 0
     """Scans until all of its files are read again."""
-    texts: _Texts = ()
     by_device: ByDevice | None = None
     notes: tuple[str, ...] = ()
 
@@ -219,28 +219,33 @@ class CounterReader:
             if tree.version == 2
             else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
-        self._useful = [False] * len(self._parsers)
-        """Whether a file ever said anything that those before it did not."""
+        self._useful: list[int] = []
+        """Files, by number, that ever said anything that those before them did not."""
         self._last: dict[str, _Group] = {}
+        self._files = OpenFiles()
 
     def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
         """As `read_counters`; the same object as before when nothing has changed."""
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
-        if group.looks_left <= 0 or True not in self._useful:
-            # Those that were seen first together are not all read whole in the same look again.
-            group.looks_left = RECHECK_LOOKS - 1 if group.texts else len(self._last) % RECHECK_LOOKS
-            texts = tuple([_read(path, note) for path in group.paths])
-        else:
+        texts = [*group.texts]
+        for number in self._useful:
+            # What is read in every look stays open.
+            texts[number] = _read(self._files.read, group.paths[number], note)
+        if group.looks_left > 0 and self._useful:
             group.looks_left -= 1
-            texts = tuple(
-                [
-                    _read(path, note) if useful else before
-                    for path, useful, before in zip(group.paths, self._useful, group.texts, strict=True)
-                ]
-            )
+        else:
+            # Those that were seen first together are not all read whole in the same look again.
+            known = group.by_device is not None
+            group.looks_left = RECHECK_LOOKS - 1 if known else len(self._last) % RECHECK_LOOKS
+            for number, path in enumerate(group.paths):
+                if number not in self._useful:
+                    texts[number] = _read(read_record, path, note)
         if group.by_device is None or texts != group.texts:
+            if any(texts[number] is None for number in self._useful):
+                # The group is gone: what other files said before counts no more.
+                texts = [None] * len(texts)
             counted, group.notes = self._parsed(group.paths, texts)
             group.texts = texts
             # A file that changed and says nothing new is not a change.
@@ -252,12 +257,18 @@ class CounterReader:
 
     def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
-        return _Group(tuple(f"{folder}/{name}" for name, _ in self._parsers), 0)
+        paths = tuple(f"{folder}/{name}" for name, _ in self._parsers)
+        return _Group(paths, [None] * len(paths))
 
-    def keep(self, cgroups: Collection[str]) -> None:
+    def keep(self, cgroups: Set[str]) -> None:
         """Forget all others."""
-        if len(self._last) > len(cgroups):
-            self._last = {cgroup: last for cgroup, last in self._last.items() if cgroup in cgroups}
+        for cgroup in self._last.keys() - cgroups:
+            for path in self._last.pop(cgroup).paths:
+                self._files.close(path)
+
+    def close(self) -> None:
+        """Forget all."""
+        self.keep(frozenset())
 
     def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
         merged: _Values = {}
@@ -271,7 +282,8 @@ class CounterReader:
             for device, values in devices.items():
                 known = merged.setdefault(device, {})
                 if not values.keys() <= known.keys():
-                    self._useful[number] = True
+                    if number not in self._useful:
+                        self._useful.append(number)
                     # What earlier files say goes first.
                     merged[device] = {**values, **known}
         return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
@@ -322,9 +334,9 @@ def _device(word: str) -> DeviceNumber | None:
     return DeviceNumber(int(match[1]), int(match[2])) if match else None
 
 
-def _read(path: str, note: Callable[[str], None]) -> str | None:
+def _read(read: Callable[[str], FileText | None], path: str, note: Callable[[str], None]) -> str | None:
     try:
-        file = read_record(path)
+        file = read(path)
     except OSError as error:
         note(f"{path}: {error.strerror}")
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from operator import attrgetter, lt, sub
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import lt, sub
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.build import flash_timing
@@ -31,8 +32,7 @@ from slo_ctl.observe.block import Sliding
 _NS_PER_S = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class VmReading:
+class VmReading(NamedTuple):
     """Counters of one VM, at one moment or, as a difference, over a window. Times in nanoseconds."""
 
     now_ns: int
@@ -63,7 +63,7 @@ class VmReading:
     """Die and channel time spent on this VM's requests, garbage collection included."""
     queued_ns: int = 0
     """Time with a request waiting for its turn in the device's queue."""
-    moved_pages_of: tuple[int, ...] = field(default=(), kw_only=True)
+    moved_pages_of: tuple[int, ...] = ()
     """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
 
     @property
@@ -84,16 +84,16 @@ class VmReading:
         """Whether anything was less than in an earlier reading: these are other counters."""
         if len(self.moved_pages_of) != len(earlier.moved_pages_of):
             return True
-        return any(map(lt, _counters(self), _counters(earlier)))
+        return any(map(lt, self[:_COUNTERS], earlier[:_COUNTERS]))
 
     def since(self, earlier: VmReading) -> VmReading:
         """Difference between an earlier reading and this one."""
         moved = tuple(map(sub, self.moved_pages_of, earlier.moved_pages_of))
-        return VmReading(*map(sub, _counters(self), _counters(earlier)), moved_pages_of=moved)
+        return VmReading._make((*map(sub, self[:_COUNTERS], earlier[:_COUNTERS]), moved))
 
 
-_counters = attrgetter(*(each.name for each in fields(VmReading)[:-1]))
-"""All but `moved_pages_of`, in their order."""
+_COUNTERS = len(VmReading._fields) - 1
+"""All but `moved_pages_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,5 +438,12 @@ def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
     found = namespace.get("latency_histogram")
     if found is None:
         return None
-    bounds_s = tuple(bound / _US_PER_S for bound in found["bounds_us"])
-    return LatencyCounts(bounds_s, tuple(found[kind]["counts"]), found[kind]["sum_us"] / _US_PER_S)
+    counted = found[kind]
+    bounds_s = _bounds_s(tuple(found["bounds_us"]))
+    return LatencyCounts(bounds_s, tuple(counted["counts"]), counted["sum_us"] / _US_PER_S)
+
+
+@lru_cache(maxsize=16)
+def _bounds_s(bounds_us: tuple[float, ...]) -> tuple[float, ...]:
+    """A server has the same for all of its namespaces."""
+    return tuple(bound / _US_PER_S for bound in bounds_us)

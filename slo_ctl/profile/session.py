@@ -15,13 +15,11 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
-from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
-from slo_ctl.model import Setting
 from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of
 from slo_ctl.profile.consent import in_use, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources, identify
-from slo_ctl.profile.store import Conditioning, Found, Measured, Profile, ProfileStore, now_text, rows
+from slo_ctl.profile.store import Conditioning, Measured, Profile, ProfileStore, now_text, rows
 from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
@@ -354,38 +352,3 @@ def begin_profile(
 def identify_target(request_target: str, around: IdentitySources) -> Identity:
     """The identity of a target that is not touched, and need not be there if it is an NBD export."""
     return identify(find_target(request_target, connect=False), around)
-
-
-# What suits a block device: its facts and its stored profile put together with what the SLOs need.
-
-
-@dataclass(frozen=True, slots=True)
-class Suited:
-    """A choice and what it was made from."""
-
-    facts: DeviceFacts
-    needs: Needs
-    found: Found | None
-    """The stored profile; one that is stale did not decide anything."""
-    choice: SchedulerChoice
-
-    @property
-    def profiled(self) -> bool:
-        """A valid profile decided."""
-        return self.found is not None and not self.found.stale
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """Those that carry the choice out."""
-        return settings_of(self.choice, self.facts)
-
-
-def suited(facts: DeviceFacts, needs: Needs, found: Found | None, given: str | None = None) -> Suited:
-    """The choice for a device; `given` is a scheduler that the operator wants."""
-    valid = found.record if found is not None and not found.stale else None
-    choice = (
-        choose(facts, needs, None, given=given)
-        if valid is None
-        else choose(facts, needs, valid.analysis(), valid.queue_depth, given)
-    )
-    return Suited(facts, needs, found, choice)

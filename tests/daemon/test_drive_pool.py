@@ -100,7 +100,9 @@ class Host:
             ]
             for minor, device in self.devices.items():
                 device.device.update(streams, self._latencies_on(minor))
-            self.pool.observe(streams, {})
+            numbers = {stream.device for stream in streams}
+            by_device = {number: [each for each in streams if each.device == number] for number in numbers}
+            self.pool.observe(by_device, {})
             limitable = {(vm, device.name) for vm in self.slos for device in self.devices.values()} - {
                 (vm, device.name) for vm in self.unlimitable for device in self.devices.values()
             }
