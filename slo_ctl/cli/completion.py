@@ -126,6 +126,11 @@ def complete_verdict(incomplete: str) -> list[str]:
     return _last_of_list([verdict.value for verdict in Verdict], incomplete)
 
 
+def complete_interval(incomplete: str) -> list[str]:
+    """Some values of `status --watch`."""
+    return [seconds for seconds in ("1", "2", "5", "10", "60") if seconds.startswith(incomplete)]
+
+
 def _last_of_list(words: Iterable[str], incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
