@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom audit reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb rpm oci clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom audit reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb packages rpm oci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -93,6 +93,10 @@ wheel: setup ## wheel in dist/, with the server of devices in it
 
 deb: setup ## Debian package in dist/, for Debian 13 and later
 	@. build/env.sh && scripts/deb.sh
+
+packages: setup-test ## type README and tutorial in fresh roots of all releases with a Debian package (RELEASES=noble)
+	@. build/env.sh && SLO_CTL_RELEASES="$(or $(RELEASES),trixie bookworm noble)" \
+		.venv/bin/python -m pytest -q tests/packaging/test_fresh_root.py
 
 rpm: setup ## RPM package in dist/, for Fedora 42 and later
 	@. build/env.sh && scripts/rpm.sh
