@@ -79,7 +79,7 @@ man: setup ## manual pages of every command in build/man
 	@. build/env.sh && .venv/bin/slo-ctl man build/man
 	@.venv/bin/python scripts/config_page.py <docs/configuration.md >build/man/slo-ctl.toml.5
 
-screenshots: setup ## page, top and report (SIMULATED) in build/screenshots, at 420, 1280 and 1920 pixels
+screenshots: setup ## page, top and reports (SIMULATED) in build/screenshots, at 420, 1280 and 1920 pixels
 	@. build/env.sh && .venv/bin/python bench/screenshots.py
 
 install: setup ## units, programs, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
