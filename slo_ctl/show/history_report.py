@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _P99_FIELDS = {"reads": "p99_read_us", "writes": "p99_write_us"}
+_DISTRIBUTION_POINTS = 100
 _PARTS_OF_TIME = (0.5, 0.9, 0.99, 1.0)
 
 
@@ -80,9 +83,11 @@ def _p99_distribution(points: Sequence[Point], target_us: float | None) -> Itera
         )
         for name, field in _P99_FIELDS.items()
     }
-    x = sorted({value for each in known.values() for value, _ in each})
-    if len(x) < 2:
+    measured = [value for each in known.values() for value, _ in each]
+    least, most = min(measured, default=0.0), max(measured, default=0.0)
+    if not 0 < least < most:
         return
+    x = [float(at) for at in np.geomspace(least, most, _DISTRIBUTION_POINTS)]
     curves, rows = [], []
     for index, (name, each) in enumerate(known.items()):
         if each:
@@ -103,7 +108,7 @@ def _p99_distribution(points: Sequence[Point], target_us: float | None) -> Itera
         Axis("p99 latency", "latency", log=True),
         x_text=numbers.latency,
         top=1.0,
-        marks=[(target_us, "target")] if target_us is not None and x[0] <= target_us <= x[-1] else [],
+        marks=[(target_us, "target")] if target_us is not None and least <= target_us <= most else [],
         numbers=Table([f"{part:.0%} OF THE TIME" for part in _PARTS_OF_TIME], rows),
     )
 

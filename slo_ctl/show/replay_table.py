@@ -94,6 +94,8 @@ def gain_tiles(result: Result) -> list[tuple[str, str, str]]:
         tiles.append(("Worst share error", numbers.signed_percent(after), was))
     if first.waf and last.waf:
         tiles.append(("WAF", numbers.decimal(last.waf), f"{numbers.decimal(first.waf)} with {first.policy}"))
+    below = [f"{len(_below_target(run))} of {len(run.vms)}" for run in (first, last)]
+    tiles.append(("VMs below target", below[1], f"{below[0]} with {first.policy}"))
     return tiles
 
 

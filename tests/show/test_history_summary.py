@@ -166,8 +166,13 @@ def test_p99_is_distributed_over_time() -> None:
     (summary,) = summaries(found)
     *_, chart = vm_charts(found, summary, Slo(p99_latency_us=500.0))
     assert chart.title == "Distribution of the p99"
-    assert chart.x == [100.0, 200.0, 300.0, 900.0]
-    assert [curve.values for curve in chart.curves] == [[0.4, 0.4, 0.8, 1.0], [0.0, 1.0, 1.0, 1.0]]
+    assert (chart.x[0], chart.x[-1]) == (100.0, 900.0)
+    reads, writes = (dict(zip(chart.x, curve.values, strict=True)) for curve in chart.curves)
+    assert {at for at, part in reads.items() if part == 0.4} == {at for at in chart.x if at < 300}
+    assert {at for at, part in reads.items() if part == 0.8} == {at for at in chart.x if 300 <= at < 900}
+    assert reads[900.0] == 1.0
+    assert {at for at, part in writes.items() if part == 0.0} == {at for at in chart.x if at < 200}
+    assert set(writes.values()) == {0.0, 1.0}
     assert chart.marks == [(500.0, "target")]
     assert chart.table().rows == [
         ("reads", ["300 µs", "900 µs", "900 µs", "900 µs"]),
