@@ -383,10 +383,7 @@ def update_text(change: SloUpdate) -> str:
     done = [f"{key}={text}" for key, text in spelled(change.fields).items()]
     done += [f"{key}={printable(name)}" for key, name in change.chosen.items()]
     texts = [f"set {', '.join(done)}"] if done else []
-    unset = (
-        "all fields"
-        if change.unset >= set(SLO_KEYS)
-        else ", ".join(sorted(KEY_OF.get(name, name) for name in change.unset))
-    )
+    keys = sorted(KEY_OF.get(name, name) for name in change.unset)
+    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(keys)
     texts += [f"unset {unset}"] if change.unset else []
     return "; ".join(texts)
