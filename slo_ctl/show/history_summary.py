@@ -266,10 +266,11 @@ def headline(report: HostReport) -> str:
     worst = f"{missed[0].vm} met its SLO for {numbers.percent(missed[0].met)} of the time"
     if not judged[1:]:
         return f"{worst}."
-    return f"{len(missed):,} of {len(judged):,} VMs missed their SLOs at times; {worst}."
+    whose = "their SLOs" if missed[1:] else "its SLO"
+    return f"{len(missed):,} of {len(judged):,} VMs missed {whose} at times; {worst}."
 
 
-_WHAT_TO_DO = {
+_WHAT_TO_DO: dict[str, str] = {
     Verdict.INSUFFICIENT: "lower the SLO of {vm} or of another VM on {device} with `slo-ctl vm set`, or move "
     "a VM to another device",
     Verdict.NO_MECHANISM: "see in `slo-ctl status {vm}` and `slo-ctl doctor` what the SLO of {vm} lacks",
@@ -279,10 +280,10 @@ _WHAT_TO_DO = {
 
 
 def recommendations(report: HostReport) -> Iterator[str]:
-    """What to do about each VM that missed its SLO, by the verdict of its worst period."""
+    """What to do about each VM that missed its SLO, by the verdict of its worst period, else the last."""
     for each in report.summaries():
-        if each.worst is not None:
-            what = _WHAT_TO_DO[Verdict(each.worst.verdict)]
+        what = _WHAT_TO_DO.get(each.worst.verdict if each.worst else each.verdict)
+        if what is not None:
             yield what.format(vm=each.vm, device=each.device or "its device")
 
 

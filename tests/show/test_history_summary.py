@@ -183,7 +183,7 @@ def test_p99_is_distributed_over_time() -> None:
 def test_report_says_how_many_slos_were_missed_and_what_to_do() -> None:
     well = history(every_10_s(100), [(100.0, "ok", "well")], "db")
     short = history(every_10_s(100, 110), [(100.0, "ok", "well"), (110.0, "insufficient", "short")])
-    gone = history(every_10_s(100), [(100.0, "unknown-vm", "not there")], "old")
+    gone = history([], [(100.0, "unknown-vm", "not there")], "old")
 
     def shown(*histories: VmHistory) -> tuple[str, list[str]]:
         report = HostReport(histories, 100.0, 200.0)
@@ -192,11 +192,13 @@ def test_report_says_how_many_slos_were_missed_and_what_to_do() -> None:
     assert shown(well) == ("Every SLO was met all of the time.", [])
     assert shown(history([], [])) == ("No SLO was judged.", [])
     assert shown(short)[0] == "web met its SLO for 50.0% of the time."
+    worse = replace(short, vm="batch")
+    assert shown(well, short, worse)[0].startswith("2 of 3 VMs missed their SLOs at times; batch met ")
     assert shown(well, short, gone) == (
-        "2 of 3 VMs missed their SLOs at times; old met its SLO for 0.0% of the time.",
+        "1 of 2 VMs missed its SLO at times; web met its SLO for 50.0% of the time.",
         [
-            "start old, or remove it with `slo-ctl vm unset old` and from slo-ctl.toml",
             f"lower the SLO of web {MOVE}",
+            "start old, or remove it with `slo-ctl vm unset old` and from slo-ctl.toml",
         ],
     )
 
