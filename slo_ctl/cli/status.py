@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client, get, start_hint, vm_history
 from slo_ctl.cli.completion import complete_interval, complete_verdict, complete_vm
@@ -107,8 +108,8 @@ def _interval_s(text: str) -> float:
     """Value of --watch. Raises UserError."""
     least, most = _INTERVALS_S
     try:
-        interval_s = float(text)
-    except ValueError:
+        interval_s = parse_time_s(text if text[-1:].isalpha() else f"{text}s")
+    except QuantityError:
         vms = f"; VMs go before it: slo-ctl status {shlex.quote(text)} --watch 5" if text else ""
         message = f"--watch: {text or 'an empty value'} is not a number of seconds"
         raise UserError(message, f"write --watch 5{vms}") from None

@@ -104,7 +104,7 @@ def test_watch_takes_a_number_of_seconds_and_no_vm(
 
 def test_a_vm_whose_name_is_a_number_can_be_watched(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*WELL, vm_status("5"))))}):
-        for words in (["--watch", "0.1", "5"], ["5", "-w0.1"], ["5", "--watch"], ["-w", "--", "5"]):
+        for words in (["--watch", "0.1", "5"], ["5", "-w100ms"], ["5", "--watch"], ["-w", "--", "5"]):
             process = subprocess.Popen(
                 [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(tmp_path), *words],
                 stdout=subprocess.PIPE,

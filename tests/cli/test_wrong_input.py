@@ -241,6 +241,14 @@ WRONG += [
     ("vm unset web weight,,min", "write weight,min"),
     ("vm unset web weight=3", "did you mean weight?"),
     ("vm unset web all", "to unset all fields: slo-ctl vm unset web"),
+    # Options for arguments, and the other way round.
+    ("vm set web --weight 3", "write weight=VALUE, such as: slo-ctl vm set web weight=3,min=500"),
+    ("vm set web --max-bandwidth=1MiB", "write max_bandwidth=VALUE, such as: slo-ctl vm set web weight=3"),
+    ("history --vm web", "write the VM alone, such as: slo-ctl history web"),
+    ("report web", "write --vm web"),
+    ("report web db", "slo-ctl report --help"),
+    ("config check /nope", "write --config /nope"),
+    ("device create ssd0 --size 64MiB", "choose another name, or delete it: slo-ctl device delete ssd0"),
     # Names with line breaks and escapes of terminals, and no names.
     ("vm set 'we\nb' weight=3", "did you mean web?"),
     ("vm set 'we\x1b[31mb' weight=3", "slo-ctl vm list"),
