@@ -23,21 +23,21 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
-def debian_package(shared: Path) -> Path:
+def debian_package(shared: Path, release: str = "trixie") -> Path:
     """As `make deb` makes it, by whichever process needs it first. Raises CannotPackageError."""
-    folder = shared / "debian-package"
-    with (shared / "debian-package.lock").open("w") as lock:
+    folder = shared / f"debian-package-{release}"
+    with (shared / f"debian-package-{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (found := sorted(folder.glob("slo-ctl_*.deb"))):
             folder.mkdir(exist_ok=True)
-            _build(folder)
+            _build(folder, release)
             found = sorted(folder.glob("slo-ctl_*.deb"))
     return found[0]
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, release: str) -> None:
     # build/env.sh is what make runs commands under.
-    command = f". build/env.sh && DEB_DIR='{folder}' scripts/deb.sh"
+    command = f". build/env.sh && DEB_FOR={release} DEB_DIR='{folder}' scripts/deb.sh"
     try:
         done = subprocess.run(
             ["bash", "-c", command], cwd=_TREE, capture_output=True, text=True, check=False, timeout=_BUILD_S

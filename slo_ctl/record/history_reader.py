@@ -140,7 +140,7 @@ def read_vm(
                     _names(connection),
                     "no VM has been seen yet; `slo-ctl vm list` shows those of the host",
                 )
-                raise UserError(f"history: no VM {name} is known", hint)
+                raise UserError(f"VM {name} not found in the history", hint)
             width_ms = bucket_ms(until - since, limit)
             span = (round(since * 1000), round(until * 1000))
             return VmHistory(

@@ -143,6 +143,8 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         root = ("--root", str(tmp_path))
         assert completed("slo-ctl", "status", *root, "we") == ["web"]
+        assert completed("slo-ctl", "status", *root, "--watch", "") == ["1", "2", "5", "10", "60"]
+        assert completed("slo-ctl", "status", *root, "--watch", "5", "we") == ["web"]
         assert completed("slo-ctl", "vm", "set", *root, "l") == ["lazy"]
         assert completed("slo-ctl", "vm", "set", *root, "web", "weight=3,max_") == [
             "-o nospace",

@@ -192,6 +192,18 @@ def test_every_chart_is_drawn(any_page: Page) -> None:
     assert any_page.locator("svg rect").count() >= any_page.locator("table.bars").count()
 
 
+def test_ticks_of_logarithmic_axes_are_round(any_page: Page) -> None:
+    def ticks(least: float, most: float) -> list[float]:
+        found = any_page.evaluate(f"logTicks(null, 0, {least}, {most})")
+        return [float(f"{at:.9g}") for at in found]
+
+    assert ticks(10.07, 246) == [20, 50, 100, 200]
+    assert ticks(0.9, 20_000) == [1, 10, 100, 1000, 10_000]
+    assert ticks(81.3, 112) == [90, 100, 110]
+    assert ticks(500, 501) == [500, 500.5, 501]
+    assert ticks(7, 7) == [7]
+
+
 def test_pointing_shows_the_values_there_in_all_charts_over_time(page: Page) -> None:
     first, second = over_time(page)
     before = first.locator(".reading").inner_text()
