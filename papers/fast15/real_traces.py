@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.parts import Drive, PreparedDrive
 from papers.fast15.drives import EMULATED, drive
-from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, known, vm_of
+from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, fewer_together, known, vm_of
 from papers.figure import Figure, NotPossibleError, Panel, Shape, Trial, lower_in
 from slo_ctl.decide.policies.fast15 import Shared
 from traces.batch import PAGE_BYTES, Op
@@ -112,16 +112,7 @@ FIGURE_4_TRACES = Figure(
     (EMULATED, "real traces"),
     real_traces_alone_and_together,
     (
-        *(
-            lower_in(
-                "each VM has fewer IOPS concurrently than individually",
-                f"IOPS, {meaning}",
-                "together",
-                "alone",
-                NAMES,
-            )
-            for meaning in (SEPARATE, SHARED_BLOCK, ABSENT)
-        ),
+        *fewer_together((SEPARATE, SHARED_BLOCK, ABSENT), NAMES),
         *(
             lower_in(
                 "u is lower individually", f"u, {meaning}", "alone", "together", NAMES, differs, at_most=0.98
