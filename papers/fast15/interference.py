@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
-
-import numpy as np
 
 from lab.parts import Drive, PreparedDrive
-from papers.fast15.drives import EMULATED, LABELS, SYNTHETIC, WORKLOADS, device, drive, three
+from papers.fast15.drives import EMULATED, LABELS, WORKLOADS, device, drive, three
 from papers.figure import (
     Figure,
     Judged,
     Panel,
     Results,
     Rule,
-    Shape,
     Trial,
     between,
     close,
@@ -25,7 +21,6 @@ from papers.figure import (
 )
 from slo_ctl.decide.policies.fast15 import Shared, Static
 from slo_ctl.replay.result import RunResult, VmResult
-from traces.synth import workload
 
 NAMES = tuple(WORKLOADS)
 
@@ -208,69 +203,6 @@ FIGURE_2 = Figure(
         _uneven(LOG_BLOCKS),
     ),
     seeds=3,
-)
-
-
-# Figure 3: the access pattern.
-
-_BINS, _REQUESTS, _POINTS = 20, 20_000, 60
-
-
-def access_pattern(trial: Trial) -> list[Panel]:
-    """Where in its space each workload's requests go."""
-    heat, points = {}, {}
-    for name, kind in WORKLOADS.items():
-        space = 2**30
-        offsets = np.concatenate(
-            [
-                batch.offset_bytes
-                for batch in workload(
-                    kind, span_bytes=space, seed=trial.seed, parameters={"requests": _REQUESTS}
-                )
-            ]
-        ).astype(np.float64)
-        counts, _ = np.histogram(offsets, bins=_BINS, range=(0, space))
-        for number, count in enumerate(counts):
-            heat[name, f"{(number + 0.5) / _BINS * 100:.1f}"] = 100 * count / len(offsets)
-        step = len(offsets) // _POINTS
-        for number in range(_POINTS):
-            points[name, str(number * step)] = 100 * offsets[number * step] / space
-    return [
-        Panel("Offset by request", "% of the space", points, Shape.POINTS, x_label="request"),
-        Panel(
-            "Requests by place", "% of requests", heat, Shape.LINES, x_label="place in the space, %, by 5 %"
-        ),
-    ]
-
-
-def _bands(name: str) -> Rule:
-    def judge(results: Results) -> Judged:
-        table = results.tables["Requests by place"]
-        shares = [table.cells[name, column].mean for column in table.columns]
-        untouched = sum(share < 0.5 for share in shares)
-        # A band begins where a place that is used follows one that is not.
-        used = [False, *(share >= 0.5 for share in shares)]
-        bands = sum(after and not before for before, after in pairwise(used))
-        return Judged(f"{bands} bands, {untouched} of {_BINS} places unused", bands >= 2 and untouched >= 1)
-
-    return Rule(
-        "distinct bands of space are accessed by each workload",
-        f"{name}: at least two bands with unused space between them",
-        judge,
-    )
-
-
-FIGURE_3 = Figure(
-    "fast15:3",
-    "Sector access pattern",
-    "Each workload touches distinct bands of its space; shown for Financial, MSN and Fileserver.",
-    "Requests of the synthetic generators. They were made to have bands, so this shows that they do and not "
-    "that the traces did. Fileserver is named in this figure only, without any number, and Exchange is in "
-    "its place.",
-    (SYNTHETIC,),
-    access_pattern,
-    tuple(_bands(name) for name in NAMES),
-    quick_seeds=1,
 )
 
 
@@ -538,4 +470,4 @@ FIGURE_6 = Figure(
     ),
 )
 
-FIGURES = (FIGURE_2, FIGURE_3, FIGURE_4A, FIGURE_4B, FIGURE_5, FIGURE_6, FIGURE_7)
+FIGURES = (FIGURE_4A, FIGURE_4B, FIGURE_5, FIGURE_6, FIGURE_7)
