@@ -71,10 +71,11 @@ def _offsets_of_trace(path: Path) -> Offsets:
     volume = np.concatenate([batch.volume for batch in batches]).astype(np.int64)
     offset = np.concatenate([batch.offset_bytes for batch in batches]).astype(np.float64)
     length = np.concatenate([batch.length_bytes for batch in batches]).astype(np.float64)
-    ends = np.zeros(int(volume.max()) + 1)
+    ends = np.zeros(int(volume.max()) + 1, dtype=np.float64)
     np.maximum.at(ends, volume, offset + length)
     begins = np.concatenate(([0.0], np.cumsum(ends)))
-    return (begins[volume] + offset) / begins[-1]
+    parts: Offsets = (begins[volume] + offset) / begins[-1]
+    return parts
 
 
 def _bands(name: str, places: int) -> Rule:

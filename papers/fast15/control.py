@@ -280,7 +280,8 @@ _MIX_BY_SIZE = f"{_MIX} under the static split, by request size"
 
 def _static_by_request_size(trial: Trial) -> list[Panel]:
     sizes = {size: f"requests of {size}" for size in ("4KiB", "16KiB")}
-    uniform, mix = {}, {}
+    uniform: dict[tuple[str, str], float] = {}
+    mix: dict[tuple[str, str], float] = {}
 
     def bandwidths(vms: Sequence[str]) -> dict[str, float]:
         with PreparedDrive(drive(trial, vms, *_KEYS, size_mib=768)) as prepared:
@@ -329,9 +330,9 @@ _MSN = (
 _DIES = (
     "OPS isolation separates blocks, not dies: a request waits for every die that it spans, and those are "
     "busy with the GC of the VMs that have little OPS. Requests of one page reach 1 : 5 : 8 and more, "
-    "those that span all four dies stay near 1 : 1 under the same split (table by request size), and these workloads' "
-    "requests have several pages. The paper's simulator may serve them one after the other. Limits and the "
-    "fair queue, added to OPS, give the proportions."
+    "those that span all four dies stay near 1 : 1 under the same split (table by request size), and the "
+    "requests of these workloads have several pages. The paper's simulator may serve them one after the "
+    "other. Limits and the fair queue, added to OPS, give the proportions."
 )
 FIGURE_8 = Figure(
     "fast15:8",

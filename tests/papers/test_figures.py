@@ -35,6 +35,7 @@ _TOGETHER = (
     ("fast15:4a", "fast15:4b"),
     ("fast15:5b", "fast15:7"),
     ("fast15:eq1", "fast15:eq2"),
+    ("greedy-space:1", "greedy-space:model"),
     ("greedy-space:3", "greedy-space:4"),
     *(
         tuple(
