@@ -180,6 +180,16 @@ CLAIMS = (
         f"{_PYTHON} bench/blkio_shares.py",
     ),
     Claim(
+        "with `--latency real` clients see the modelled latency within 5 % on each front end",
+        "docs/device.md",
+        f"{_TEST} tests/real/test_modelled_latency.py",
+    ),
+    Claim(
+        "write cost of hybrid drives: T_merge within 2 %, B within 1 %",
+        "docs/profiling.md",
+        f"{_TEST} tests/lab/test_write_cost.py",
+    ),
+    Claim(
         "the optimal write size of hybrid drives is their clustered block",
         "docs/profiling.md",
         f"{_TEST} tests/lab/test_write_size.py -k emulated_hybrid",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -282,6 +282,33 @@ class SataSsd:
         elapsed_s = first_s + requests * each_s
         self._now_s += elapsed_s
         return Measurement(access, size_bytes, repetition, elapsed_s / requests, requests, elapsed_s)
+
+
+# A device that is faster in one run than in the next.
+
+
+class Varying:
+    """A Benchmark that measures what another does, all times longer or shorter by the same part."""
+
+    def __init__(self, benchmark: Benchmark, deviation: float, seed: int) -> None:
+        """`deviation`: of that part, the standard deviation over seeds."""
+        self._benchmark = benchmark
+        self._factor = max(0.1, np.random.default_rng(seed).normal(1.0, deviation))
+
+    def now_s(self) -> float:
+        """Virtual time that tests took so far."""
+        return self._benchmark.now_s() * self._factor
+
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test."""
+        found = self._benchmark.measure(access, size_bytes, repetition, limit_s, part)
+        return replace(
+            found,
+            access_time_s=found.access_time_s * self._factor,
+            elapsed_s=found.elapsed_s * self._factor,
+        )
 
 
 # The profile that SeRRa estimates: every size measured, until each mean is known (SAC'15, section 4.2).
