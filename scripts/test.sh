@@ -59,6 +59,8 @@ status=0
 parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
 rm -f build/test-durations.txt
 if [ -z "$quick" ]; then
+    # Compiles the other tests once, instead of in each of their processes, while guests boot.
+    pytest --collect-only -p no:cacheprovider -m 'not guest' >/dev/null 2>&1 &
     pytest tests/real/guest "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
