@@ -11,6 +11,8 @@ import pytest
 
 _TREE = Path(__file__).parents[1]
 _BUILD_S = 1800.0
+_FOLDER_VARIABLE = "SLO_CTL_TEST_FOLDER"
+"""Set by scripts/test.sh, which runs pytest more than once: a folder for all of these runs."""
 
 
 class CannotPackageError(Exception):
@@ -19,6 +21,8 @@ class CannotPackageError(Exception):
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
     """One folder for all processes of the run."""
+    if given := os.environ.get(_FOLDER_VARIABLE):
+        return Path(given)
     own = factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
