@@ -441,7 +441,7 @@ class Api:
             change = parse_change(body.fields)
         except SloError as error:
             raise RefusalError(f"VM {names}: {error.message}", error.hint) from None
-        if not change.sets and not change.unset:
+        if not change.is_set and not change.unset:
             raise RefusalError(f"VM {names}: no fields to set", 'such as {"fields": {"weight": 3}}')
         slos = self._controller.change_slos(
             vms, change, user=request.user, force=body.force, dry_run=body.dry_run

@@ -31,7 +31,7 @@ def _suited_here(
     host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: _GivenNeeds, *, strictly: bool
 ) -> tuple[Suited, tuple[str, ...]]:
     """The choice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
-    from slo_ctl.act.queue import why_not_named
+    from slo_ctl.act.queue import find_named_problem
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
     from slo_ctl.profile.session import suited
@@ -40,7 +40,7 @@ def _suited_here(
 
     number = device_number(device, sys)
     if strictly:
-        problem = why_not_named(device, str(number), sys)
+        problem = find_named_problem(device, str(number), sys)
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     around = IdentitySources(host.places.devices, sys)

@@ -15,7 +15,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.libvirt import LatencyHistogramActuator, LibvirtActuator
 from slo_ctl.act.nvme_ops import nvme_ops_actuator
-from slo_ctl.act.queue import BlockQueueActuator, why_not_named
+from slo_ctl.act.queue import BlockQueueActuator, find_named_problem
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
@@ -154,7 +154,7 @@ class DevicePolicies:
         if wish.scheduler == KEEP:
             self.reasons[name] = ("scheduler unchanged: the configuration says keep",)
             return ()
-        problem = why_not_named(wish.path, str(device.number), self._around.sys)
+        problem = find_named_problem(wish.path, str(device.number), self._around.sys)
         if problem is not None:
             self.reasons[name] = (f"scheduler unchanged: {problem}",)
             return ()

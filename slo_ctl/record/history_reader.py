@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slo_ctl.base.accounts import group_name, user_name
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import moved_away
+from slo_ctl.base.files import move_command
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model import SettingValue
 from slo_ctl.record.history_schema import (
@@ -182,7 +182,7 @@ def _check_readable(path: Path) -> None:
     except PermissionError:
         raise HistoryError(f"history: {_user()} may not read {path}", "run it with sudo") from None
     if not stat.S_ISREG(status.st_mode):
-        raise HistoryError(f"history: {path} is not a file", f"move it away: {moved_away(path)}")
+        raise HistoryError(f"history: {path} is not a file", f"move it away: {move_command(path)}")
     if not os.access(path, os.R_OK):
         group = _group_of(status)
         hint = f"run it with sudo, or as a member of the group {group}" if group else "run it with sudo"

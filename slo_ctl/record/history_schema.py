@@ -11,7 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from slo_ctl.base.files import moved_away
+from slo_ctl.base.files import move_command
 
 # Why a history cannot be kept or read, in words for an operator.
 
@@ -60,7 +60,7 @@ def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
         reason, hint = _FULL
     elif code in _DAMAGED:
-        reason, hint = "{path} is damaged", f"{moved_away(path)}; the daemon then begins a new one"
+        reason, hint = "{path} is damaged", f"{move_command(path)}; the daemon then begins a new one"
     else:
         # The text of an OSError names the file, which this does already.
         words = error.strerror or error if isinstance(error, OSError) else error

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import moved_away
+from slo_ctl.base.files import move_command
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.model.slo import SloEntry, SloError, SloUpdate, check_fields, check_vm_name
 
@@ -36,7 +36,7 @@ def updated(slos: StoredSlos, vms: Collection[str], update: SloUpdate) -> Stored
             after[vm] = update.applied_to(slos.get(vm, SloEntry()))
         except SloError as error:
             raise UserError(f"VM {vm}: {error.message}", error.hint) from None
-    return {vm: entry for vm, entry in after.items() if entry.sets}
+    return {vm: entry for vm, entry in after.items() if entry.is_set}
 
 
 class SloStore:
@@ -49,7 +49,7 @@ class SloStore:
         self._store = JsonStore(
             path,
             _File,
-            repair=f"restore it, or start without the SLOs of vm set: {moved_away(path)}",
+            repair=f"restore it, or start without the SLOs of vm set: {move_command(path)}",
             mode=0o644,
         )
         self._known: tuple[tuple[int, int, int] | None, StoredSlos] | None = None

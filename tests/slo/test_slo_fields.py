@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model.slo import FIELD_NAMES, SloError, check_fields, field_named, parse_fields, spelled
+from slo_ctl.model.slo import FIELD_NAMES, SloError, check_fields, config_texts, field_named, parse_fields
 
 positive = st.floats(min_value=1e-3, max_value=1e6)
 slos = st.fixed_dictionaries(
@@ -25,7 +25,7 @@ slos = st.fixed_dictionaries(
 
 @given(slos)
 def test_written_fields_are_read_back(fields: dict[str, float]) -> None:
-    again = parse_fields(spelled(fields))
+    again = parse_fields(config_texts(fields))
     assert again.keys() == fields.keys()
     assert all(math.isclose(again[name], value, rel_tol=1e-12) for name, value in fields.items())
 
