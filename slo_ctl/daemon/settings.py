@@ -37,7 +37,7 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting
 from slo_ctl.model.decision import ActError
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
-from slo_ctl.profile.session import Suited, suited
+from slo_ctl.profile.session import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import Found, ProfileStore
 
 
@@ -85,7 +85,7 @@ class _Device:
     damage: str = ""
     """Why the profile on disk is not the one in force."""
     basis: tuple[object, ...] = ()
-    decided: Suited | None = None
+    decided: SchedulerAdvice | None = None
     needs_bfq: bool = False
     """VMs there have unequal weights, or had them within the last minute, and no io.cost keeps them."""
 
@@ -176,12 +176,12 @@ class DevicePolicies:
         return decided.settings
 
     @staticmethod
-    def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> Suited:
+    def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> SchedulerAdvice:
         updated = (device.found.path, device.found.record.updated) if device.found is not None else None
         # What is in force decides nothing, or every choice would be looked at once more after it was made.
         basis = (replace(facts, current=""), needs, given, updated)
         if device.decided is None or basis != device.basis:
-            device.basis, device.decided = basis, suited(facts, needs, device.found, given)
+            device.basis, device.decided = basis, advise_scheduler(facts, needs, device.found, given)
         return device.decided
 
     def _look_for_profile(self, device: _Device) -> None:

@@ -100,7 +100,7 @@ def test_history_is_read_from_the_daemon(
 def test_unknown_vm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history(tmp_path, "wep") == 2
     assert capsys.readouterr().err.splitlines() == [
-        "slo-ctl: history: no VM wep is known",
+        "slo-ctl: history: VM wep not found",
         "hint: did you mean web?",
     ]
 
@@ -115,7 +115,7 @@ def test_missing_history_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("content", "problem", "hint"),
     [
-        ("garbage" * 100, "is damaged", "mv {path} {path}.damaged; the daemon then begins a new one"),
+        ("garbage" * 100, "is damaged", "mv {path} {path}.damaged; the daemon then starts a new file"),
         ("", "is empty", "start it with: slo-ctl daemon --root {root}"),
         (None, "is not a file", "move it away: mv {path} {path}.damaged"),
     ],
@@ -316,7 +316,7 @@ def test_report_page_is_made_from_the_daemon(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--vm", "wep"), "history: no VM wep is known"),
+        (("--vm", "wep"), "history: VM wep not found"),
         (("--since", "yesterday"), "--since: yesterday is not a valid time"),
         (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
         (

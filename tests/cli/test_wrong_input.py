@@ -143,7 +143,7 @@ WRONG = [
     ("device serve nosuch", "known: ssd0"),
     ("device serve ssd0 --latency sometimes", "known: real, none"),
     ("device serve ssd0 --nvme-tcp here", "write an address such as 127.0.0.1:4420 or [::1]:4420"),
-    ("device policy nosuch", "lsblk lists them; write sda or /dev/sda"),
+    ("device policy nosuch", "write sda or /dev/sda, see `lsblk`"),
     ("device profile /dev/null", "name one of these"),
     ("device profile nosuch", "name a directory on the drive"),
     ("device profile ssd0", "the URI that `slo-ctl device show` prints"),
@@ -254,7 +254,7 @@ WRONG += [
     ("device remove /web --yes", "write DEVICE/web"),
     ("device resize '' 1GiB", "write DEVICE/NAMESPACE"),
     ("device profile ''", "name a directory on the drive, such as /srv/vms"),
-    ("device policy ''", "lsblk lists them"),
+    ("device policy ''", "see `lsblk`"),
     ("vm list --cgroup ''", "name a group below"),
     # Two sources that contradict each other.
     ("vm list --connect test:///x --no-libvirt", "give one of them"),

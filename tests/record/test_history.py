@@ -117,7 +117,7 @@ def test_only_effective_outcomes_are_stored(history: History) -> None:
 
 def test_history_of_an_unknown_vm_is_refused(history: History) -> None:
     history.add(host_status())
-    with pytest.raises(UserError, match="no VM wep is known") as refusal:
+    with pytest.raises(UserError, match="VM wep not found") as refusal:
         history.vm("wep")
     assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError) as refusal:
@@ -172,7 +172,7 @@ def test_pruning_keeps_the_current_verdict(path: Path) -> None:
     assert count(path, "epochs") <= 62
     assert count(path, "minutes") <= 12
     assert count(path, "decisions") == 0
-    with pytest.raises(UserError, match="no VM gone"):
+    with pytest.raises(UserError, match="VM gone not found"):
         history.vm("gone")
     (verdict,) = history.vm("web", START + 3900, START + 4000).verdicts
     assert verdict.at == START
