@@ -15,7 +15,7 @@ from pathlib import Path
 import checkout  # noqa: F401 - finds the packages of this checkout
 
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
-from slo_ctl.host.libvirt import KnownDomain
+from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, Vm, VmState
 from slo_ctl.observe.host import HostObserver
@@ -33,7 +33,9 @@ class RecordedWatch(LibvirtWatch):
 
     def __init__(self, count: int) -> None:
         super().__init__("qemu:///system")
-        self._domains = LatestDomains(self.uri, {uuid_of(n): KnownDomain(vm_of(n), "") for n in range(count)})
+        self._domains = LatestDomains(
+            self.uri, {uuid_of(n): DomainReading(vm_of(n), "") for n in range(count)}
+        )
         self._problem = ""
 
     def start(self) -> None:

@@ -55,8 +55,8 @@ from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
 from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
+from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import ProfileStore
-from slo_ctl.profile.suited import Suited, suited
 
 SYS = Path("/sys")
 
@@ -112,12 +112,12 @@ class Bench:
             stdout=subprocess.DEVNULL,
         )
 
-    def suits(self, needs: Needs, given: str | None = None) -> Suited:
+    def suits(self, needs: Needs, given: str | None = None) -> SchedulerAdvice:
         """What `device policy` chooses; `given`: what goes with that scheduler."""
         facts = block_facts(self._number, self._around, self._io_cost)
-        return suited(facts, needs, self._store.of_device(self._number, self._around), given)
+        return advise_scheduler(facts, needs, self._store.of_device(self._number, self._around), given)
 
-    def set_to(self, choice: Suited, needs: Needs) -> None:
+    def set_to(self, choice: SchedulerAdvice, needs: Needs) -> None:
         """The device, then the weights that it can keep."""
         settings = list(choice.settings)
         self._apply(settings)
@@ -162,7 +162,7 @@ class Bench:
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def measure(bench: Bench, objective: str, needs: Needs, rounds: int) -> tuple[list[Row], Suited]:
+def measure(bench: Bench, objective: str, needs: Needs, rounds: int) -> tuple[list[Row], SchedulerAdvice]:
     """Every scheduler offered, and the choice."""
     chosen = bench.suits(needs)
     own = chosen.choice.scheduler
@@ -218,7 +218,7 @@ def main() -> int:
     return int(late)
 
 
-def show(objective: str, rows: list[Row], chosen: Suited, behind: Lag | None) -> None:
+def show(objective: str, rows: list[Row], chosen: SchedulerAdvice, behind: Lag | None) -> None:
     print(f"{objective}: {chosen.choice.choices[0].value}, {chosen.choice.choices[0].reason}")
     show_rows(rows, chosen.choice.scheduler, behind)
 

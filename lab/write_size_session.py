@@ -25,7 +25,7 @@ from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources
-from slo_ctl.profile.session import Span, fill_made_file, open_span, tell_stale
+from slo_ctl.profile.session import Span, fill_test_file, open_span, report_removed
 from slo_ctl.profile.store import Measured, now_text
 from slo_ctl.profile.target import Kind, Target, find_target
 from traces.batch import Op
@@ -204,7 +204,7 @@ def writable_span(request: Request, around: IdentitySources, progress: ProgressS
     _check_target(request, target)
     options = FioOptions(request.span_bytes, request.seed, request.queue_depth)
     with open_span(target, options, request.allow_write, around) as span:
-        tell_stale(span.stale, progress)
+        report_removed(span.stale, progress)
         try:
             yield span
         finally:
@@ -219,13 +219,13 @@ def prepare_writes(span: Span, most_bytes: int, progress: ProgressSink) -> int:
     )
     made = span.fio.prepare()
     if made:
-        fill_made_file(span.fio, made, progress)
+        fill_test_file(span.fio, made, progress)
     return made
 
 
 def _check_target(request: Request, target: Target) -> None:
     given = request.target
-    if not target.ours and request.allow_write is None:
+    if not target.is_test_file and request.allow_write is None:
         raise UserError(f"{given} would be overwritten", f"allow it with --allow-write {given}")
     if request.low_bytes % target.unit_bytes:
         raise UserError(

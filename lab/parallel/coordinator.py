@@ -27,7 +27,7 @@ from slo_ctl.profile.session import (
     plan_for,
 )
 from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, now_text, rows
-from slo_ctl.profile.sweep import Ended, SweepPlan, tests_at_most
+from slo_ctl.profile.sweep import Ended, SweepPlan, max_tests_left
 
 _TIMEOUT_S = 1.0
 """How often the budget is checked while no node sends anything."""
@@ -73,7 +73,7 @@ class Coordinator:
         schedule = Schedule(self._plan, self._span_bytes, self._before, len(nodes))
         collected = Collected(self._before)
         active, idle = set(nodes), sorted(nodes)
-        total = tests_at_most(self._before, self._plan.sizes_bytes, self._plan.accesses, self._plan.rule)
+        total = max_tests_left(self._before, self._plan.sizes_bytes, self._plan.accesses, self._plan.rule)
         phase = progress.phase(f"profiling with {len(nodes)} nodes", float(total), "tests")
         start_s = self._transport.now_s()
         try:

@@ -1,1 +1,1 @@
-"""Making decisions so: everything that changes the world."""
+"""Applying decisions: actuators, the keeper of settings and the journal."""

@@ -23,18 +23,18 @@ _V1_LIMITS = {
 }
 _V2_LIMITS = {"read_iops": "riops", "write_iops": "wiops", "read_bytes_s": "rbps", "write_bytes_s": "wbps"}
 _MOST_IOPS = float(2**32 - 2)
-"""The kernel keeps them in 32 bits, and means no limit by the last value."""
+"""The kernel stores IOPS limits in 32 bits; the largest value means no limit."""
 _MOST_BYTES_S = float(2**63)
 _LEAST_LIMIT = {1: 1.0, 2: 2.0}
-"""0 would lift the limit on v1; io.max refuses 0 and 1 (blk-throttle's tg_set_limit)."""
+"""Lowest limit by cgroup version: 0 removes the limit on v1; io.max refuses 0 and 1 (tg_set_limit)."""
 
 LATENCY = "latency_us"
-"""Name of the knob."""
+"""Name of the knob of io.latency."""
 _LATENCY_FILE = "io.latency"
 _MOST_US = 1e12
-"""Eleven days; the kernel keeps nanoseconds in 64 bits."""
+"""Eleven days; the kernel stores nanoseconds in 64 bits."""
 
-_MAX_KNOWN = 10_000
+_MAX_CACHED_FOLDERS = 10_000
 
 _DEVICE = re.compile(r"\d{1,7}:\d{1,7}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
@@ -42,7 +42,7 @@ _DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
 
 
 class NoControllerError(ActError):
-    """The group is there, and some group above gives it no io controller."""
+    """The group exists, but a group above it does not enable the io controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +52,28 @@ class _File:
 
 
 class CgroupActuator:
-    """Writes to the groups that knobs name, and to nothing else: no controller is enabled above them.
+    """Sets weights, limits and latency targets of groups; never enables controllers.
 
-    Limits of reads and of writes are apart: neither v1 nor v2 has one for their sum.
+    Reads and writes have separate limits: neither v1 nor v2 has one for their sum.
     """
 
     levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY})
 
     def __init__(self, tree: CgroupTree, sys: Path = Path("/sys")) -> None:
-        """`sys` is only asked whether a device is still there."""
+        """`sys` is only used to check whether a device still exists."""
         self._tree = tree
         self._sys = sys
         self._folders: dict[str, str] = {}
-        """Folders of groups, by place."""
+        """Directories of groups, by place of the knob."""
         self._v1_weight = ""
-        """The kernel's name for it, once a group was read."""
+        """File with the weight on v1; empty until the first group was read."""
 
     def owns(self, knob: Knob) -> bool:
-        """Every knob of its levers."""
+        """Whether the knob belongs to one of its levers."""
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """Whole numbers in the range of the mechanism; a limit is rounded down, so that it is kept."""
+        """The value as a whole number in the range of the knob; limits are rounded down."""
         if knob.lever is Lever.CGROUP_WEIGHT:
             if value is None:
                 return DEFAULT_WEIGHT
@@ -89,7 +89,7 @@ class CgroupActuator:
         return float(int(min(most, max(_LEAST_LIMIT[self._tree.version], value))))
 
     def read(self, knob: Knob) -> float | None:
-        """The group's own value; of the group, not what its parents leave it."""
+        """The value of the group itself, regardless of those of its parents."""
         if knob.lever is Lever.CGROUP_WEIGHT:
             return _weight_in(self._open(knob, self._weight_file(knob)))
         if knob.lever is Lever.CGROUP_LATENCY:
@@ -101,7 +101,7 @@ class CgroupActuator:
         return _v1_limit_in(self._open(knob, _V1_LIMITS[knob.name]), knob)
 
     def write(self, knob: Knob, value: float | None) -> None:
-        """Set the group's own value; None lifts a limit, or gives a weight the default."""
+        """Set the value of the group; None removes a limit and resets a weight to the default."""
         if knob.lever is Lever.CGROUP_WEIGHT:
             name = self._weight_file(knob)
             text = f"{DEFAULT_WEIGHT if value is None else value:.0f}"
@@ -158,12 +158,12 @@ class CgroupActuator:
         _check_device(knob)
 
     def _folder(self, knob: Knob) -> str:
-        """Where the group is, if it is still there: that is found out by opening its files."""
+        """Directory of the group, which may not exist any more."""
         folder = self._folders.get(knob.place)
         if folder is None:
             if ".." in PurePosixPath(knob.place).parts or not knob.place.strip("/"):
                 raise ActError(f"{knob.place!r} is not a cgroup whose I/O can be set")
-            if len(self._folders) >= _MAX_KNOWN:
+            if len(self._folders) >= _MAX_CACHED_FOLDERS:
                 self._folders.clear()
             folder = self._folders[knob.place] = str(self._tree.folder(knob.place))
         return folder
@@ -171,7 +171,7 @@ class CgroupActuator:
     def _existing(self, knob: Knob) -> Path:
         folder = Path(self._folder(knob))
         if not folder.is_dir():
-            raise ActError(f"the cgroup {knob.place} no longer exists", gone=True)
+            raise ActError(f"the cgroup {knob.place} no longer exists", target_removed=True)
         return folder
 
     def _open(self, knob: Knob, name: str) -> _File:
@@ -213,7 +213,7 @@ class CgroupActuator:
             try:
                 control = read_bounded(parent / "cgroup.subtree_control")
             except OSError:
-                # What cannot be read cannot be blamed.
+                # An unreadable file says nothing about the controller.
                 continue
             if control is None or "io" not in control.text.split():
                 return parent
@@ -225,14 +225,14 @@ class CgroupActuator:
         except FileNotFoundError:
             raise self._missing(self._existing(knob), path.rpartition("/")[2]) from None
         except OSError as error:
-            gone = error.errno == errno.ENODEV and self._is_gone(knob)
+            removed = error.errno == errno.ENODEV and self._is_removed(knob)
             reason = f"{path}: {text!r} was refused: {error.strerror}"
-            raise ActError(reason, _hint(error), gone=gone) from None
+            raise ActError(reason, _hint(error), target_removed=removed) from None
 
-    def _is_gone(self, knob: Knob) -> bool:
-        """ENODEV is what the kernel says of a group that was removed, and of a device that was."""
-        device_gone = bool(knob.device) and not (self._sys / "dev" / "block" / knob.device).exists()
-        return device_gone or not self._tree.folder(knob.place).is_dir()
+    def _is_removed(self, knob: Knob) -> bool:
+        """Whether the group or the device was removed; the kernel reports ENODEV for both."""
+        device_removed = bool(knob.device) and not (self._sys / "dev" / "block" / knob.device).exists()
+        return device_removed or not self._tree.folder(knob.place).is_dir()
 
 
 def _check_device(knob: Knob) -> None:
@@ -253,7 +253,7 @@ def _weight_in(file: _File) -> float:
         match = _DEFAULT.fullmatch(line.strip())
         if match:
             return float(match[1])
-    raise ActError(f"{file.path}: the weight in it is not valid")
+    raise ActError(f"{file.path}: it contains no valid weight")
 
 
 def _v1_limit_in(file: _File, knob: Knob) -> float | None:
@@ -265,7 +265,7 @@ def _v1_limit_in(file: _File, knob: Knob) -> float | None:
 
 
 def _v2_value_in(file: _File, number: str, key: str) -> float | None:
-    """Of `MAJOR:MINOR key=value ...` lines; None where it is `max`, or the device has no line."""
+    """A value in `MAJOR:MINOR key=value ...` lines; None if it is `max` or the device has no line."""
     for line in file.text.splitlines():
         device, *pairs = line.split() or [""]
         if device != number:

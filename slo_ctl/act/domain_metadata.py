@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, fields_of, load_module
-from slo_ctl.model.slo import SloFields, spelled
+from slo_ctl.model.slo import SloFields, config_texts
 
 # virDomainModificationImpact, virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI.
 AFFECT_LIVE, AFFECT_CONFIG = 1, 2
@@ -19,7 +19,7 @@ _XML_INACTIVE = 2
 
 
 class WritableDomain:
-    """One VM of libvirt, over a connection that may change it. Every method raises UserError."""
+    """A VM of libvirt, over a read-write connection. Methods raise UserError."""
 
     def __init__(self, domain: Any, module: Any) -> None:
         """`domain` and `module` are those of libvirt-python, which has no types."""
@@ -30,44 +30,44 @@ class WritableDomain:
         self.persistent = bool(self.call("isPersistent"))
 
     def call(self, method: str, *arguments: Any, hint: str = "") -> Any:
-        """A method of libvirt's virDomain; its refusal is reported as a UserError."""
+        """Call a method of libvirt's virDomain; its errors become UserError."""
         try:
             return getattr(self._domain, method)(*arguments)
         except self._module.libvirtError as error:
             raise UserError(f"VM {self.name}: {error}", hint or "see the log of libvirtd") from None
 
     def xml(self, *, definition: bool) -> str:
-        """XML of its definition, or of the VM as it runs."""
+        """XML of the persistent definition, or of the running VM."""
         return str(self.call("XMLDesc", _XML_INACTIVE if definition else 0))
 
     @property
     def states(self) -> tuple[bool, ...]:
-        """For `xml`, each state that the VM has: as it runs (False), as it is defined (True)."""
+        """The values of `definition` that are valid for `xml`: False if it runs, True if it is persistent."""
         return (*((False,) if self.running else ()), *((True,) if self.persistent else ()))
 
     @property
     def impact(self) -> int:
-        """Scope of a change: the VM as it runs, its definition, or both."""
+        """Scope of a change: the running VM, its definition, or both (virDomainModificationImpact)."""
         return (AFFECT_LIVE if self.running else 0) | (AFFECT_CONFIG if self.persistent else 0)
 
 
 @contextmanager
 def writable_domain(uri: str, name: str) -> Iterator[WritableDomain]:
-    """A VM by name, over a connection of its own. Raises UserError if the VM or libvirt does not exist."""
+    """A VM by name, over a new connection. Raises UserError if the VM or libvirt does not exist."""
     with writable_libvirt(uri) as (connection, module):
         yield find_domain(connection, module, name)
 
 
 @contextmanager
 def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
-    """A connection that may change things, and the module. Raises UserError."""
+    """A read-write connection and the module libvirt-python. Raises UserError."""
     module = load_module()
     try:
         connection = module.open(uri)
     except module.libvirtError as error:
         raise UserError(
             f"no connection to {uri}: {error}",
-            "start libvirtd, run as root or in the group libvirt, or name another with --connect URI",
+            "start libvirtd, run as root or in the group libvirt, or use another with --connect URI",
         ) from None
     try:
         yield connection, module
@@ -76,7 +76,7 @@ def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
 
 
 def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
-    """A VM by name. Raises UserError that names those there are."""
+    """A VM by name. Raises UserError, whose hint names existing VMs."""
     try:
         return WritableDomain(connection.lookupByName(name), module)
     except module.libvirtError as error:
@@ -88,25 +88,25 @@ def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
 
 
 def read_metadata(domain: WritableDomain) -> SloFields:
-    """The SLO fields in its metadata now; of a VM that runs, those of the running one."""
+    """The SLO fields in the metadata of the running VM, or else of its definition."""
     return fields_of(domain.xml(definition=not domain.running))
 
 
 def write_metadata(domain: WritableDomain, fields: Mapping[str, float]) -> None:
-    """Replace the SLO fields in its metadata, and read them back. No fields remove the element."""
+    """Replace the SLO fields in the metadata, and read them back. Without fields, remove the element."""
     element = _element(fields) if fields else None
     if element is None and not any(_has_element(domain, definition) for definition in domain.states):
         return
     domain.call("setMetadata", _METADATA_ELEMENT, element, PREFIX, URI, domain.impact)
     wanted = fields_of(_domain_with(element)) if element else {}
     for definition in domain.states:
-        there = fields_of(domain.xml(definition=definition))
-        if there != wanted:
+        found = fields_of(domain.xml(definition=definition))
+        if found != wanted:
             state = "definition" if definition else "running VM"
             raise UserError(
-                f"VM {domain.name}: libvirt took the metadata, but the {state} has "
-                f"{spelled(there) or 'none'}",
-                "see the log of libvirtd, and whether another program changes the VM",
+                f"VM {domain.name}: libvirt accepted the metadata, but the {state} has "
+                f"{config_texts(found) or 'none'}",
+                "see the log of libvirtd, and check whether another program changes the VM",
             )
 
 
@@ -115,8 +115,8 @@ def _has_element(domain: WritableDomain, definition: bool) -> bool:
 
 
 def _element(fields: Mapping[str, float]) -> str:
-    """The element without namespace: libvirt adds it, with the prefix."""
-    return ElementTree.tostring(ElementTree.Element(ELEMENT, spelled(fields)), encoding="unicode")
+    """The element without namespace and prefix, which libvirt adds."""
+    return ElementTree.tostring(ElementTree.Element(ELEMENT, config_texts(fields)), encoding="unicode")
 
 
 def _domain_with(element: str) -> str:

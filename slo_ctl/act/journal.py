@@ -1,4 +1,4 @@
-"""Journal of changes on the host, to be undone: the original value of every knob."""
+"""Journal of the original value of every knob that was changed, from which changes are undone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import read_regular, replace_file
 from slo_ctl.model import Knob, Lever, SettingValue
-from slo_ctl.model.decision import FTL_LEVERS, LEVERS_OF_WORDS
+from slo_ctl.model.decision import FTL_LEVERS, TEXT_LEVERS
 
 FORMAT_VERSION = 2
-"""1 had numbers only."""
-MAX_WORDS = 4096
-"""Characters of a value made of words, at most."""
+"""Version 1 had only numbers."""
+MAX_TEXT = 4096
+"""Longest value of a knob whose value is text, in characters."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 LASTING = FTL_LEVERS | {Lever.NVME_OPS}
-"""Levers whose values outlive a boot: an emulated SSD keeps them in its directory, a drive in itself."""
+"""Levers whose values survive a reboot: those of emulated SSDs and of NVMe drives."""
 
 
 class JournalError(Exception):
-    """The journal cannot be written, so nothing new may be touched."""
+    """The journal cannot be written, so no further knobs may be changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class Original:
 
 
 class Journal:
-    """The originals of every touched knob, on disk before the first of them is touched."""
+    """Original values of all changed knobs; on disk before a knob is changed."""
 
     def __init__(self, path: Path, boot_id: Path = BOOT_ID) -> None:
-        """Read the journal at `path`; none there means that nothing was touched.
+        """Read the journal at `path`; a missing file means that nothing was changed.
 
-        Raises UserError when it is damaged or of another format: it is neither changed nor passed over, as
-        what it says cannot be found out in another way.
+        Raises UserError if it is damaged or of another format. It is then neither overwritten nor ignored,
+        because the original values are known from nowhere else.
         """
         self._path = path
         self._boot = _read_boot(boot_id)
         self.changes = 0
-        """Grows whenever a knob comes or goes."""
+        """Number of changes of the journal, which shows whether it has changed."""
         self._originals = self._read()
 
     def __contains__(self, knob: Knob) -> bool:
@@ -59,23 +59,23 @@ class Journal:
         return len(self._originals)
 
     def originals(self) -> dict[Knob, Original]:
-        """A copy of everything in it, in the order in which it was touched."""
+        """A copy of all entries, in the order in which the knobs were changed."""
         return dict(self._originals)
 
     def add(self, originals: Mapping[Knob, Original]) -> None:
-        """Remember knobs that are about to be touched; those known keep what they have.
+        """Add knobs that are about to be changed; existing entries are kept.
 
-        On disk when it returns. Raises JournalError, with nothing changed.
+        On disk on return. Raises JournalError, and then changes nothing.
         """
         new = {knob: original for knob, original in originals.items() if knob not in self._originals}
         if new:
             self._write({**self._originals, **new})
 
     def remove(self, knobs: Iterable[Knob]) -> None:
-        """Forget knobs that have their original values again, or are gone. Raises JournalError."""
+        """Remove knobs that were restored or no longer exist. Raises JournalError."""
         unwanted: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
         if unwanted:
-            self._write({knob: was for knob, was in self._originals.items() if knob not in unwanted})
+            self._write({knob: kept for knob, kept in self._originals.items() if knob not in unwanted})
 
     def _write(self, originals: dict[Knob, Original]) -> None:
         entries = [
@@ -90,8 +90,8 @@ class Journal:
             for knob, original in originals.items()
         ]
         head = json.dumps({"format_version": FORMAT_VERSION, "boot_id": self._boot})
-        # An entry a line, for people; json's own indenting takes ten times as long.
-        # surrogateescape names of cgroups survive in JSON's own escapes.
+        # One line per entry; json's indentation takes ten times as long. JSON escapes keep names of cgroups
+        # with surrogate escapes.
         lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
         text = f'{head[:-1]}, "entries": [\n{lines}\n]}}\n'
         try:
@@ -132,8 +132,8 @@ class Journal:
                 raise self._damaged(f"entry {number}: {error!r}") from None
             originals[knob] = original
         if content.get("boot_id") != self._boot:
-            # What lived in the kernel went with it; the same names now belong to new objects.
-            return {knob: was for knob, was in originals.items() if knob.lever in LASTING}
+            # Settings in the kernel do not survive a reboot; the same names now belong to new objects.
+            return {knob: original for knob, original in originals.items() if knob.lever in LASTING}
         return originals
 
     def _damaged(self, why: str) -> UserError:
@@ -147,26 +147,26 @@ class Journal:
 def _entry(entry: Any) -> tuple[Knob, Original]:
     words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
     if not all(isinstance(word, str) for word in words.values()):
-        raise ValueError("a name that is not text")
+        raise ValueError("a name is not text")
     knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
     return knob, Original(_value(knob, entry["original"]), words["vm"])
 
 
-def _value(knob: Knob, found: Any) -> SettingValue:
-    if found is None:
+def _value(knob: Knob, value: Any) -> SettingValue:
+    if value is None:
         return None
-    if knob.lever in LEVERS_OF_WORDS:
-        if isinstance(found, str) and found.isprintable() and len(found) <= MAX_WORDS:
-            return found
-        raise ValueError(f"original {found!r:.80} is not words")
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise ValueError(f"original {found!r:.80} is not a valid number")
-    return float(found)
+    if knob.lever in TEXT_LEVERS:
+        if isinstance(value, str) and value.isprintable() and len(value) <= MAX_TEXT:
+            return value
+        raise ValueError(f"original {value!r:.80} is not valid text")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"original {value!r:.80} is not a valid number")
+    return float(value)
 
 
 def _read_boot(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        # Without a boot ID every start counts as the same boot, so that nothing is forgotten.
+        # Without a boot ID every start counts as the same boot, so that no entry is dropped.
         return ""

@@ -14,49 +14,46 @@ from slo_ctl.model.decision import ActError, in_force, value_text
 Scope = Callable[[Knob], bool]
 
 
-# What every actuator can do: read a knob, write it, and say what a value becomes there.
-
-
 Value = TypeVar("Value")
 
 
 class Actuator(Protocol[Value]):
-    """A means of setting knobs, whose values are of one type; with `SettingValue`, of any.
+    """Reads and writes the knobs of some levers, whose values have the type `Value`.
 
-    Every method raises ActError, and touches nothing but its knob.
+    Methods raise ActError, and change no other knob.
     """
 
     def owns(self, knob: Knob) -> bool:
-        """Whether this is the actuator for that knob."""
+        """Whether this actuator sets the knob."""
         ...
 
     def read(self, knob: Knob) -> Value:
-        """The value in force. None: no limit, or no weight of its own."""
+        """The present value; None: no limit, or the default weight."""
         ...
 
     def write(self, knob: Knob, value: Value) -> None:
-        """Set a value that `normalise` returned, or one that `read` did."""
+        """Set a value that `normalise` or `read` returned."""
         ...
 
     def normalise(self, knob: Knob, value: Value) -> Value:
-        """The value that will be read after writing this one: rounded and clipped as the mechanism does."""
+        """The value that `read` returns after this one was written, such as rounded or clipped."""
         ...
 
 
 ROTATION_EPOCHS = 10
-"""A setting in force is read again within this many calls of `apply`."""
+"""Number of calls of `apply` within which every setting in force is verified once."""
 
-MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
-"""Levers that are not settings: what they changed is restored by `undo` only."""
+OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
+"""Levers that `apply` does not restore, only `undo`: decisions move OPS without settings."""
 
 
-def _everywhere(_knob: Knob) -> bool:
+def _all_knobs(_knob: Knob) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A setting in force as last read, and the outcome reported until it is read again."""
+    """A setting in force, and the outcome to report until it is verified again."""
 
     setting: Setting
     outcome: Outcome
@@ -64,7 +61,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A setting that was looked at: the value it should have there, the one it has, and who can change it."""
+    """A setting with its actuator, the value before, and the value to write."""
 
     setting: Setting
     actuator: Actuator[Any]
@@ -73,107 +70,107 @@ class _Step:
 
 
 class SettingKeeper:
-    """Makes the host have the settings wanted, and no others of its own.
+    """Brings the knobs of the host to the wanted settings, and restores all others that it changed.
 
-    Every method returns what became of each setting; a knob that fails raises nothing and stops no other.
+    Methods return the outcome of each setting; a failure raises nothing and does not affect other knobs.
     """
 
     def __init__(self, actuators: Sequence[Actuator[Any]], journal: Journal) -> None:
-        """`actuators` may be changed by its owner: it is looked through at every call."""
+        """The owner of `actuators` may change it between calls."""
         self._actuators = actuators
         self._journal = journal
         self._kept: dict[Knob, _Kept] = {}
         self._turn = 0
         self._last: tuple[list[Setting], dict[Knob, Setting], list[Outcome]] = ([], {}, [])
-        """Settings of the last `apply`, and what `_by_knob` made of them."""
-        self._all_wanted_as_of = -1
-        """State of the journal of which all knobs were among the last settings."""
+        """Settings of the last `apply`, and the result of `_by_knob` for them."""
+        self._all_wanted_at_change = -1
+        """`changes` of the journal when the last settings contained all of its knobs; -1: unknown."""
 
     def apply(
-        self, settings: Iterable[Setting], verify_all: bool = False, within: Scope = _everywhere
+        self, settings: Iterable[Setting], verify_all: bool = False, within: Scope = _all_knobs
     ) -> list[Outcome]:
-        """Bring the host to the whole state wanted: knobs changed before and no longer wanted are restored.
+        """Apply settings, and restore knobs that were changed before and are no longer wanted.
 
-        `within` says of which knobs that is the whole state: no other is restored.
-        Outcomes are those of the restored knobs, then one for each setting in its order.
+        Only knobs that `within` selects are restored. `verify_all` reads all settings in force again.
+        Returns the outcomes of restored knobs, followed by one for each setting in its order.
         """
-        wanted, outcomes_of_doubles = self._wanted(list(settings))
+        wanted, conflicts = self._wanted(list(settings))
         self._turn = (self._turn + 1) % ROTATION_EPOCHS
         restored = self._restore_unwanted(wanted, within)
 
         outcomes: list[Outcome | None] = []
         steps: list[_Step] = []
         all_kept = map(self._kept.get, wanted)
-        for place, (setting, kept) in enumerate(zip(wanted.values(), all_kept, strict=True)):
-            due = verify_all or place % ROTATION_EPOCHS == self._turn
+        for index, (setting, kept) in enumerate(zip(wanted.values(), all_kept, strict=True)):
+            due = verify_all or index % ROTATION_EPOCHS == self._turn
             if kept is not None and not due and (kept.setting is setting or _is_same(kept.setting, setting)):
                 outcomes.append(kept.outcome)
                 continue
-            looked = self._inspect(setting)
-            if isinstance(looked, Outcome):
-                outcomes.append(looked)
+            result = self._inspect(setting)
+            if isinstance(result, Outcome):
+                outcomes.append(result)
             else:
                 outcomes.append(None)
-                steps.append(looked)
-        done = self._carry_out(steps)
-        in_order = [outcome or done[knob] for knob, outcome in zip(wanted, outcomes, strict=True)]
-        return [*restored, *in_order, *outcomes_of_doubles]
+                steps.append(result)
+        changed = self._carry_out(steps)
+        in_order = [outcome or changed[knob] for knob, outcome in zip(wanted, outcomes, strict=True)]
+        return [*restored, *in_order, *conflicts]
 
     def _wanted(self, settings: list[Setting]) -> tuple[dict[Knob, Setting], list[Outcome]]:
-        """Settings by knob: what was made of the last ones where they are the same objects, as is usual."""
-        before, wanted, doubles = self._last
-        same_ones = len(settings) == len(before) and all(map(operator.is_, settings, before))
-        if not same_ones:
-            wanted, doubles = _by_knob(settings)
-            self._last = settings, wanted, doubles
-            self._all_wanted_as_of = -1
-        return wanted, doubles
+        """Result of `_by_knob`; the last one if the settings are the same objects, as they usually are."""
+        before, wanted, conflicts = self._last
+        unchanged = len(settings) == len(before) and all(map(operator.is_, settings, before))
+        if not unchanged:
+            wanted, conflicts = _by_knob(settings)
+            self._last = settings, wanted, conflicts
+            self._all_wanted_at_change = -1
+        return wanted, conflicts
 
     def _restore_unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Outcome]:
-        if self._all_wanted_as_of == self._journal.changes:
+        if self._all_wanted_at_change == self._journal.changes:
             return []
         unwanted = [
             knob
             for knob in self._journal.originals()
-            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS and within(knob)
+            if knob not in wanted and knob.lever not in OPS_LEVERS and within(knob)
         ]
         restored = self._restore(unwanted, "no longer wanted") if unwanted else []
         for knob in [knob for knob in self._kept if knob not in wanted and within(knob)]:
             del self._kept[knob]
-        if not unwanted and within is _everywhere:
-            self._all_wanted_as_of = self._journal.changes
+        if not unwanted and within is _all_knobs:
+            self._all_wanted_at_change = self._journal.changes
         return restored
 
-    def plan(self, settings: Iterable[Setting], within: Scope = _everywhere) -> list[Outcome]:
-        """The changes that `apply` would make, reading everything and touching nothing."""
-        wanted, outcomes_of_doubles = _by_knob(settings)
+    def plan(self, settings: Iterable[Setting], within: Scope = _all_knobs) -> list[Outcome]:
+        """The changes that `apply` would make; reads all knobs and changes none."""
+        wanted, conflicts = _by_knob(settings)
         planned: list[Outcome] = []
         for knob, original in self._journal.originals().items():
-            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS and within(knob):
+            if knob not in wanted and knob.lever not in OPS_LEVERS and within(knob):
                 setting = Setting(knob, original.value, original.vm, "no longer wanted")
-                looked = self._inspect(setting, exact=True)
-                planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
+                result = self._inspect(setting, exact=True)
+                planned.append(result if isinstance(result, Outcome) else _planned(result))
         for setting in wanted.values():
-            looked = self._inspect(setting)
-            planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
-        return [*planned, *outcomes_of_doubles]
+            result = self._inspect(setting)
+            planned.append(result if isinstance(result, Outcome) else _planned(result))
+        return [*planned, *conflicts]
 
-    def undo(self, within: Scope = _everywhere) -> list[Outcome]:
-        """Restore everything that was ever changed; what cannot be stays in the journal."""
+    def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
+        """Restore all knobs that were ever changed; those that fail stay in the journal."""
         self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
         knobs = [knob for knob in self._journal.originals() if within(knob)]
-        # Last what takes longest.
-        knobs.sort(key=lambda knob: knob.lever in MOVED_BY_DECISIONS)
+        # OPS last, because it takes longest.
+        knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)
         return self._restore(knobs, "as before slo-ctl")
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:
             if actuator.owns(knob):
                 return actuator
-        raise ActError(f"nothing here can set {knob}", "see `slo-ctl doctor`")
+        raise ActError(f"this host has nothing that sets {knob}", "see `slo-ctl doctor`")
 
     def _inspect(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
-        """The change needed for one setting; `exact` values were read from the knob and are not rounded."""
+        """The step for one setting. `exact`: its value was read from the knob and needs no rounding."""
         knob = setting.knob
         try:
             actuator = self._owner(knob)
@@ -186,8 +183,8 @@ class SettingKeeper:
 
     def _forget(self, knob: Knob, error: ActError) -> None:
         self._kept.pop(knob, None)
-        if error.gone:
-            # A new object of that name has originals of its own.
+        if error.target_removed:
+            # A new object with the same name has other original values.
             self._drop([knob])
 
     def _carry_out(self, steps: list[_Step]) -> dict[Knob, Outcome]:
@@ -205,11 +202,11 @@ class SettingKeeper:
         except JournalError as error:
             for step in changes:
                 if step.setting.knob in untouched:
-                    reason = f"not touched, as it could not be undone after a crash: {error}"
+                    reason = f"not changed, because it could not be undone after a crash: {error}"
                     outcomes[step.setting.knob] = Outcome(
                         step.setting, OutcomeState.UNAPPLIED, step.before, step.before, reason
                     )
-        # All are written before any is read back: some can be read only together.
+        # Write all before reading any back: some can only be read together.
         kept, written = {}, []
         for step in changes:
             knob = step.setting.knob
@@ -254,7 +251,7 @@ class SettingKeeper:
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
     def _restore(self, knobs: list[Knob], why: str) -> list[Outcome]:
-        """Restore originals, repeatedly as long as that helps: one may have to wait for another."""
+        """Restore originals; repeats while any succeeds, because some depend on others."""
         originals = self._journal.originals()
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
@@ -277,13 +274,13 @@ class SettingKeeper:
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            # Exactly the original: a value that counts as in force may differ from it by our rounding.
+            # Restore exactly: a value that counts as in force may differ from the original by rounding.
             if before != setting.value:
                 actuator.write(knob, setting.value)
                 after = actuator.read(knob)
         except ActError as error:
-            state = OutcomeState.RESTORED if error.gone else OutcomeState.UNAPPLIED
-            if error.under_way:
+            state = OutcomeState.RESTORED if error.target_removed else OutcomeState.UNAPPLIED
+            if error.in_progress:
                 state = OutcomeState.RESTORING
             return Outcome(setting, state, before, None, str(error))
         if not in_force(setting.value, after):
@@ -295,17 +292,17 @@ class SettingKeeper:
         try:
             self._journal.remove(knobs)
         except JournalError:
-            # They stay in it: restored once more later, which changes nothing.
+            # They stay in the journal and are restored again later, which changes nothing.
             return
 
 
 def _is_same(one: Setting, other: Setting) -> bool:
-    """Whether two settings of one knob are equal; most often they are the same one."""
+    """Whether two settings of one knob are equal; most often they are the same object."""
     return one is other or (one.value, one.vm, one.reason) == (other.value, other.vm, other.reason)
 
 
 def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Outcome]]:
-    """Settings by knob; the first one has it where two want different values."""
+    """Settings by knob, and outcomes of settings that conflict with an earlier one."""
     wanted: dict[Knob, Setting] = {}
     refused = []
     for setting in settings:
@@ -328,4 +325,4 @@ def _rounding(step: _Step) -> str:
     value = step.setting.value
     if value is None or in_force(value, step.target):
         return ""
-    return f"{value_text(value)} is {value_text(step.target)} there"
+    return f"{value_text(value)} is rounded to {value_text(step.target)}"

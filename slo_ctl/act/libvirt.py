@@ -1,4 +1,4 @@
-"""Weights, limits and latency histograms of libvirt's VMs, set through libvirt, of their present run only."""
+"""Weights, limits and latency histograms of running VMs, set through libvirt until they stop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.host.disk_latency import (
     BOUNDARIES_NS,
     MonitorError,
-    ask_monitor,
     block_statistics,
     has_histogram,
     latency_of_blockstats,
+    query_monitor,
 )
 from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
 from slo_ctl.host.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
@@ -26,16 +26,16 @@ from slo_ctl.model import Knob, Lever
 from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
 
-# A connection to libvirt that may write.
+# A read-write connection to libvirt.
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class LibvirtConnection:
-    """Made when it is needed, and again when it was lost. From any thread.
+    """A connection that is opened when it is needed and reopened when it was lost. Thread-safe.
 
-    Calls are made in threads of their own and waited for `timeout_s`. A VM that holds its call up, such as
-    one whose QEMU hangs, is refused until that ends, while the others continue.
+    Calls run in separate threads with a timeout. Further calls for a VM whose call hangs, such as because its
+    QEMU hangs, are refused; other VMs are not affected.
     """
 
     def __init__(
@@ -44,65 +44,67 @@ class LibvirtConnection:
         open_connection: Callable[[str], Any] | None = None,
         *,
         timeout_s: float = TIMEOUT_S,
-        called: str = "libvirt",
+        service: str = "libvirt",
     ) -> None:
-        """`open_connection`: in place of libvirt's own; `called`: who is named when an answer is missing."""
+        """`open_connection` replaces libvirt's; `service`: name in messages about timeouts."""
         self._uri = uri
         self._open = open_connection
-        self._calls = BoundedCalls(called, timeout_s=timeout_s)
+        self._calls = BoundedCalls(service, timeout_s=timeout_s)
         self._connection: Any = None
         self._connecting = threading.Lock()
         self.module: Any = None
-        """libvirt-python, from the first use on."""
+        """The module libvirt-python, after the first use."""
 
     def close(self) -> None:
-        """End it; the next use makes a new one."""
+        """Close the connection; the next use opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(ActError):  # it hangs, and is left to itself
+            with suppress(ActError):  # it hangs and is abandoned
                 self._calls.call("", lambda: self._disconnect(connection))
         self._calls.close()
 
     def _disconnect(self, connection: Any) -> None:
         if self._connection is connection:
             self._connection = None
-        with suppress(self.module.libvirtError):  # it was lost: there is nothing left to end
+        with suppress(self.module.libvirtError):  # it was already lost
             connection.close()
 
-    def with_domain(self, uuid: str, do: Callable[[Any], Answer]) -> Answer:
-        """Do something with a running VM, over a new connection if the old one turns out to be lost.
+    def with_domain(self, uuid: str, do: Callable[[Any], Result]) -> Result:
+        """Call `do` with a running VM, over a new connection if the old one was lost.
 
-        Raises ActError; `gone` where there is no such VM, or it does not run.
+        Raises ActError, with `target_removed` if the VM does not exist or does not run.
         """
         return self._calls.call(uuid, lambda: self._with_domain(uuid, do))
 
-    def _with_domain(self, uuid: str, do: Callable[[Any], Answer]) -> Answer:
+    def _with_domain(self, uuid: str, do: Callable[[Any], Result]) -> Result:
         for attempt in range(2):
             connection = self._connected()
             try:
                 domain = connection.lookupByUUIDString(uuid)
                 if not domain.isActive():
-                    raise ActError(f"VM {domain.name()} does not run", gone=True)
+                    raise ActError(f"VM {domain.name()} is not running", target_removed=True)
                 return do(domain)
             except self.module.libvirtError as error:
                 if self.is_lost(error, connection):
                     self._disconnect(connection)
                     if attempt == 0:
                         continue
-                    raise ActError(f"{self._uri} was lost: {error}", "check that libvirtd runs") from None
+                    raise ActError(
+                        f"{self._uri} was lost: {error}", "check that libvirtd is running"
+                    ) from None
                 raise self._explained(error) from None
         raise AssertionError("every attempt returns or raises")
 
     def _explained(self, error: Any) -> ActError:
         code = error.get_error_code()
         if code == self.module.VIR_ERR_NO_DOMAIN:
-            return ActError("the VM no longer exists", gone=True)
+            return ActError("the VM no longer exists", target_removed=True)
         if code == self.module.VIR_ERR_OPERATION_DENIED:
             return ActError(str(error), "run as root, or as a member of the group libvirt")
-        return ActError(f"libvirt refuses: {error}")
+        return ActError(f"libvirt refused: {error}")
 
     def is_lost(self, error: Any, connection: Any) -> bool:
-        """Whether an error of libvirt means that the connection no longer exists, and not that it refuses."""
+        """Whether libvirt's error means that the connection was lost, not that a call was refused."""
         lost = {self.module.VIR_ERR_INVALID_CONN, self.module.VIR_ERR_RPC, self.module.VIR_ERR_NO_CONNECT}
         if error.get_error_code() in lost:
             return True
@@ -113,9 +115,9 @@ class LibvirtConnection:
 
     def _connected(self) -> Any:
         with self._connecting:
-            return self._connected_alone()
+            return self._open_if_needed()
 
-    def _connected_alone(self) -> Any:
+    def _open_if_needed(self) -> Any:
         if self.module is None:
             try:
                 self.module = load_module()
@@ -123,33 +125,33 @@ class LibvirtConnection:
                 raise ActError(error.message, error.hint) from None
         if self._connection is None:
             try:
-                self._connection = (self._open or self._open_alive)(self._uri)
+                self._connection = (self._open or self._open_with_keepalive)(self._uri)
             except self.module.libvirtError as error:
                 raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
         return self._connection
 
-    def _open_alive(self, uri: str) -> Any:
-        """A connection that ends by itself when libvirtd does not answer, and the calls over it with it."""
+    def _open_with_keepalive(self, uri: str) -> Any:
+        """A connection that is closed, together with its calls, if libvirtd does not respond."""
         start_event_loop(self.module)
         connection = self.module.open(uri)
-        with suppress(self.module.libvirtError):  # drivers within this process have nothing to keep alive
+        with suppress(self.module.libvirtError):  # drivers without a connection do not support it
             connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
         return connection
 
 
 DEFAULT_WEIGHT = 100.0
 _MOST = float(2**53)
-"""Whole numbers beyond cannot be distinguished in a float; no device comes near."""
+"""Largest limit: floats cannot represent all whole numbers beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A limit as libvirt calls it, and those that libvirt sets together with it."""
+    """libvirt's name of a limit, and the limits that libvirt sets together with it."""
 
     tune: str
     siblings: tuple[str, ...]
     blkio: str = ""
-    """The cgroup's one, for a device of the host; cgroups have none for totals."""
+    """Name of the cgroup's limit for a device of the host; empty: cgroups have none, as for totals."""
 
 
 _IOPS = ("total_iops_sec", "read_iops_sec", "write_iops_sec")
@@ -170,13 +172,13 @@ def group_name(targets: Sequence[str]) -> str:
 
 
 class LibvirtActuator:
-    """Reads and sets what libvirt keeps of running VMs.
+    """Reads and sets weights and limits of running VMs through libvirt.
 
     Knobs of the lever `libvirt blkiotune` are weights; of `libvirt blkdeviotune`, limits whose device is
     - a disk's target: QEMU limits that disk;
-    - several targets with commas between: QEMU limits all of them together (a throttle group);
-    - `MAJOR:MINOR`: the VM's cgroup is limited on that device of the host (blkiotune's device limits).
-    Everything is set live only: a VM that is restarted has what its configuration says.
+    - several targets separated by commas: QEMU limits all of them together (a throttle group);
+    - `MAJOR:MINOR`: the VM's cgroup is limited on this device of the host (blkiotune's device limits).
+    Only the running VM is changed: after a restart it has the values of its definition.
     """
 
     levers = frozenset({Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT})
@@ -190,21 +192,21 @@ class LibvirtActuator:
         open_connection: Callable[[str], Any] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
+        """`systemd_maps_weights`: libvirt sets weights through systemd, which maps bfq's (cgroup v2)."""
         self._libvirt = LibvirtConnection(uri, open_connection, timeout_s=timeout_s)
         self.systemd_maps_weights = systemd_maps_weights
         self._sys = sys
 
     def close(self) -> None:
-        """End the connection; the next use makes a new one."""
+        """Close the connection; the next use opens a new one."""
         self._libvirt.close()
 
     def owns(self, knob: Knob) -> bool:
-        """Every knob of its levers."""
+        """Whether the knob belongs to one of its levers."""
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """Whole numbers; a limit is rounded down, so that it is kept."""
+        """The value as a whole number in the range of the knob; limits are rounded down."""
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             if value is None:
                 return DEFAULT_WEIGHT
@@ -218,7 +220,7 @@ class LibvirtActuator:
         return self._libvirt.with_domain(knob.place, lambda domain: self._read(domain, knob))
 
     def write(self, knob: Knob, value: float | None) -> None:
-        """Set it in the running VM."""
+        """Set the value in the running VM."""
         self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value))
 
     def _read(self, domain: Any, knob: Knob) -> float | None:
@@ -226,11 +228,11 @@ class LibvirtActuator:
             weight = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
             if not weight:
                 raise ActError(
-                    "libvirt knows no weight of this VM: its cgroup has none",
-                    "load bfq, or enable io.cost; `slo-ctl doctor` says more",
+                    "libvirt reports no weight for this VM, because its cgroup has none",
+                    "load bfq, or enable io.cost; see `slo-ctl doctor`",
                 )
             return float(weight)
-        if _is_number(knob.device):
+        if _is_device_number(knob.device):
             return self._read_device(domain, knob)
         targets = knob.device.split(",")
         tunes = {target: self._tune(domain, target) for target in targets}
@@ -239,12 +241,12 @@ class LibvirtActuator:
             return float(tunes[targets[0]].get(name, 0)) or None
         group = group_name(targets)
         ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
-        limited = [target for target in ungrouped if _foreign(tunes[target])]
-        if limited:
+        with_limits = [target for target in ungrouped if _limits_text(tunes[target])]
+        if with_limits:
             raise ActError(
-                f"disk {limited[0]} has limits of its own: {_foreign(tunes[limited[0]])}",
+                f"disk {with_limits[0]} has limits of its own: {_limits_text(tunes[with_limits[0]])}",
                 "remove them with `virsh blkdeviotune`, or set no maximum for the VM",
-                gone=len(ungrouped) == len(targets),
+                target_removed=len(ungrouped) == len(targets),
             )
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
         return values.pop() or None if not ungrouped and len(values) == 1 else None
@@ -255,7 +257,7 @@ class LibvirtActuator:
             weight = round(DEFAULT_WEIGHT if value is None else value)
             mapped = self.systemd_maps_weights and knob.name == BFQ.knob
             domain.setBlkioParameters({"weight": io_weight_for(weight) if mapped else weight}, live)
-        elif _is_number(knob.device):
+        elif _is_device_number(knob.device):
             path = self._device_path(knob)
             domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
         else:
@@ -270,11 +272,11 @@ class LibvirtActuator:
         before = self._tune(domain, target)
         if value is None and not before.get(limit.tune):
             return
-        # libvirt replaces all limits of a kind by those it is given: what it is not given is lost.
+        # libvirt replaces all limits of the same kind, so the others must be given too.
         wanted: dict[str, Any] = {name: before.get(name, 0) for name in limit.siblings}
         wanted[limit.tune] = round(value or 0)
-        total, *apart = (wanted[name] for name in limit.siblings)
-        if total and any(apart):
+        total, *separate = (wanted[name] for name in limit.siblings)
+        if total and any(separate):
             raise ActError(
                 f"disk {target} has {_text_of(before, limit.siblings)} already, and a limit of the "
                 "total cannot be combined with those of reads and writes",
@@ -283,7 +285,7 @@ class LibvirtActuator:
         burst = before.get(f"{limit.tune}_max", 0)
         if value is not None and burst:
             raise ActError(
-                f"disk {target} may pass its limit in bursts: {limit.tune}_max={burst}",
+                f"disk {target} may exceed its limit in bursts: {limit.tune}_max={burst}",
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
         if value is not None and len(targets) > 1:
@@ -298,7 +300,7 @@ class LibvirtActuator:
         return tune
 
     def _disk_error(self, domain: Any, target: str, error: Any) -> ActError:
-        """The error of a disk without limits, by the kind of disk."""
+        """The error for a disk whose limits cannot be read, by its kind."""
         if self._libvirt.is_lost(error, domain.connect()):
             raise error
         try:
@@ -306,7 +308,7 @@ class LibvirtActuator:
         except DomainXmlError:
             return ActError(f"disk {target}: {error}")
         if target not in disks:
-            return ActError(f"the VM has no disk {target} any more", gone=True)
+            return ActError(f"the VM has no disk {target} any more", target_removed=True)
         if disks[target].kind == "vhostuser":
             return ActError(
                 f"disk {target} is a vhost-user disk: QEMU cannot limit its I/O",
@@ -315,15 +317,15 @@ class LibvirtActuator:
         return ActError(f"disk {target}: {error}")
 
     def _read_device(self, domain: Any, knob: Knob) -> float | None:
-        weights = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get(
+        limits = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get(
             _blkio_name(knob), ""
         )
-        words = str(weights).split(",")
+        words = str(limits).split(",")
         for path, value in zip(words[::2], words[1::2], strict=False):
             try:
                 number = Path(path).stat().st_rdev
             except OSError:
-                # A device that has gone since: its limits do not matter.
+                # The device was removed, so its limits do not matter.
                 continue
             if f"{os.major(number)}:{os.minor(number)}" == knob.device:
                 return float(value) or None
@@ -332,7 +334,7 @@ class LibvirtActuator:
     def _device_path(self, knob: Knob) -> Path:
         folder = self._sys / "dev" / "block" / knob.device
         if not folder.exists():
-            raise ActError(f"the block device {knob.device} no longer exists", gone=True)
+            raise ActError(f"the block device {knob.device} no longer exists", target_removed=True)
         return Path("/dev") / folder.resolve().name.replace("!", "/")
 
 
@@ -347,16 +349,16 @@ def _blkio_name(knob: Knob) -> str:
     if not name:
         raise ActError(
             f"a cgroup has no limit {knob.name}",
-            "name a disk instead of a device: its total can be limited",
+            "limit a disk instead of a device: a disk can have a limit of the total",
         )
     return name
 
 
-def _is_number(device: str) -> bool:
+def _is_device_number(device: str) -> bool:
     return ":" in device
 
 
-def _foreign(tune: Mapping[str, Any]) -> str:
+def _limits_text(tune: Mapping[str, Any]) -> str:
     return _text_of(tune, (*_IOPS, *_BYTES))
 
 
@@ -371,51 +373,51 @@ ON = "on"
 
 
 class LatencyHistogramActuator:
-    """Knobs are disks, of the present run of their VM. A histogram that is there already is left as it is."""
+    """Enables histograms of disks of running VMs; existing histograms are not changed."""
 
     levers = frozenset({Lever.LATENCY_HISTOGRAM})
 
     def __init__(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._libvirt = LibvirtConnection(uri, timeout_s=timeout_s, called="QEMU")
+        self._libvirt = LibvirtConnection(uri, timeout_s=timeout_s, service="QEMU")
 
     def close(self) -> None:
-        """End the connection; the next use makes a new one."""
+        """Close the connection; the next use opens a new one."""
         self._libvirt.close()
 
     def owns(self, knob: Knob) -> bool:
-        """Every knob of its lever."""
+        """Whether the knob belongs to its lever."""
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: str | None) -> str | None:
-        """On or off."""
+        """The value itself: `on`, or None (off)."""
         del knob
         return value
 
     def read(self, knob: Knob) -> str | None:
-        """`on` where QEMU counts latencies of the disk in a histogram, of whatever boundaries."""
+        """`on` if QEMU has a histogram for the disk, with any boundaries; else None."""
         return self._with_disk(knob, lambda _, entry: _state(entry))
 
     def write(self, knob: Knob, value: str | None) -> None:
-        """Start a new histogram, or remove the present one."""
+        """Enable a histogram, or remove the existing one (None)."""
         boundaries = {} if value is None else {"boundaries": list(BOUNDARIES_NS)}
         self._with_disk(
             knob,
-            lambda domain, entry: ask_monitor(
+            lambda domain, entry: query_monitor(
                 domain, "block-latency-histogram-set", id=entry["qdev"], **boundaries
             ),
         )
 
-    def _with_disk(self, knob: Knob, do: Callable[[Any, dict[str, Any]], Answer]) -> Answer:
-        """Do something with a running VM and QEMU's statistics of the knob's disk. Raises ActError."""
+    def _with_disk(self, knob: Knob, do: Callable[[Any, dict[str, Any]], Result]) -> Result:
+        """Call `do` with a running VM and QEMU's statistics of the knob's disk. Raises ActError."""
 
-        def with_domain(domain: Any) -> Answer:
+        def with_domain(domain: Any) -> Result:
             try:
                 disks = block_statistics(domain)
                 if knob.device not in disks:
-                    raise ActError(f"the VM has no disk {knob.device} any more", gone=True)
+                    raise ActError(f"the VM has no disk {knob.device} any more", target_removed=True)
                 return do(domain, disks[knob.device])
             except MonitorError as error:
-                raise ActError(f"QEMU refuses: {error}") from None
+                raise ActError(f"QEMU refused: {error}") from None
             except ImportError as error:
                 raise ActError(f"libvirt-python has no monitor commands: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Carrying out mappings of VMs onto NVMe namespaces, each step recorded on disk before the next."""
+"""Mapping VMs onto NVMe namespaces; each step is recorded on disk before the next one."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from slo_ctl.drives.attach import choose_target, disk_at
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.model.mapping import (
+    AddDisk,
     AttachNamespace,
     CreateNamespace,
     Deallocate,
     DeleteNamespace,
     DetachNamespace,
-    GiveDisk,
     LbaFormat,
     NamespaceMapping,
     Purpose,
+    RemoveDisk,
     Step,
-    TakeDisk,
 )
 from slo_ctl.model.nvme import NvmeDevice
 
-# Creating, attaching, detaching and deleting namespaces by nvme-cli, one of these at a time.
+# Creating, attaching, detaching and deleting namespaces with nvme-cli.
 
 
-PLACES_HANDLES_SINCE = (2, 5)
-"""nvme-cli's `create-ns --nphndls --phndls`."""
+PLACEMENT_HANDLES_SINCE = (2, 5)
+"""First version of nvme-cli with `create-ns --nphndls --phndls`."""
 APPEAR_TIMEOUT_S = 10.0
 _APPEAR_POLL_S = 0.05
 _DISCARD_TIMEOUT_S = 600.0
 _ANY_NAMESPACE = 0xFFFFFFFF
-"""Identify with this NSID returns what all namespaces have in common."""
+"""Identify with this NSID returns the common features of all namespaces."""
 
 
 class Namespaces:
-    """Those of one drive, through one controller. Every method raises UserError."""
+    """Manages the namespaces of one drive through one controller. Methods raise UserError."""
 
     def __init__(self, tool: NvmeTool, device: NvmeDevice, sys: Path, dev: Path) -> None:
         """`sys` and `dev` are /sys and /dev."""
@@ -59,11 +59,11 @@ class Namespaces:
         self._dev = dev
 
     def formats(self) -> tuple[LbaFormat, ...]:
-        """LBA formats for new namespaces. Drives that refuse the question are asked about a namespace."""
-        asked = [_ANY_NAMESPACE, *(each.nsid for each in self._device.namespaces)]
-        for nsid in asked:
+        """LBA formats for new namespaces; if the drive does not report them, those of an existing one."""
+        nsids = [_ANY_NAMESPACE, *(namespace.nsid for namespace in self._device.namespaces)]
+        for nsid in nsids:
             attached = nsid == _ANY_NAMESPACE or any(
-                each.nsid == nsid and each.attached for each in self._device.namespaces
+                namespace.nsid == nsid and namespace.attached for namespace in self._device.namespaces
             )
             options = [f"--namespace-id={nsid}", *([] if attached else ["--force"])]
             try:
@@ -74,19 +74,19 @@ class Namespaces:
                 return found
         return ()
 
-    def places_handles(self) -> bool:
+    def supports_placement_handles(self) -> bool:
         """Whether nvme-cli can give a new namespace placement handles."""
         version = self._tool.version
-        return (version.major, version.minor) >= PLACES_HANDLES_SINCE
+        return (version.major, version.minor) >= PLACEMENT_HANDLES_SINCE
 
     def allocated(self) -> tuple[int, ...]:
         """NSIDs of all namespaces, attached or not."""
         return pages.nsids(self._tool.read("list-ns", self._admin, ["--all"]))
 
     def create(self, step: CreateNamespace, before: tuple[int, ...]) -> int:
-        """Make one; its NSID, by what is there afterwards and was not in `before`.
+        """Create a namespace and return its NSID, which is the one that was not in `before`.
 
-        What the command prints is not used: 3.0 prints the NSID only when asked to be verbose.
+        The output of the command is not used: version 3.0 prints the NSID only with --verbose.
         """
         options = [
             f"--nsze={step.size_blocks}",
@@ -122,28 +122,28 @@ class Namespaces:
     def _explained(self, error: NvmeCommandError) -> UserError:
         if not error.unsupported:
             return error
-        free = [each.nsid for each in self._device.namespaces if not each.attached]
+        free = [namespace.nsid for namespace in self._device.namespaces if not namespace.attached]
         adopt = f"adopt an existing one, such as --adopt {free[0]}" if free else "adopt an existing one"
-        who = "QEMU's emulated drive" if self._device.controller.emulated else self._name
+        drive_name = "QEMU's emulated drive" if self._device.controller.emulated else self._name
         return UserError(
-            f"{who} claims namespace management (oacs bit 3), but lacks the command that creates namespaces: "
+            f"{drive_name} claims namespace management (oacs bit 3), but cannot create namespaces: "
             f"{error.message}",
-            f"{adopt}: --adopt NSID; `slo-ctl device show {self._admin}` has them all",
+            f"{adopt}: --adopt NSID; `slo-ctl device show {self._admin}` lists them",
         )
 
     def attach(self, nsid: int, controller_id: int) -> str:
-        """Have the controller offer it; the name of its block device, once that is there."""
+        """Attach a namespace to a controller; returns the name of its block device when it exists."""
         self._tool.run("attach-ns", self._admin, [f"--namespace-id={nsid}", f"--controllers={controller_id}"])
         return self.block(nsid)
 
     def block(self, nsid: int) -> str:
-        """Name of the block device of an attached namespace; it may take a moment to come."""
+        """Name of the block device of an attached namespace; waits until it exists."""
         deadline = time.monotonic() + APPEAR_TIMEOUT_S
         rescanned = False
         while True:
-            for each in drive.blocks_of_controllers(self._sys, self._name):
-                if each.nsid == nsid and (self._dev / each.name).is_block_device():
-                    return each.name
+            for block in drive.blocks_of_controller(self._sys, self._name):
+                if block.nsid == nsid and (self._dev / block.name).is_block_device():
+                    return block.name
             if time.monotonic() > deadline:
                 raise UserError(
                     f"namespace {nsid} of {self._name} has no block device after {APPEAR_TIMEOUT_S:g} s",
@@ -155,15 +155,15 @@ class Namespaces:
             time.sleep(_APPEAR_POLL_S)
 
     def detach(self, nsid: int, controller_id: int) -> None:
-        """Have the controller offer it no more."""
+        """Detach a namespace from a controller."""
         self._tool.run("detach-ns", self._admin, [f"--namespace-id={nsid}", f"--controllers={controller_id}"])
 
     def delete(self, nsid: int) -> None:
-        """Destroy it and its data."""
+        """Delete a namespace with its data."""
         self._tool.run("delete-ns", self._admin, [f"--namespace-id={nsid}"])
 
     def deallocate(self, block: str, offset_bytes: int, length_bytes: int) -> None:
-        """Tell the drive that nothing is stored there."""
+        """Deallocate (discard) a range of a namespace's block device."""
         command = [
             "blkdiscard",
             f"--offset={offset_bytes}",
@@ -171,9 +171,9 @@ class Namespaces:
             str(self._dev / block),
         ]
         try:
-            done = subprocess.run(  # noqa: S603 - no shell
+            result = subprocess.run(  # noqa: S603 - no shell
                 command,
-                stdin=subprocess.DEVNULL,  # of a terminal it would want --force where it finds a file system
+                stdin=subprocess.DEVNULL,  # on a terminal it would require --force if it finds a file system
                 capture_output=True,
                 text=True,
                 timeout=_DISCARD_TIMEOUT_S,
@@ -181,44 +181,45 @@ class Namespaces:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"`{' '.join(command)}`: {error}", "install util-linux; see `dmesg`") from None
-        if done.returncode:
+        if result.returncode:
             raise UserError(
-                f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()[:200]}",
-                "does the drive support deallocation (oncs bit 2)? leave --size and --spare out otherwise",
+                f"`{' '.join(command)}` failed with status {result.returncode}: "
+                f"{result.stderr.strip()[:200]}",
+                "if the drive does not support deallocation (oncs bit 2), omit --size and --spare",
             )
 
 
-# A namespace's block device as a disk of a VM of libvirt: in its definition, and in the running VM.
+# Disks of libvirt's VMs on namespaces, in the definition and in the running VM.
 
 BY_ID = Path("/dev/disk/by-id")
 _STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
-"""Links that udev makes, the better first: by what the drive says of the namespace, or by drive and NSID."""
+"""Prefixes of udev's links, preferred first: by identifier of the namespace, or by drive and NSID."""
 _LINK_TIMEOUT_S = 5.0
 _UNPLUG_TIMEOUT_S = 10.0
 _DISK_POLL_S = 0.1
 
 
 def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = _LINK_TIMEOUT_S) -> Path:
-    """A path that means the same namespace after a boot; the block device itself when udev gives none.
+    """A path of the namespace that survives a reboot; the block device itself if udev has none.
 
-    udev makes it a moment after the block device is there. The link by model and serial alone is the
-    drive's, and means now the one namespace of it and now another: only that with the NSID is taken.
+    udev creates the link shortly after the block device. A link by model and serial number alone is not used,
+    because it may point to any namespace of the drive; the NSID must be part of it.
     """
 
-    def worth(link: Path) -> tuple[int, str]:
+    def rank(link: Path) -> tuple[int, str]:
         index = next((i for i, prefix in enumerate(_STABLE) if link.name.startswith(prefix)), len(_STABLE))
         return (index, link.name)
 
     deadline = time.monotonic() + timeout_s
     while by_id.is_dir():
         links = [
-            each
-            for each in by_id.glob("nvme-*")
-            if each.name.startswith((*_STABLE,)) or each.name.endswith(f"_{nsid}")
-            if each.resolve() == block
+            link
+            for link in by_id.glob("nvme-*")
+            if link.name.startswith(_STABLE) or link.name.endswith(f"_{nsid}")
+            if link.resolve() == block
         ]
         if links:
-            return min(links, key=worth)
+            return min(links, key=rank)
         if time.monotonic() > deadline:
             break
         time.sleep(_DISK_POLL_S)
@@ -226,7 +227,7 @@ def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = 
 
 
 def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
-    """libvirt's XML; `size_bytes` are given of a larger namespace, None: all of it."""
+    """libvirt's XML of a disk with the first `size_bytes` of a block device; None: all of it."""
     disk = ElementTree.Element("disk", type="block", device="disk")
     ElementTree.SubElement(
         disk, "driver", name="qemu", type="raw", cache="none", io="native", discard="unmap"
@@ -241,7 +242,7 @@ def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
 
 
 def target_of(domain: WritableDomain, path: Path) -> str | None:
-    """The disk of the VM that has this path; None: it has none."""
+    """Target of the VM's disk with this path; None if there is none."""
     for definition in domain.states:
         for disk in ElementTree.fromstring(domain.xml(definition=definition)).findall("devices/disk"):  # noqa: S314 - libvirt's
             source, target = disk.find("source"), disk.find("target")
@@ -250,31 +251,31 @@ def target_of(domain: WritableDomain, path: Path) -> str | None:
     return None
 
 
-def give_disk(
+def add_disk(
     domain: WritableDomain, path: Path, target: str | None, bus: str | None, size_bytes: int | None
 ) -> str:
-    """Make it a disk of the VM, running and defined; the disk's name. Read back. Raises UserError."""
-    there = target_of(domain, path)
+    """Add a disk to the running VM and its definition; returns its target. Raises UserError."""
+    existing = target_of(domain, path)
     states = [domain.xml(definition=definition) for definition in domain.states]
-    where = (there, bus or "virtio") if there else choose_target(states, target, bus)
+    target, bus = (existing, bus or "virtio") if existing else choose_target(states, target, bus)
     for definition in domain.states:
-        if disk_at(domain.xml(definition=definition), where[0]) is None:
-            xml = block_xml(path, *where, size_bytes)
+        if disk_at(domain.xml(definition=definition), target) is None:
+            xml = block_xml(path, target, bus, size_bytes)
             domain.call("attachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
-        disk = disk_at(domain.xml(definition=definition), where[0])
+        disk = disk_at(domain.xml(definition=definition), target)
         source = disk.find("source") if disk is not None else None
         if source is None or source.get("dev") != str(path):
             raise UserError(
-                f"VM {domain.name}: libvirt took disk {where[0]}, but does not have it",
+                f"VM {domain.name}: libvirt accepted disk {target}, but does not have it",
                 "see the log of libvirtd",
             )
-    return where[0]
+    return target
 
 
-def take_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> None:
-    """Take it out of the definition and, with `unplug`, out of the running VM. Raises UserError.
+def remove_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> None:
+    """Remove a disk from the definition and, with `unplug`, from the running VM. Raises UserError.
 
-    A disk of that name with another source was not made by slo-ctl and stays.
+    A disk with this target but another source was not added by slo-ctl and is kept.
     """
     if (
         not unplug
@@ -293,7 +294,7 @@ def take_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool) -
             if time.monotonic() > deadline:
                 raise UserError(
                     f"VM {domain.name}: the guest has not released {target} yet",
-                    "it was asked to; try again later, at the latest after the VM has stopped",
+                    "try again later, at the latest after the VM has stopped",
                 )
             time.sleep(_DISK_POLL_S)
 
@@ -306,12 +307,12 @@ def _disk_with(
     return disk if source is not None and source.get("dev") == path else None
 
 
-# Mappings, finished or not, on disk.
+# The file with complete and incomplete mappings.
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Its content. Unknown keys are refused: they could be steps."""
+    """Content of the file. Unknown keys are refused, because they could be steps."""
 
     format_version: Literal[1]
     mappings: tuple[NamespaceMapping, ...]
@@ -319,7 +320,7 @@ class _File:
 
 
 class MappingStore:
-    """All mappings of this host. Read and written only while `locked`."""
+    """All mappings of this host. Use it only while `locked`."""
 
     def __init__(self, path: Path) -> None:
         self._store = JsonStore(
@@ -330,13 +331,13 @@ class MappingStore:
         )
 
     def all(self) -> tuple[NamespaceMapping, ...]:
-        """Every mapping. Raises UserError when the file is damaged: it is neither changed nor passed over."""
+        """All mappings. Raises UserError if the file is damaged."""
         file = self._store.read()
         return () if file is None else file.mappings
 
     def put(self, old: NamespaceMapping | None, new: NamespaceMapping | None) -> None:
-        """Have `new` in place of `old`; None: add, or remove. On disk when it returns. Raises UserError."""
-        kept = [each for each in self.all() if each != old]
+        """Replace `old` (None: add) by `new` (None: remove). On disk on return. Raises UserError."""
+        kept = [mapping for mapping in self.all() if mapping != old]
         self._store.write(_File(1, (*kept, *([new] if new is not None else []))))
 
     @contextmanager
@@ -346,22 +347,22 @@ class MappingStore:
             yield
 
 
-# Carrying out a mapping's steps, each recorded, so that a crash loses and repeats nothing.
+# Execution of the steps of a mapping, each recorded so that a crash neither loses nor repeats one.
 
 _CLOSE_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 
 
 class Domains(Protocol):
-    """Where VMs are found that are given disks."""
+    """Opens VMs for changes."""
 
     def __call__(self, name: str) -> AbstractContextManager[WritableDomain]:
-        """One VM, to change it. Raises UserError."""
+        """The VM of this name. Raises UserError."""
         ...
 
 
 class MappingRun:
-    """One mapping being carried out. Every method raises UserError; what was done by then is recorded."""
+    """Executes mappings. Methods raise UserError; completed steps are recorded."""
 
     def __init__(
         self,
@@ -372,7 +373,7 @@ class MappingRun:
         dev: Path = Path("/dev"),
         user_of: Callable[[int], str] = lambda _nsid: "",
     ) -> None:
-        """`user_of` finds users of a namespace apart from its VM's definition, before it is detached."""
+        """`user_of` returns a user of a namespace other than its VM's definition; empty: none."""
         self._store = store
         self._device = device
         self._namespaces = namespaces
@@ -383,9 +384,9 @@ class MappingRun:
     def carry_out(
         self, mapping: NamespaceMapping, previous: NamespaceMapping | None, report: Callable[[Step], None]
     ) -> NamespaceMapping | None:
-        """Do what is left to do; `previous` is what the store has of it. None: nothing is left of it.
+        """Execute the remaining steps; `previous` is the stored mapping. Returns None when it was removed.
 
-        A mapping whose first step fails is not kept: nothing was changed.
+        A mapping whose first step fails without any change is not stored.
         """
         if mapping != previous:
             self._store.put(previous, mapping)
@@ -394,25 +395,29 @@ class MappingRun:
             report(step)
             if isinstance(step, CreateNamespace) and mapping.namespaces_before is None:
                 before = self._namespaces.allocated()
-                mapping = self._keep(mapping, replace(mapping, namespaces_before=before))
+                mapping = self._store_mapping(mapping, replace(mapping, namespaces_before=before))
             try:
                 after = self._do(mapping, step)
             except UserError:
-                if mapping.done == 0 and mapping.purpose is Purpose.MAP and not self._made_something(mapping):
+                if (
+                    mapping.done == 0
+                    and mapping.purpose is Purpose.MAP
+                    and not self._created_namespace(mapping)
+                ):
                     self._store.put(mapping, None)
                 raise
-            mapping = self._keep(mapping, replace(after, done=mapping.done + 1))
+            mapping = self._store_mapping(mapping, replace(after, done=mapping.done + 1))
         if mapping.purpose is Purpose.UNMAP:
             self._store.put(mapping, None)
             return None
         return mapping
 
-    def _keep(self, old: NamespaceMapping, new: NamespaceMapping) -> NamespaceMapping:
+    def _store_mapping(self, old: NamespaceMapping, new: NamespaceMapping) -> NamespaceMapping:
         self._store.put(old, new)
         return new
 
-    def _made_something(self, mapping: NamespaceMapping) -> bool:
-        """Whether the first step left anything behind, though it failed."""
+    def _created_namespace(self, mapping: NamespaceMapping) -> bool:
+        """Whether the failed first step created a namespace."""
         before = mapping.namespaces_before
         return before is not None and set(self._namespaces.allocated()) != set(before)
 
@@ -421,42 +426,42 @@ class MappingRun:
             return replace(mapping, nsid=self._namespaces.create(step, mapping.namespaces_before or ()))
         nsid = mapping.nsid
         if nsid is None:
-            raise UserError(f"{mapping}: its namespace is not known", "see `slo-ctl vm maps`")
-        known = self._device.namespace(nsid)
+            raise UserError(f"{mapping}: its namespace is unknown", "see `slo-ctl vm maps`")
+        namespace = self._device.namespace(nsid)
         match step:
             case AttachNamespace():
-                if known is None or not known.attached:
+                if namespace is None or not namespace.attached:
                     self._namespaces.attach(nsid, step.controller_id)
             case Deallocate():
                 block = self._namespaces.block(nsid)
                 self._wait_until_unused(nsid)
                 self._namespaces.deallocate(block, step.offset_bytes, step.length_bytes)
-            case GiveDisk():
+            case AddDisk():
                 return self._give(mapping, step, nsid)
-            case TakeDisk():
+            case RemoveDisk():
                 with self._domains(mapping.vm) as domain:
-                    take_disk(domain, mapping.target, mapping.path, unplug=step.unplug)
+                    remove_disk(domain, mapping.target, mapping.path, unplug=step.unplug)
             case DetachNamespace():
-                if known is not None and known.attached:
+                if namespace is not None and namespace.attached:
                     self._wait_until_unused(nsid)
                     self._namespaces.detach(nsid, step.controller_id)
             case DeleteNamespace():
-                if known is not None:
+                if namespace is not None:
                     self._wait_until_unused(nsid)
                     self._namespaces.delete(nsid)
         return mapping
 
-    def _give(self, mapping: NamespaceMapping, step: GiveDisk, nsid: int) -> NamespaceMapping:
+    def _give(self, mapping: NamespaceMapping, step: AddDisk, nsid: int) -> NamespaceMapping:
         path = stable_path(self._dev / self._namespaces.block(nsid), nsid)
         with self._domains(mapping.vm) as domain:
             if target_of(domain, path) is None:
                 self._wait_until_unused(nsid)
             size_bytes = None if step.whole else step.size_bytes
-            target = give_disk(domain, path, step.target, step.bus, size_bytes)
+            target = add_disk(domain, path, step.target, step.bus, size_bytes)
         return replace(mapping, target=target, path=str(path))
 
     def _wait_until_unused(self, nsid: int) -> None:
-        """A QEMU that released its disk closes it a moment later. Raises UserError when it stays in use."""
+        """Wait until QEMU has closed a removed disk. Raises UserError if it stays in use."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while user := self._user_of(nsid):
             if time.monotonic() > deadline:

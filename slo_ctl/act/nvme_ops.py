@@ -1,4 +1,4 @@
-"""OPS of the namespaces of an NVMe drive that moves them by command: so that it can be restored."""
+"""Restoring the OPS of the namespaces of an NVMe drive that can move it."""
 
 from __future__ import annotations
 
@@ -21,69 +21,71 @@ _POLL_S = 0.1
 
 
 def ops_knob(drive: str, nsid: int) -> Knob:
-    """The OPS of a namespace; `drive` is the NQN of its subsystem."""
+    """The knob with the OPS of a namespace; `drive` is the NQN of its subsystem."""
     return Knob(Lever.NVME_OPS, f"{drive}/{nsid}", OPS_KNOB)
 
 
 def ops_split(drive: str, ops: DriveOps, vms: dict[int, str]) -> dict[Knob, Original]:
-    """What every namespace has, to be restored; `vms` by NSID."""
+    """Journal entries with the present OPS of every namespace; `vms` by NSID."""
     return {
-        ops_knob(drive, each.nsid): Original(float(each.ops_blocks), vms.get(each.nsid, ""))
-        for each in ops.namespaces
+        ops_knob(drive, namespace.nsid): Original(float(namespace.ops_blocks), vms.get(namespace.nsid, ""))
+        for namespace in ops.namespaces
     }
 
 
 class NvmeOpsActuator:
-    """One drive. Decisions move OPS without it (`daemon.drive_ops`), as they need not wait for the drive."""
+    """Restores the OPS of one drive. Decisions move OPS without waiting for it (`daemon.drive_ops`)."""
 
     levers = frozenset({Lever.NVME_OPS})
 
     def __init__(
         self, drive: str, log: DriveOpsLog, *, wait_s: float = 2.0, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """`drive` is the NQN of its subsystem; `wait_s`: how long writing waits for blocks under way."""
+        """`drive`: NQN of its subsystem; `wait_s`: how long `write` waits for the drive to move blocks."""
         self._drive = drive
         self._log = log
         self._wait_s = wait_s
         self._clock = clock
 
     def owns(self, knob: Knob) -> bool:
-        """Knobs of this drive's namespaces."""
+        """Whether the knob belongs to a namespace of this drive."""
         return knob.lever in self.levers and knob.place.rpartition("/")[0] == self._drive
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
-        """Whole blocks."""
+        """The value as a whole number of blocks."""
         return float(_blocks(knob, value))
 
     def read(self, knob: Knob) -> SettingValue:
-        """Blocks that it has now."""
+        """Number of OPS blocks that the namespace has."""
         return float(self._namespace(knob, self._read()).ops_blocks)
 
     def write(self, knob: Knob, value: SettingValue) -> None:
-        """Move the difference to the drive's spare or from there, and wait until that is done."""
+        """Move the difference to or from the spare blocks of the drive, and wait for completion."""
         blocks, deadline_s = _blocks(knob, value), self._clock.monotonic_s() + self._wait_s
-        ops = self._settled(deadline_s)
+        ops = self._wait_for_moves(deadline_s)
         namespace = self._namespace(knob, ops)
         lacking = blocks - namespace.ops_blocks
         if not lacking:
             return
         if lacking > ops.spare_blocks:
-            spare = f"the drive has {ops.spare_blocks} to spare"
-            raise ActError(f"{knob.place} lacks {lacking} OPS blocks, {spare}")
+            raise ActError(
+                f"{knob.place} lacks {lacking} OPS blocks, but the drive has only {ops.spare_blocks} "
+                "spare blocks"
+            )
         source, target = (None, namespace.nsid) if lacking > 0 else (namespace.nsid, None)
         try:
             self._log.move(source, target, abs(lacking))
         except NvmeError as error:
             raise ActError(str(error)) from None
-        self._settled(deadline_s)
+        self._wait_for_moves(deadline_s)
 
-    def _settled(self, deadline_s: float) -> DriveOps:
+    def _wait_for_moves(self, deadline_s: float) -> DriveOps:
         while (ops := self._read()).pending_blocks:
             if self._clock.monotonic_s() > deadline_s:
                 raise ActError(
-                    f"{counted(ops.pending_blocks, 'OPS block')} of {self._drive} still to move, "
-                    "which the drive does by itself",
-                    under_way=True,
+                    f"{counted(ops.pending_blocks, 'OPS block')} of {self._drive} still to be moved, "
+                    "which the drive continues by itself",
+                    in_progress=True,
                 )
             self._clock.sleep(_POLL_S)
         return ops
@@ -98,13 +100,14 @@ class NvmeOpsActuator:
         nsid = knob.place.rpartition("/")[2]
         found = ops.namespace(int(nsid)) if nsid.isdecimal() else None
         if found is None:
-            raise ActError(f"{self._drive} has no namespace {nsid} any more", gone=True)
+            raise ActError(f"{self._drive} has no namespace {nsid} any more", target_removed=True)
         return found
 
 
 def nvme_ops_actuator(drive: str, sys: Path) -> NvmeOpsActuator:
-    """Of the drive with this NQN, whatever the kernel calls it now. Raises UserError when it is not there."""
-    name = next((each for each in controllers(sys) if attribute(sys, each, "subsysnqn") == drive), None)
+    """Actuator of the drive with this NQN, whatever its current name. Raises UserError if it is missing."""
+    matching = (name for name in controllers(sys) if attribute(sys, name, "subsysnqn") == drive)
+    name = next(matching, None)
     if name is None:
         raise UserError("the drive is missing", "connect it, then run `slo-ctl apply --undo`")
     tool = NvmeTool()

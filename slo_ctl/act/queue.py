@@ -1,8 +1,8 @@
-"""A block device's I/O scheduler with its parameters, and its io.cost: what the whole device is set to.
+"""The I/O scheduler of a block device with its parameters, and its io.cost settings.
 
-A scheduler's value is its name and its parameters, as in `bfq low_latency=0 slice_idle_us=8000`. What is read
-has every parameter, so that putting a scheduler back puts back what the operator had tuned in it as well: the
-kernel forgets all of them when the scheduler is changed.
+The value of a scheduler is its name and parameters, such as `bfq low_latency=0 slice_idle_us=8000`. Reading
+it returns all parameters, so that restoring a scheduler also restores them: the kernel resets all parameters
+when the scheduler is changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _COST_WORD = re.compile(r"[a-z]{1,16}=[a-z0-9.]{1,24}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}", re.ASCII)
 _OFF = {"qos": "enable=0", "model": "ctrl=auto"}
 """Content of io.cost files for a device without settings."""
-_BACK = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
+_RESET = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
+"""Settings that remove those of a device, by io.cost file."""
 _IN_TICKS = frozenset(
     {
         "read_expire",
@@ -39,48 +40,48 @@ _IN_TICKS = frozenset(
         "timeout_sync",
     }
 )
-"""Parameters in milliseconds that the kernel keeps in ticks of its clock, rounded up."""
+"""Parameters in milliseconds that the kernel stores in ticks of its clock, rounded up."""
 _MONOTONIC_COARSE = 6
 """Linux's clock whose resolution is a tick; Python has no name for it."""
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class BlockQueueActuator:
-    """Writes to `queue/` of the devices that knobs name, and to the files of io.cost in the root group."""
+    """Sets the scheduler of block devices, and io.cost in the root cgroup."""
 
     levers = frozenset({Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 
     def __init__(self, sys: Path, cgroup_v2: Path | None, tick_ms: float | None = None) -> None:
-        """`cgroup_v2` is the root group of cgroup v2; None where there is none with the io controller.
+        """`cgroup_v2`: root of cgroup v2; None if there is none with the io controller.
 
-        `tick_ms` is that of the kernel's clock; None: of this kernel.
+        `tick_ms`: tick of the kernel's clock; None: that of this kernel.
         """
         self._sys = sys
         self._cgroup = cgroup_v2
         self._tick_ms = tick_ms or time.clock_getres(_MONOTONIC_COARSE) * 1e3
 
     def owns(self, knob: Knob) -> bool:
-        """Every knob of its levers."""
+        """Whether the knob belongs to one of its levers."""
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
-        """Times of a scheduler come out as whole ticks; other words are taken as they are."""
+        """The value with times rounded to ticks, as the kernel stores them."""
         if knob.lever is Lever.DEVICE_SCHEDULER:
             scheduler, parameters = _scheduler_words(knob, value)
-            words = [f"{name}={self._kept(name, number)}" for name, number in parameters.items()]
+            words = [f"{name}={self._rounded(name, number)}" for name, number in parameters.items()]
             return " ".join([scheduler, *words])
         if value is not None:
             _cost_words(knob, value)
         return value
 
-    def _kept(self, name: str, number: str) -> str:
+    def _rounded(self, name: str, number: str) -> str:
         if name not in _IN_TICKS:
             return number
         ticks = math.ceil(int(number) / self._tick_ms - 1e-6)
         return str(math.ceil(ticks * self._tick_ms - 1e-6))
 
     def read(self, knob: Knob) -> SettingValue:
-        """The scheduler with all of its parameters, or io.cost's line; None where it is as it was made."""
+        """The scheduler with all parameters, or io.cost's line; None without io.cost settings."""
         folder = self._device(knob)
         if knob.lever is Lever.DEVICE_SCHEDULER:
             scheduler = _scheduler_in_force(folder)
@@ -93,30 +94,30 @@ class BlockQueueActuator:
         return None
 
     def write(self, knob: Knob, value: SettingValue) -> None:
-        """Change what differs."""
+        """Set the scheduler and the parameters that differ, or io.cost's line."""
         folder = self._device(knob)
         if knob.lever is Lever.DEVICE_COST:
-            words = _BACK[knob.name] if value is None else " ".join(_cost_words(knob, value))
+            words = _RESET[knob.name] if value is None else " ".join(_cost_words(knob, value))
             _write(self._cost_file(knob), f"{knob.device} {words}")
             return
         scheduler, wanted = _scheduler_words(knob, value)
         if scheduler != _scheduler_in_force(folder):
-            _choose(folder, scheduler)
-        there = _parameters(folder)
+            _set_scheduler(folder, scheduler)
+        present = _parameters(folder)
         for name, number in wanted.items():
-            if name not in there:
-                raise ActError(f"{scheduler} of this kernel has no {name}", "leave it out")
-            if there[name] != number:
+            if name not in present:
+                raise ActError(f"{scheduler} of this kernel has no parameter {name}", "omit it")
+            if present[name] != number:
                 _write(folder / "queue" / "iosched" / name, number)
 
     def _device(self, knob: Knob) -> Path:
-        """The directory of the device that the knob is of, as it was when the knob was made."""
+        """Directory of the device; an error if its number now belongs to another device."""
         if not _NUMBER.fullmatch(knob.device):
             raise ActError(f"{knob.device!r} is not a device number such as 8:0")
         folder = self._sys / "dev" / "block" / knob.device
         if not folder.exists() or folder.resolve().name != knob.place:
-            raise ActError(f"the device {knob.place} no longer exists", gone=True)
-        problem = why_not(folder)
+            raise ActError(f"the device {knob.place} no longer exists", target_removed=True)
+        problem = find_scheduler_problem(folder)
         if problem is not None:
             raise problem
         return folder
@@ -134,30 +135,32 @@ class BlockQueueActuator:
         return path
 
 
-def why_not(folder: Path) -> ActError | None:
-    """Why the device at `folder` (below /sys/dev/block) has no scheduler that can be chosen; None: it has."""
+def find_scheduler_problem(folder: Path) -> ActError | None:
+    """Why the device at `folder` (below /sys/dev/block) has no scheduler that can be set; None if it has."""
     name = folder.resolve().name
     if (folder / "partition").exists():
         whole = folder.resolve().parent.name
-        return ActError(f"{name} is a partition: the scheduler is that of {whole}", f"name {whole}")
+        return ActError(f"{name} is a partition: only {whole} has a scheduler", f"use {whole}")
     if (folder / "queue" / "scheduler").exists():
         return None
     below = sorted(path.name for path in (folder / "slaves").glob("*"))
     on = (
-        f"name the devices below it: {', '.join(below)}"
+        f"use the devices below it: {', '.join(below)}"
         if below
-        else "name the devices that it passes requests on to"
+        else "use the devices that it forwards requests to"
     )
-    return ActError(f"{name} has no scheduler of its own: it only passes requests on", on)
+    return ActError(f"{name} has no scheduler: it only forwards requests", on)
 
 
-def why_not_named(given: str, number: str, sys: Path) -> ActError | None:
-    """The same for what an operator named, such as `sda1`: its disk must not be set in its stead.
+def find_named_problem(path: str, number: str, sys: Path) -> ActError | None:
+    """The same for a path from the configuration, such as `/dev/sda1`, which must not stand for its disk.
 
-    `number` is that of the whole device behind it.
+    `number` is that of the whole device.
     """
-    named = sys / "class" / "block" / os.path.realpath(given).rpartition("/")[2]
-    return (why_not(named) if named.exists() else None) or why_not(sys / "dev" / "block" / number)
+    named = sys / "class" / "block" / os.path.realpath(path).rpartition("/")[2]
+    return (find_scheduler_problem(named) if named.exists() else None) or find_scheduler_problem(
+        sys / "dev" / "block" / number
+    )
 
 
 def _scheduler_words(knob: Knob, value: SettingValue) -> tuple[str, dict[str, str]]:
@@ -181,7 +184,7 @@ def _scheduler_in_force(folder: Path) -> str:
 
 
 def _parameters(folder: Path) -> dict[str, str]:
-    """Parameters that are a number; no scheduler has others that can be set."""
+    """All numeric parameters; no scheduler has others that can be set."""
     found = {}
     for path in (folder / "queue" / "iosched").glob("*"):
         number = _text(path).strip()
@@ -190,7 +193,7 @@ def _parameters(folder: Path) -> dict[str, str]:
     return found
 
 
-def _choose(folder: Path, scheduler: str) -> None:
+def _set_scheduler(folder: Path, scheduler: str) -> None:
     path = folder / "queue" / "scheduler"
     try:
         write_line(path, scheduler)
@@ -198,7 +201,7 @@ def _choose(folder: Path, scheduler: str) -> None:
         if error.errno not in (errno.EINVAL, errno.ENOENT):
             raise _refused(path, scheduler, error) from None
         module = _MODULES.get(scheduler, scheduler)
-        raise ActError(f"the kernel offers no scheduler {scheduler}", f"modprobe {module}") from None
+        raise ActError(f"the kernel has no scheduler {scheduler}", f"modprobe {module}") from None
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Scheduler of a served emulated SSD; weights, limits and OPS of its namespaces. Over its control socket."""
+"""Scheduler of a served emulated SSD, and weights, limits and OPS of its namespaces."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
 _MOVE_POLL_S = 0.02
 TIMEOUT_S = 0.5
 """Time for a reply, which normally takes some milliseconds."""
-HOLDS_S = 0.5
-"""What a server said holds for so long, unless something is set: a reading is of all namespaces."""
-_LEFT_ALONE_S = 1.0
-"""After no answer: its other knobs are not tried one by one."""
+READING_VALID_S = 0.5
+"""How long a reading (of all namespaces) is used again, unless something was set."""
+_IGNORED_S = 1.0
+"""How long commands are refused after one timed out, so that not every knob waits."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What a server has said of everything."""
+    """Statistics of a server at one time."""
 
     statistics: Mapping[str, Any]
     at_s: float
     namespaces: dict[str, dict[str, Any]]
-    """By name."""
+    """Statistics of each namespace, by name."""
     written: bool = False
-    """A weight, limit or scheduler was set since; in `namespaces` are the limits that were."""
+    """Whether a weight, limit or scheduler was set since then, which `namespaces` do not show."""
 
 
 class ServedFtlActuator:
-    """One device. Everything set on it lasts: the server keeps it for its next start."""
+    """Actuator of one emulated SSD. The server stores all settings permanently."""
 
     levers = FTL_LEVERS
 
@@ -56,9 +56,7 @@ class ServedFtlActuator:
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`move_wait_s` is how long giving OPS back waits for blocks that are under way; `timeout_s`, how
-        long every command waits for its answer.
-        """
+        """`move_wait_s`: how long restoring OPS waits for moves; `timeout_s`: timeout of each command."""
         self._device = device
         self._socket = control_socket
         self._journal = journal
@@ -71,26 +69,26 @@ class ServedFtlActuator:
         self._client: ControlClient | None = None
         self._reading: _Reading | None = None
 
-    def take(self, statistics: Mapping[str, Any]) -> _Reading:
-        """Use statistics that another client has just read: the server is not asked again."""
-        namespaces = {str(each["name"]): each for each in statistics["namespaces"]}
+    def use_statistics(self, statistics: Mapping[str, Any]) -> _Reading:
+        """Use statistics that another client has just read, instead of reading them again."""
+        namespaces = {str(namespace["name"]): namespace for namespace in statistics["namespaces"]}
         self._reading = _Reading(statistics, self._clock.monotonic_s(), namespaces)
         return self._reading
 
     def close(self) -> None:
-        """Hang up; the next use connects again."""
+        """Close the connection; the next use opens a new one."""
         client, self._client, self._reading = self._client, None, None
         if client is not None:
             client.close()
 
     def owns(self, knob: Knob) -> bool:
-        """The scheduler of this device, and knobs of its namespaces."""
+        """Whether the knob is the scheduler of this device or belongs to one of its namespaces."""
         if knob.lever is Lever.FTL_SCHEDULER:
             return knob.place == self._device
         return knob.lever in self.levers and knob.place.startswith(f"{self._device}/")
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
-        """Names, weights and limits are kept as they are; OPS are whole blocks."""
+        """The value itself; OPS is rounded to whole blocks."""
         if knob.lever is Lever.FTL_SCHEDULER:
             if not isinstance(value, str):
                 raise ActError(f"{knob}: {value!r} is not a valid scheduler")
@@ -104,16 +102,18 @@ class ServedFtlActuator:
         return number
 
     def read(self, knob: Knob) -> SettingValue:
-        """The value that the server says is in force."""
+        """The value that the server reports."""
         if knob.lever is not Lever.FTL_SCHEDULER:
             return _value(knob, self._namespace(knob, self._latest()))
         found = self._latest().statistics.get("scheduler")
         if not isinstance(found, str):
-            raise ActError(f"{self._device} does not report its scheduler", "serve it with this release")
+            raise ActError(
+                f"{self._device} does not report its scheduler", "restart its server with this release"
+            )
         return found
 
     def write(self, knob: Knob, value: SettingValue) -> None:
-        """Set it, for good. OPS come from the spare of the device or go there, waiting until they have."""
+        """Set the value permanently. OPS is moved from or to the spare blocks of the device, with waiting."""
         if knob.lever is Lever.FTL_SCHEDULER:
             name = str(self.normalise(knob, value))
             self._command(lambda client: client.set_scheduler(name))
@@ -122,7 +122,7 @@ class ServedFtlActuator:
         if knob.lever is Lever.FTL_WEIGHT:
             self._command(lambda client: client.set_weight(namespace, 1.0 if number is None else number))
         elif knob.lever is Lever.FTL_LIMIT:
-            # One command sets both limits of a namespace: the other one keeps its value.
+            # One command sets both limits of a namespace, so the other one has to be repeated.
             limits = self._namespace(knob, self._latest(written=True))
             both = {"limit_iops": limits.get("limit_iops"), "limit_bytes_s": limits.get("limit_bytes_s")}
             both[_limit_name(knob)] = number
@@ -133,7 +133,7 @@ class ServedFtlActuator:
         elif number is None:
             raise ActError(f"{knob}: a number of blocks is needed")
         else:
-            self._give_ops(knob, namespace, round(number))
+            self._set_ops(knob, namespace, round(number))
 
     def set_move_budget(self, share: float) -> None:
         """Bound the device time that moves of OPS take while requests are outstanding."""
@@ -141,14 +141,14 @@ class ServedFtlActuator:
         self._reading = None
 
     def cancel_moves(self) -> None:
-        """Moves of OPS under way end with the blocks that have been moved."""
+        """Cancel pending moves of OPS; blocks that were already moved stay moved."""
         self._command(lambda client: client.cancel_moves())
         self._reading = None
 
     def restore_ops(self, deadline_s: float) -> None:
-        """Begin to move all OPS back to the split in the journal, and wait for it until `deadline_s` only.
+        """Start to restore the OPS split of the journal. Writes of OPS then wait until `deadline_s` at most.
 
-        `deadline_s` is monotonic time. The device continues by itself after that.
+        `deadline_s` is monotonic time. The device continues the moves after that.
         """
         self._restore_until_s = deadline_s
         wanted = {
@@ -162,23 +162,23 @@ class ServedFtlActuator:
             self.cancel_moves()
         statistics = self._latest().statistics
         owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
-        there = {name: owned[name] for name in wanted if name in owned}
-        target = {name: wanted[name] for name in there}
-        moves = moves_between(there, target, int(statistics["spare_blocks"]))
-        surplus = {name: there[name] - target[name] for name in there}
+        present = {name: owned[name] for name in wanted if name in owned}
+        target = {name: wanted[name] for name in present}
+        moves = moves_between(present, target, int(statistics["spare_blocks"]))
+        surplus = {name: present[name] - target[name] for name in present}
         for move in moves:
             self._move(move.source, move.target, move.blocks)
             if move.source is not None:
                 surplus[move.source] -= move.blocks
         for name, blocks in surplus.items():
-            if blocks > 0:  # it came from the spare
+            if blocks > 0:  # it came from the spare blocks
                 self._move(name, None, blocks)
 
     def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
-        """Ask for the OPS moves of a decision; a sentence for each that was not taken on.
+        """Request the OPS moves of a decision; returns a sentence for each refused one.
 
-        `names` gives the namespace of each VM's stream. The split before the first move is journalled. While
-        blocks are under way nothing new is asked for: the sample did not know where they end.
+        `names`: namespace of each VM's stream. The split before the first move is written to the journal.
+        While moves are pending no new ones are requested, because the sample does not include their result.
         """
         if not decision.moves:
             return []
@@ -192,7 +192,7 @@ class ServedFtlActuator:
         refusals = []
         for move in decision.moves:
             try:
-                self._move(_end(move.source, names), _end(move.target, names), move.blocks)
+                self._move(_namespace_of(move.source, names), _namespace_of(move.target, names), move.blocks)
             except ActError as error:
                 refusals.append(f"unapplied: {move}: {error}")
         return refusals
@@ -205,8 +205,8 @@ class ServedFtlActuator:
             split[knob] = Original(_value(knob, namespace), streams.get(name, ""))
         return split
 
-    def _give_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
-        """Move the difference to or from the spare, as many blocks at a time as there are to be had."""
+    def _set_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
+        """Move the difference to or from the spare blocks, as many at a time as are available."""
         deadline = self._clock.monotonic_s() + self._move_wait_s
         expected: int | None = None
         while True:
@@ -220,27 +220,27 @@ class ServedFtlActuator:
                 expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
             elif self._clock.monotonic_s() > min(deadline, self._restore_until_s):
                 raise ActError(
-                    f"{counted(pending, 'OPS block')} of {self._device} still to move, "
-                    "which the device does by itself",
-                    under_way=True,
+                    f"{counted(pending, 'OPS block')} of {self._device} still to be moved, "
+                    "which the device continues by itself",
+                    in_progress=True,
                 )
             else:
                 self._clock.sleep(_MOVE_POLL_S)
 
     def _step_towards(self, knob: Knob, namespace: str, owned: int, blocks: int, spare: int) -> int:
-        """Ask for one move; returns what the namespace then has."""
+        """Request one move; returns the number of blocks that the namespace has afterwards."""
         if owned > blocks:
             self._move(namespace, None, owned - blocks)
             return blocks
         if spare == 0:
             lacking = blocks - owned
-            raise ActError(f"{knob.place} lacks {lacking} OPS blocks, and the device has none to spare")
+            raise ActError(f"{knob.place} lacks {lacking} OPS blocks, but the device has no spare blocks")
         step = min(blocks - owned, spare)
         self._move(None, namespace, step)
         return owned + step
 
     def _move(self, source: str | None, target: str | None, blocks: int) -> None:
-        # A move that was taken on before the connection broke must not be asked for twice.
+        # A move that was accepted before the connection broke must not be requested again.
         self._command(lambda client: client.move_ops(source, target, blocks), repeatable=False)
         self._reading = None
 
@@ -250,36 +250,36 @@ class ServedFtlActuator:
     def _namespace(self, knob: Knob, reading: _Reading) -> dict[str, Any]:
         name = self._name(knob)
         if name not in reading.namespaces:
-            raise ActError(f"{self._device} has no namespace {name} any more", gone=True)
+            raise ActError(f"{self._device} has no namespace {name} any more", target_removed=True)
         return reading.namespaces[name]
 
     def _latest(self, *, written: bool = False) -> _Reading:
-        """The last reading as long as it holds, or a new one; `written`: what was set since matters not."""
-        known = self._reading
-        if known is None or self._clock.monotonic_s() - known.at_s > HOLDS_S:
+        """The last reading if still valid, else a new one; `written`: also if something was set since."""
+        reading = self._reading
+        if reading is None or self._clock.monotonic_s() - reading.at_s > READING_VALID_S:
             return self._ask()
-        return self._read_back(known) if known.written and not written else known
+        return self._read_back(reading) if reading.written and not written else reading
 
     def _read_back(self, reading: _Reading) -> _Reading:
-        """The reading with all weights and limits as they are now, which is a tenth of what a server says."""
-        said = self._command(lambda client: client.settings(), changes=False)
-        now = {str(each["name"]): each for each in said["namespaces"]}
+        """The reading with the weights and limits in force now, which is a tenth of all statistics."""
+        settings = self._command(lambda client: client.settings(), changes=False)
+        in_force = {str(each["name"]): each for each in settings["namespaces"]}
         before = reading.namespaces
-        both = {name: before[name] | now[name] for name in before.keys() & now.keys()}
-        statistics = {**reading.statistics, "scheduler": said.get("scheduler")}
-        self._reading = _Reading(statistics, reading.at_s, both)
+        namespaces = {name: before[name] | in_force[name] for name in before.keys() & in_force.keys()}
+        statistics = {**reading.statistics, "scheduler": settings.get("scheduler")}
+        self._reading = _Reading(statistics, reading.at_s, namespaces)
         return self._reading
 
     def _ask(self) -> _Reading:
-        return self.take(self._command(lambda client: client.statistics(), changes=False))
+        return self.use_statistics(self._command(lambda client: client.statistics(), changes=False))
 
     def _command(
         self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True, changes: bool = True
     ) -> Reply:
-        """Carry out a command, over a new connection where the old one was closed (if harmless)."""
+        """Run a command; if `repeatable`, once more over a new connection when the old one was closed."""
         if changes and self._reading is not None:
             self._reading.written = True
-        again = repeatable and self._client is not None
+        may_retry = repeatable and self._client is not None
         began_s = self._clock.monotonic_s()
         if began_s < self._ignored_until_s:
             raise ActError(f"{self._device} does not answer", "it is retried in the next interval")
@@ -291,17 +291,17 @@ class ServedFtlActuator:
             if error.code in ("unreachable", "late", "malformed"):
                 self.close()
                 if self._clock.monotonic_s() - began_s >= self._timeout_s:
-                    self._ignored_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S
+                    self._ignored_until_s = self._clock.monotonic_s() + _IGNORED_S
                     raise ActError(
                         f"{self._device} has not answered for {self._timeout_s:g} s",
                         "it is retried in the next interval",
                     ) from None
-                if again:
+                if may_retry:
                     return self._command(do, changes=changes)
                 raise ActError(
                     f"{self._device} is not being served: {error.message}", "see `slo-ctl device serve`"
                 ) from None
-            raise ActError(f"{self._device} refuses: {error.message}") from None
+            raise ActError(f"{self._device} refused: {error.message}") from None
 
 
 def _number(knob: Knob, value: SettingValue) -> float | None:
@@ -323,7 +323,7 @@ def _limit_name(knob: Knob) -> str:
     return _LIMITS[knob.name]
 
 
-def _end(stream: str | None, names: Mapping[str, str]) -> str | None:
+def _namespace_of(stream: str | None, names: Mapping[str, str]) -> str | None:
     if stream is None:
         return None
     if stream not in names:

@@ -1,7 +1,7 @@
-"""Weights, limits and latency targets of systemd's units, set through systemd for as long as they run.
+"""Weights, limits and latency targets of running systemd units, set through systemd.
 
-What is written to the cgroup of a unit past systemd lasts until systemd sets the unit's properties again. So
-properties are set over D-Bus, at run time only, and then the cgroup is read to see whether it has them.
+systemd overwrites values that are written directly to the cgroup of a unit when it sets its properties again.
+So properties are set over D-Bus, for the running unit only, and then verified in the cgroup.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from slo_ctl.model import Knob, Lever
 from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
 
-# Weights as systemd takes them: IOWeight= 1..10000, of which bfq gets 1..1000.
+# systemd's weights: IOWeight= 1..10000, which is mapped to 1..1000 for bfq.
 
 
 def io_weight_for(bfq_weight: float) -> int:
     """The IOWeight= of systemd that gives bfq this weight.
 
-    systemd keeps weights up to 100 and maps 100..10000 to 100..1000, so the way back is exact.
+    systemd maps 100..10000 to 100..1000 and keeps lower weights, so the inverse is exact.
     """
     weight = round(bfq_weight)
     return weight if weight <= 100 else 100 + (weight - 100) * 11
 
 
 _ANSWER_S = 20.0
-"""Then a call is given up; no epoch waits as long for it."""
+"""Timeout of a D-Bus call; an epoch waits less for it."""
 _LAST_TIMEOUT_S = 10.0
-"""When no epoch waits any more: settings are restored before the daemon ends."""
-_FOLLOWS = 0.5
-"""Of the time that a call is waited for: so that a change that could not be applied is reported as such."""
+"""Timeout when the daemon stops and restores settings."""
+_VERIFY_SHARE = 0.5
+"""Share of a call's timeout after which a value that is not in the cgroup counts as not applied."""
 _POLL_S = 0.01
 WEIGHT = "IOWeight"
 LIMITS = {
@@ -52,30 +52,29 @@ LIMITS = {
 }
 LATENCY_TARGET = "IODeviceLatencyTargetUSec"
 NOT_SET = (1 << 64) - 1
-"""No weight, limit or latency target of its own."""
+"""Value of a property that is not set."""
 
 Entries = dict[str, int]
-"""Values of a property by the path of the device."""
+"""Values of a property, by path of the device."""
 
 
 class UnitProperties(Protocol):
-    """Interface to systemd; a test has one that keeps properties in memory."""
+    """Properties of units; implemented by `SystemBus`, and in memory in tests."""
 
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
-        """The values that the unit has by device, for each of these properties."""
+        """The values by device of each of these properties of a unit."""
 
     def set(self, unit: str, name: str, value: int | Entries) -> None:
-        """Set it until the unit ends; other devices' entries stay as they are."""
+        """Set a property until the unit stops; entries of other devices are kept."""
 
 
 class SystemdActuator:
-    """Owns the knobs of units; their place is the unit's cgroup.
+    """Sets properties of units; the place of a knob is the unit's cgroup.
 
-    What is read is what the cgroup has, as that is in force; it counts as nothing of its own where it is
-    what systemd gives a unit of which nothing was asked.
+    Reading returns the value in the cgroup, because that is in force; systemd's default counts as not set.
 
-    Changes are made in threads of their own, as those of libvirt: one that is not done in a moment continues,
-    and an epoch after it finds what came of it. Until then nothing else is done to its unit.
+    Changes run in separate threads. One that times out continues, and a later epoch reads its result; until
+    then other changes of the unit are refused.
     """
 
     levers = frozenset({Lever.SYSTEMD_PROPERTY})
@@ -88,15 +87,15 @@ class SystemdActuator:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`cgroups` reads the same tree, v2; `sys` names devices."""
+        """`cgroups` reads the same hierarchy (v2); `sys` has the names of devices."""
         self._cgroups = cgroups
         self._sys = sys
         self._properties = properties or SystemBus()
         self._calls = BoundedCalls("systemd", timeout_s=timeout_s)
-        self._follows_s = _FOLLOWS * timeout_s
+        self._verify_s = _VERIFY_SHARE * timeout_s
 
     def wait_longer(self) -> None:
-        """Wait longer from now on: the daemon stops, and has nothing else to do."""
+        """Use a longer timeout from now on, because the daemon is stopping."""
         self._calls.wait_longer(_LAST_TIMEOUT_S)
 
     def close(self) -> None:
@@ -104,19 +103,18 @@ class SystemdActuator:
         self._calls.close()
 
     def owns(self, knob: Knob) -> bool:
-        """Every knob of its lever."""
+        """Whether the knob belongs to its lever."""
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """The value of the cgroup's knob; the default weight counts as not set."""
-        normal = self._cgroups.normalise(_behind(knob), value)
+        """As the cgroup rounds it; the default weight counts as not set."""
+        normal = self._cgroups.normalise(_cgroup_knob(knob), value)
         return None if _is_weight(knob) and normal == DEFAULT_WEIGHT else normal
 
     def read(self, knob: Knob) -> float | None:
-        """The cgroup's value.
+        """The value in the cgroup.
 
-        Raises ActError while a change of the unit is under way: what is read then may be another a moment
-        later, and would be taken for what was restored.
+        Raises ActError while a change of the unit is in progress, because the value may still change.
         """
         if unit := unit_of(knob.place):
             self._calls.refuse_while_hanging(unit)
@@ -124,20 +122,19 @@ class SystemdActuator:
 
     def _in_force(self, knob: Knob) -> float | None:
         try:
-            in_force = self._cgroups.read(_behind(knob))
+            in_force = self._cgroups.read(_cgroup_knob(knob))
         except NoControllerError:
-            # systemd enables it above a unit with the unit's first property of I/O.
+            # systemd enables the controller when the first I/O property of the unit is set.
             return None
         return None if _is_weight(knob) and in_force == DEFAULT_WEIGHT else in_force
 
     def write(self, knob: Knob, value: float | None) -> None:
-        """Set the property, or take it back, and give the cgroup a moment to follow.
+        """Set or reset the property, and wait shortly until the cgroup has the value.
 
-        Raises ActError where systemd refuses, or would remove a limit that another program wrote to the
-        cgroup.
+        Raises ActError if systemd refuses, or would remove a limit that another program wrote to the cgroup.
         """
         unit = _unit(knob)
-        # All of it in one call: on a slow host no single question might be answered in time.
+        # One call for all steps, because each of them may time out on a slow host.
         self._calls.call(unit, lambda: self._change(unit, knob, value))
 
     def _change(self, unit: str, knob: Knob, value: float | None) -> None:
@@ -149,37 +146,37 @@ class SystemdActuator:
             entries = self._properties.entries(unit, [name] if knob.name == LATENCY else [*LIMITS.values()])
             foreign = self._foreign(knob, entries)
             if foreign and value is not None:
-                raise _would_be_lost(unit, knob, foreign)
+                raise _foreign_limits_error(unit, knob, foreign)
             path = self._path(knob, entries[name])
             self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
-        # systemd answers before it has written to the cgroup: the next read must not be too early.
-        deadline = time.monotonic() + self._follows_s
+        # systemd answers before it has written to the cgroup.
+        deadline = time.monotonic() + self._verify_s
         while self._in_force(knob) != value and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        # With the last of its own limits there systemd lifts all of the device's, and is done with it.
+        # When systemd resets the last of its own limits it removes all limits of the device.
         for name, limit in foreign.items():
-            self._cgroups.write(replace(_behind(knob), name=name), limit)
+            self._cgroups.write(replace(_cgroup_knob(knob), name=name), limit)
 
     def _path(self, knob: Knob, entries: Entries) -> str:
-        """As the property calls the device already: two names for one would be two entries at odds."""
+        """Path of the device in the property: an existing entry keeps its path, to avoid a second entry."""
         for path in entries:
             if self._is_device(path, knob):
                 return path
         folder = self._sys / "dev" / "block" / knob.device
         if not folder.exists():
-            raise ActError(f"the block device {knob.device} no longer exists", gone=True)
+            raise ActError(f"the block device {knob.device} no longer exists", target_removed=True)
         return f"/dev/{folder.resolve().name.replace('!', '/')}"
 
     def _foreign(self, knob: Knob, entries: Mapping[str, Entries]) -> dict[str, float]:
-        """Other limits of the device that systemd does not know: it writes all four at once."""
+        """Limits of the device that systemd did not set and would remove, as it writes all four at once."""
         found = {}
         for name in LIMITS if knob.name in LIMITS else ():
-            beside = replace(knob, name=name)
-            in_force = self._in_force(beside) if name != knob.name else None
+            other_limit = replace(knob, name=name)
+            in_force = self._in_force(other_limit) if name != knob.name else None
             if in_force is None:
                 continue
-            known = entries[LIMITS[name]].items()
-            if not any(limit == in_force and self._is_device(path, knob) for path, limit in known):
+            own = entries[LIMITS[name]].items()
+            if not any(limit == in_force and self._is_device(path, knob) for path, limit in own):
                 found[name] = in_force
         return found
 
@@ -190,12 +187,12 @@ class SystemdActuator:
         try:
             number = Path(path).stat().st_rdev
         except (OSError, ValueError):
-            # An entry for a device that is not there.
+            # An entry for a device that does not exist.
             return False
         return f"{os.major(number)}:{os.minor(number)}" == knob.device
 
 
-def _would_be_lost(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActError:
+def _foreign_limits_error(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActError:
     limits = ", ".join(f"{name} {limit:.0f}" for name, limit in foreign.items())
     properties = " ".join(f"'{LIMITS[name]}=DEVICE {limit:.0f}'" for name, limit in foreign.items())
     return ActError(
@@ -219,29 +216,29 @@ def _unit(knob: Knob) -> str:
     return unit
 
 
-def _behind(knob: Knob) -> Knob:
-    """The same knob of the unit's cgroup."""
+def _cgroup_knob(knob: Knob) -> Knob:
+    """The corresponding knob of the unit's cgroup."""
     lever = Lever.CGROUP_WEIGHT if _is_weight(knob) else Lever.CGROUP_LIMIT
     return Knob(Lever.CGROUP_LATENCY if knob.name == LATENCY else lever, knob.place, knob.name, knob.device)
 
 
 class SystemBus:
-    """Over D-Bus. Each call has a connection of its own, as the bus may be restarted between two."""
+    """Properties over D-Bus. Each call opens a new connection, because the bus may be restarted."""
 
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
-        """The values that the unit has by device, for each of these properties."""
+        """The values by device of each of these properties of a unit."""
         with _connection() as bus:
-            (path,) = _answer(bus, _MANAGER, "GetUnit", "s", (unit,))
-            of_unit = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{unit.rpartition('.')[2].capitalize()}")
-            asked = ((name, Properties(of_unit).get(name)) for name in names)
-            replies = ((name, _reply(bus, message)) for name, message in asked)
+            (path,) = _call(bus, _MANAGER, "GetUnit", "s", (unit,))
+            unit_address = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{unit.rpartition('.')[2].capitalize()}")
+            messages = ((name, Properties(unit_address).get(name)) for name in names)
+            replies = ((name, _reply(bus, message)) for name, message in messages)
             return {name: dict(value) for name, ((_, value),) in replies}
 
     def set(self, unit: str, name: str, value: int | Entries) -> None:
-        """Set it until the unit ends; other devices' entries stay as they are."""
+        """Set a property until the unit stops; entries of other devices are kept."""
         variant = ("t", value) if isinstance(value, int) else ("a(st)", list(value.items()))
         with _connection() as bus:
-            _answer(bus, _MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))
+            _call(bus, _MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))
 
 
 _SYSTEMD = "org.freedesktop.systemd1"
@@ -253,11 +250,11 @@ def _connection() -> DBusConnection:
     try:
         return open_dbus_connection("SYSTEM")
     except (OSError, ValueError) as error:
-        hint = "units' properties are set over D-Bus: is dbus installed, and its socket active?"
+        hint = "properties of units are set over D-Bus: check that dbus is installed and its socket active"
         raise ActError(f"the system bus cannot be reached: {error}", hint) from None
 
 
-def _answer(
+def _call(
     bus: DBusConnection, address: DBusAddress, method: str, signature: str, body: tuple[Any, ...]
 ) -> Any:
     return _reply(bus, new_method_call(address, method, signature, body))
@@ -268,8 +265,8 @@ def _reply(bus: DBusConnection, message: Any) -> Any:
         return unwrap_msg(bus.send_and_get_reply(message, timeout=_ANSWER_S))
     except DBusErrorResponse as error:
         text = str(error.data[0])[:500] if error.data else error.name
-        gone = error.name == _NO_SUCH_UNIT
-        raise ActError(f"systemd: {text}", "" if gone else "run as root", gone=gone) from None
+        removed = error.name == _NO_SUCH_UNIT
+        raise ActError(f"systemd: {text}", "" if removed else "run as root", target_removed=removed) from None
     except TimeoutError:
         raise ActError(f"systemd has not answered for {_ANSWER_S:.0f} s") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Talking to the daemon."""
+"""Client of the daemon's API."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TIMEOUT_S = 10.0
 
 
 class ApiClient:
-    """One request per call; holds no connection between them.
+    """Sends requests, each over a new connection.
 
-    Every method raises UnreachableError when no daemon answers and any other UserError when it refuses.
+    Methods raise UnreachableError when no daemon answers, and another UserError when it refuses.
     """
 
     def __init__(self, socket_path: Path, timeout_s: float = _TIMEOUT_S) -> None:
@@ -26,7 +26,7 @@ class ApiClient:
         self._timeout_s = timeout_s
 
     def get(self, path: str) -> dict[str, Any]:
-        """Ask for a resource, such as `/v1/status`."""
+        """Read a resource, such as `/v1/status`."""
         return self._request("GET", path)
 
     def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class ApiClient:
         return self._request("DELETE", path)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Have something done."""
+        """Run an action."""
         return self._request("POST", path, body)
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -59,24 +59,27 @@ class ApiClient:
             raise UnreachableError(f"{self.socket_path}: no HTTP reply: {error!r}") from None
         finally:
             connection.close()
-        return _understood(reply.status, text, f"{method} {path}")
+        return _parse_reply(reply.status, text, f"{method} {path}")
 
 
-def _understood(status: int, text: bytes, what: str) -> dict[str, Any]:
+def _parse_reply(status: int, text: bytes, request: str) -> dict[str, Any]:
     try:
         body = json.loads(text) if len(text) <= MAX_REPLY_BYTES else None
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise UserError(f"{what}: the daemon's reply {status} is not understood", "is it of another version?")
+        raise UserError(
+            f"{request}: the daemon's reply (status {status}) is not valid",
+            "check that the daemon has the same version",
+        )
     if status >= http.client.BAD_REQUEST:
         refusal = body.get("error")
         if not isinstance(refusal, dict):
             refusal = {}
-        raise UserError(str(refusal.get("message") or f"{what}: {status}"), str(refusal.get("hint") or ""))
+        raise UserError(str(refusal.get("message") or f"{request}: {status}"), str(refusal.get("hint") or ""))
     if body.get("format_version") != FORMAT_VERSION:
         raise UserError(
-            f"the daemon speaks format_version {body.get('format_version')}, not {FORMAT_VERSION}",
+            f"the daemon uses format_version {body.get('format_version')}, not {FORMAT_VERSION}",
             "restart the daemon: it runs another version of slo-ctl",
         )
     return body
@@ -90,7 +93,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect to the path instead of to a host."""
+        """Connect to the socket instead of a host."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))

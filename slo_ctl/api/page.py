@@ -1,4 +1,4 @@
-"""The status as a page for a browser on this host: read-only, over TCP, on loopback addresses only."""
+"""The read-only status page, over TCP on loopback addresses only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PageHistoryQuery(BaseModel):
 
 
 class Page:
-    """Answers on `HOST:PORT` while `listen` asks for that."""
+    """Serves the page at the address given to `listen`."""
 
     def __init__(self, controller: Controller) -> None:
         self._routes = PageRoutes(Api(controller))
@@ -61,7 +61,7 @@ class Page:
         self._listening = ""
 
     def listen(self, address: str | None) -> None:
-        """Answer there from now on, and nowhere else; None: nowhere. Raises UserError, and then all stays."""
+        """Serve at `HOST:PORT` from now on; None: stop. Raises UserError, and then changes nothing."""
         if (address or "") == self._listening:
             return
         server = _Server(self._routes, _listening(address)) if address else None
@@ -72,14 +72,14 @@ class Page:
             log.info("page at http://%s/", address)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         if self._server is not None:
             self._server.stop()
         self._server, self._listening = None, ""
 
 
-def _anyone() -> Peer:
-    """Over TCP nobody is known: the page shows all that the daemon itself may read."""
+def _daemon_user() -> Peer:
+    """The user for requests of the page, over which no user is known: that of the daemon."""
     return Peer(os.geteuid(), frozenset())
 
 
@@ -99,15 +99,15 @@ def _listening(address: str) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class PageRoutes:
-    """Replies to requests for the page."""
+    """Answers requests of the page."""
 
     api: Api
 
     def answer(self, method: str, target: str, headers: Message) -> Reply:
-        """The reply, which may be a refusal."""
+        """The reply to a request, which may be a refusal."""
         try:
-            self._refuse_others(headers)
-            return self._answer(Request(method, target, b"", _anyone()))
+            self._check_origin(headers)
+            return self._answer(Request(method, target, b"", _daemon_user()))
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint)
 
@@ -131,16 +131,14 @@ class PageRoutes:
         return self._api(f"/v1/history/{quote(query.vm, safe='')}?{urlencode(since)}")
 
     def _api(self, target: str) -> Reply:
-        return self.api.answer(Request("GET", target, b"", _anyone()))
+        return self.api.answer(Request("GET", target, b"", _daemon_user()))
 
-    def _refuse_others(self, headers: Message) -> None:
-        """Raise RefusalError for a page from elsewhere: of a name that was made to point to this host,
-        or asking from the browser that shows it.
-        """
+    def _check_origin(self, headers: Message) -> None:
+        """Raise RefusalError for a request of another site, or with another host name (DNS rebinding)."""
         host = _PORT.sub("", headers.get("Host", "")).lower().removeprefix("[").removesuffix("]")
         if host != "localhost" and not is_loopback(host):
             raise RefusalError(
-                f"Host: {headers.get('Host', '')} is not this page",
+                f"Host: {headers.get('Host', '')} is not a name of this page",
                 "open it as http://127.0.0.1:PORT/ or http://localhost:PORT/",
                 HTTPStatus.MISDIRECTED_REQUEST,
             )
@@ -149,7 +147,7 @@ class PageRoutes:
             and headers.get("Sec-Fetch-Mode") != "navigate"
         ):
             raise RefusalError(
-                "another site has asked for this", "open the page itself", HTTPStatus.FORBIDDEN
+                "the request comes from another site", "open the page itself", HTTPStatus.FORBIDDEN
             )
 
 
@@ -161,10 +159,10 @@ class _Server(BoundedServer):
 
 class _Connection(OneRequest):
     server: _Server
-    headers_of_all = HEADERS
+    extra_headers = HEADERS
     allow = "GET, HEAD"
     hint = "the page is at /"
 
     def answer(self) -> None:
-        """Bodies are not read."""
+        """Answer a request without reading its body."""
         self.send(self.server.routes.answer(self.command, self.path, self.headers))

@@ -1,4 +1,4 @@
-"""The API's routes: one for each method and path, what the daemon has to answer, and their description."""
+"""Routes of the API by method and path, the interface to the daemon, and the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slo_ctl.record.metrics import CONTENT_TYPE
 
 
 class RefusalError(UserError):
-    """A request that is not granted, with the HTTP status that says of what kind it is."""
+    """A refused request, with its HTTP status."""
 
     def __init__(self, message: str, hint: str = "", status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
         super().__init__(message, hint)
@@ -38,10 +38,10 @@ class RefusalError(UserError):
 
 
 class Controller(Protocol):
-    """The daemon, as far as the API sees it. Refusals are UserErrors, best a `RefusalError`."""
+    """Interface of the daemon for the API. Methods refuse with UserError, such as `RefusalError`."""
 
     def access(self) -> AccessConfig:
-        """Who may do what."""
+        """Rights of users."""
 
     def status(self) -> HostStatus | None:
         """Status of the last epoch; None before the first."""
@@ -50,7 +50,7 @@ class Controller(Protocol):
         """Daemon health."""
 
     def slo(self, vm: str) -> VmSlo:
-        """The SLO in force."""
+        """The SLO in force for a VM."""
 
     def change_slos(
         self,
@@ -61,24 +61,26 @@ class Controller(Protocol):
         force: bool = False,
         dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
-        """Change the SLOs of all these VMs or, when any is refused, of none; in force from the next epoch on.
+        """Change the SLOs of all these VMs or, if one is refused, of none; in force from the next epoch.
 
-        Without `force` a VM that is not on the host, and minimums that a device cannot keep, are refused.
-        `dry_run` only checks. `user` asked for it. The SLOs afterwards, in the order of `vms`.
+        Without `force`, VMs that are not on the host and minimums above the capacity of a device are refused.
+        `dry_run` only checks. `user` is for the log. Returns the SLOs after the change, in the order of
+        `vms`.
         """
 
     def plan(self) -> Plan:
         """Changes that the next epoch would make. Waits for the present one."""
 
     def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:
-        """The past of a VM. Raises HistoryError as well."""
+        """History of a VM. Also raises HistoryError."""
 
     def reload(self) -> str:
-        """Reload the configuration; why it stays as it was, or nothing. Waits for the present epoch."""
+        """Reload the configuration; returns why it was not accepted, or "". Waits for the present epoch."""
 
     def announce(self, xml: str) -> tuple[str, bool]:
-        """A domain that libvirt is about to start: its name, and whether its SLO is in force by now, as far
-        as that can be before it runs. Waits for less than a second.
+        """Add a domain that libvirt is about to start; returns its name, and whether an epoch has seen it.
+
+        Waits for less than a second.
         """
 
     def metrics(self) -> bytes:
@@ -89,16 +91,17 @@ DESCRIPTION = "/v1/openapi.json"
 _JSON = "application/json"
 _DEFAULT_POINTS = 500
 _NOT_YET = RefusalError(
-    "the first epoch is not over yet", "ask again in a moment", HTTPStatus.SERVICE_UNAVAILABLE
+    "the first epoch is not complete yet", "try again in a moment", HTTPStatus.SERVICE_UNAVAILABLE
 )
 
 log = logging.getLogger("slo_ctl.api")
 
-# What is sent to it. Replies are the dataclasses of the model, as `model.status_json.plain` writes them.
+# Bodies and parameters of requests. Replies are dataclasses of the model, written by
+# `model.status_json.plain`.
 
 
 class SloBody(BaseModel):
-    """An SLO's fields to set; those left out stay as they are."""
+    """Fields of an SLO to set; other fields are kept."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,13 +110,13 @@ class SloBody(BaseModel):
         'Such as {"p99": "5ms"}.'
     )
     force: bool = Field(False, description="Accept unknown VMs, and minimums above the capacity of a device.")
-    dry_run: bool = Field(False, description="Check only: nothing is changed.")
+    dry_run: bool = Field(False, description="Only check, without a change.")
 
 
 class SlosBody(SloBody):
     """The same change for several VMs."""
 
-    vms: list[str] = Field(min_length=1, description="Their names.")
+    vms: list[str] = Field(min_length=1, description="Names of the VMs.")
 
 
 class StartBody(BaseModel):
@@ -121,7 +124,7 @@ class StartBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    xml: str = Field(description="As libvirt gives it to its hooks.")
+    xml: str = Field(description="The XML that libvirt passes to its hooks.")
 
 
 class SetQuery(BaseModel):
@@ -133,7 +136,7 @@ class SetQuery(BaseModel):
 class UnsetQuery(BaseModel):
     """Parameters of a removal."""
 
-    fields: str | None = Field(None, description="Only these, with commas between.")
+    fields: str | None = Field(None, description="Fields to unset, separated by commas; default: all.")
 
 
 class HistoryQuery(BaseModel):
@@ -141,7 +144,7 @@ class HistoryQuery(BaseModel):
 
     since: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
     until: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
-    limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Buckets of time at most.")
+    limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Largest number of time buckets.")
 
 
 class NoQuery(BaseModel):
@@ -150,17 +153,17 @@ class NoQuery(BaseModel):
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-_SAYS = {
+_ACTIONS = {
     Right.READ: "read the status",
     Right.SET_SLOS: "set SLOs",
     Right.MANAGE: "reload the configuration or announce VMs",
 }
-"""What completes "USER may not ..."."""
+"""Actions that complete the sentence "USER may not ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, and who sent it."""
+    """A request and its sender."""
 
     method: str
     target: str
@@ -169,7 +172,7 @@ class Request:
 
     @property
     def user(self) -> str:
-        """For the log and the history."""
+        """Name of the sender for the log and the history."""
         return self.peer.name
 
     @property
@@ -178,18 +181,18 @@ class Request:
         return urlsplit(self.target).path
 
     def query(self, kind: type[_Model]) -> _Model:
-        """The parameters. Raises RefusalError."""
-        return _checked(kind, dict(parse_qsl(urlsplit(self.target).query)))
+        """The parameters as `kind`. Raises RefusalError."""
+        return _validated(kind, dict(parse_qsl(urlsplit(self.target).query)))
 
     def json(self, kind: type[_Model]) -> _Model:
-        """The body. Raises RefusalError."""
+        """The body as `kind`. Raises RefusalError."""
         try:
-            return _checked(kind, json.loads(self.body))
+            return _validated(kind, json.loads(self.body))
         except (ValueError, RecursionError):
             raise RefusalError("body: is not valid JSON", f"see {DESCRIPTION}") from None
 
 
-def _checked(kind: type[_Model], value: object) -> _Model:
+def _validated(kind: type[_Model], value: object) -> _Model:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -208,7 +211,7 @@ class Reply:
 
 
 def refusal(status: int, message: str, hint: str) -> Reply:
-    """Every error has this shape."""
+    """Reply for an error."""
     return _reply({"error": {"message": message, "hint": hint}}, status)
 
 
@@ -218,7 +221,7 @@ def _reply(body: Mapping[str, Any], status: int = HTTPStatus.OK) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class VmsReply:
-    """Every VM on every device."""
+    """Status of every VM on every device."""
 
     vms: tuple[VmStatus, ...]
 
@@ -239,14 +242,14 @@ class VmReply(VmSlo):
 
 @dataclass(frozen=True, slots=True)
 class ReloadReply:
-    """Why the configuration stays as it was; empty when it was taken."""
+    """Why the configuration was not accepted; empty if it was."""
 
     config_problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartReply:
-    """The name of the domain, and whether the daemon has seen it in an epoch."""
+    """Name of the domain, and whether an epoch has seen it."""
 
     vm: str
     seen: bool
@@ -254,20 +257,20 @@ class StartReply:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path."""
+    """A method of a path."""
 
     method: str
     path: str
     """`{name}` stands for the name of a VM, which may have slashes."""
     summary: str
     answer: Callable[[Request, str], Reply]
-    """Takes the name, empty where the path has none."""
+    """Returns the reply for a request and the name in the path, empty if there is none."""
     reply: Any = None
-    """Type of what is replied besides `format_version`; None: not described."""
+    """Type of the reply without `format_version`; None: not described."""
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
     right: Right = Right.READ
-    """What its user needs."""
+    """Right that the sender needs."""
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -276,15 +279,15 @@ class Route:
 
 
 class Api:
-    """Answers requests for `controller`. Any thread may ask."""
+    """Answers requests through `controller`. Thread-safe."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._latest: tuple[HostStatus | None, bytes] = (None, b"")
-        # Names of VMs may have slashes, so longer paths come before those that they begin with.
+        # Names of VMs may contain slashes, so longer paths must come before their prefixes.
         self._routes = (
             Route("GET", "/v1/health", "Daemon health", self._health, Health),
-            Route("GET", "/v1/status", "Everything, as of the last epoch", self._status, HostStatus),
+            Route("GET", "/v1/status", "Status of the host in the last epoch", self._status, HostStatus),
             Route("GET", "/v1/vms", "Every VM on every device", self._vms, VmsReply),
             Route(
                 "PUT",
@@ -315,8 +318,8 @@ class Api:
                 right=Right.SET_SLOS,
             ),
             Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
-            Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
-            Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
+            Route("GET", "/v1/plan", "Changes that the next epoch would make", self._plan, Plan),
+            Route("GET", "/v1/history/{name}", "History of one VM", self._history, VmHistory, HistoryQuery),
             Route(
                 "POST",
                 "/v1/reload",
@@ -328,13 +331,13 @@ class Api:
             Route(
                 "POST",
                 "/v1/starting",
-                "Libvirt starts a VM",
+                "Announce a VM that libvirt is about to start",
                 self._start,
                 StartReply,
                 body=StartBody,
                 right=Right.MANAGE,
             ),
-            Route("GET", "/metrics", "In Prometheus's text format", self._metrics),
+            Route("GET", "/metrics", "Metrics in Prometheus's text format", self._metrics),
             Route("GET", DESCRIPTION, "This description", self._describe),
         )
         self._patterns = tuple((route.pattern, route) for route in self._routes)
@@ -377,14 +380,14 @@ class Api:
         log.warning(
             "refused: %s may not %s (%s): %s %s",
             peer.name,
-            _SAYS[right],
+            _ACTIONS[right],
             where,
             request.method,
             printable(request.path),
         )
         entries = json.dumps([*access.entries(right), peer.entry])
         raise RefusalError(
-            f"user {peer.entry} may not {_SAYS[right]} ({where})",
+            f"user {peer.entry} may not {_ACTIONS[right]} ({where})",
             f"to allow it, write {right} = {entries} in [access] of slo-ctl.toml; then, as root: "
             "slo-ctl config reload",
             HTTPStatus.FORBIDDEN,
@@ -392,7 +395,7 @@ class Api:
 
     # Status.
 
-    def _present(self) -> HostStatus:
+    def _current_status(self) -> HostStatus:
         status = self._controller.status()
         if status is None:
             raise _NOT_YET
@@ -402,17 +405,17 @@ class Api:
         return _reply(plain(self._controller.health()))
 
     def _status(self, _request: Request, _name: str) -> Reply:
-        now, latest = self._present(), self._latest
-        if now is not latest[0]:
-            latest = self._latest = (now, json.dumps(to_json(now)).encode())
+        status, latest = self._current_status(), self._latest
+        if status is not latest[0]:
+            latest = self._latest = (status, json.dumps(to_json(status)).encode())
         return Reply(HTTPStatus.OK, _JSON, latest[1])
 
     def _vms(self, _request: Request, _name: str) -> Reply:
-        return _reply({"vms": plain(self._present().vms)})
+        return _reply({"vms": plain(self._current_status().vms)})
 
     def _vm(self, _request: Request, name: str) -> Reply:
         slo = self._controller.slo(name)
-        devices = plain([each for each in self._present().vms if each.vm == name])
+        devices = plain([vm for vm in self._current_status().vms if vm.vm == name])
         return _reply({**plain(slo), "devices": devices})
 
     def _metrics(self, _request: Request, _name: str) -> Reply:
@@ -423,25 +426,25 @@ class Api:
     def _set(self, request: Request, name: str) -> Reply:
         body = request.json(SloBody)
         body.force = body.force or request.query(SetQuery).force
-        return _reply(plain(self._changed(request, [name], body)[0]))
+        return _reply(plain(self._change_slos(request, [name], body)[0]))
 
     def _change(self, request: Request, _name: str) -> Reply:
         body = request.json(SlosBody)
-        return _reply({"vms": plain(self._changed(request, list(dict.fromkeys(body.vms)), body))})
+        return _reply({"vms": plain(self._change_slos(request, list(dict.fromkeys(body.vms)), body))})
 
     def _unset(self, request: Request, name: str) -> Reply:
-        given = request.query(UnsetQuery).fields
-        fields = dict.fromkeys(SLO_KEYS if given is None else given.split(","))
+        names = request.query(UnsetQuery).fields
+        fields = dict.fromkeys(SLO_KEYS if names is None else names.split(","))
         body = SloBody(fields=fields, force=False, dry_run=False)
-        return _reply(plain(self._changed(request, [name], body)[0]))
+        return _reply(plain(self._change_slos(request, [name], body)[0]))
 
-    def _changed(self, request: Request, vms: Sequence[str], body: SloBody) -> tuple[VmSlo, ...]:
+    def _change_slos(self, request: Request, vms: Sequence[str], body: SloBody) -> tuple[VmSlo, ...]:
         names = ", ".join(vms)
         try:
             change = parse_change(body.fields)
         except SloError as error:
             raise RefusalError(f"VM {names}: {error.message}", error.hint) from None
-        if not change.sets and not change.unset:
+        if not change.is_set and not change.unset:
             raise RefusalError(f"VM {names}: no fields to set", 'such as {"fields": {"weight": 3}}')
         slos = self._controller.change_slos(
             vms, change, user=request.user, force=body.force, dry_run=body.dry_run
@@ -481,7 +484,7 @@ class Api:
 
 
 def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
-    """OpenAPI 3.1. Schemas are made from the types, so that neither is kept twice."""
+    """OpenAPI 3.1 description, with schemas generated from the types."""
     kinds = {kind: None for route in routes for kind in (route.reply, route.query, route.body) if kind}
     adapters = [(kind, "serialization", TypeAdapter(kind)) for kind in kinds]
     schemas, shared = TypeAdapter.json_schemas(
@@ -493,22 +496,22 @@ def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
         ok: dict[str, Any] = {"description": route.summary}
         if route.reply is not None:
             ok["content"] = {_JSON: {"schema": schemas[route.reply, "serialization"]}}
-        said: dict[str, Any] = {"summary": route.summary, "responses": {"200": ok}}
+        operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": ok}}
         names = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
-        said["parameters"] = names if "{name}" in route.path else []
+        operation["parameters"] = names if "{name}" in route.path else []
         for name, schema in route.query.model_json_schema().get("properties", {}).items():
-            said["parameters"].append({"name": name, "in": "query", "schema": schema})
+            operation["parameters"].append({"name": name, "in": "query", "schema": schema})
         if route.body is not None:
             content = {_JSON: {"schema": schemas[route.body, "serialization"]}}
-            said["requestBody"] = {"required": True, "content": content}
-        paths.setdefault(route.path, {})[route.method.lower()] = said
+            operation["requestBody"] = {"required": True, "content": content}
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "slo-ctl",
             "version": tool_version(),
             "description": "Status and SLOs of the VMs of this host. Times are seconds since 1970 (UTC). "
-            "Replies in JSON have a field format_version besides those described; errors are "
+            "JSON replies also have a field format_version; errors are "
             '{"format_version": 1, "error": {"message": ..., "hint": ...}}.',
         },
         "paths": paths,

@@ -1,4 +1,4 @@
-"""The API on a Unix socket, and what it shares with the page: HTTP with bounded numbers of connections."""
+"""The API on a Unix socket, and the bounded HTTP server that it shares with the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slo_ctl.host.peer import peer_of
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
 _MAX_CONNECTION_S = 30.0
-"""A connection lasts no longer: clients ask and go."""
+"""Longest duration of a connection."""
 _IDLE_S = 5.0
 _POLL_S = 0.25
 _STOP_TIMEOUT_S = 1.0
@@ -28,30 +28,30 @@ log = logging.getLogger("slo_ctl.api")
 
 
 class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """On a socket of any family that listens already; a thread for each connection."""
+    """HTTP server on an open listening socket, with a thread for each connection."""
 
     daemon_threads = True
 
     def __init__(
         self, listening: socket.socket, connection: type[OneRequest], max_connections: int, name: str
     ) -> None:
-        """`name`: of the thread, and in the log."""
+        """`name`: name of the thread, also in the log."""
         super().__init__(("", 0), connection, bind_and_activate=False)
         self.socket.close()
-        # A connection that its client has given up must not leave accept() waiting for the next one.
+        # accept() must not block when the client has already closed the connection.
         listening.setblocking(False)
         self.socket = listening
         self._max_connections = max_connections
         self._began_s: dict[socket.socket, float] = {}
-        """When each connection that is open was made."""
+        """Start times of open connections (monotonic)."""
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=name, daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer what is under way, and close the socket."""
+        """Complete requests in progress, and close the socket."""
         self.shutdown()
         self.server_close()
         deadline_s = time.monotonic() + _STOP_TIMEOUT_S
@@ -61,61 +61,61 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
             _disconnect(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Close connections above the maximum."""
+        """Refuse connections above the maximum."""
         if len(self._began_s) >= self._max_connections:
             return False
         self._began_s[request] = time.monotonic()
         return super().verify_request(request, client_address)
 
     def service_actions(self) -> None:
-        """End connections that last too long; their threads see the end of the stream."""
+        """Disconnect clients whose connections last too long."""
         oldest_s = time.monotonic() - _MAX_CONNECTION_S
         for connection, began_s in list(self._began_s.items()):
             if began_s < oldest_s:
                 _disconnect(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, whichever side ended it."""
+        """Close a connection."""
         self._began_s.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what is unexpected; that a client disconnects is not."""
+        """Log unexpected errors, but not clients that disconnect."""
         del request, client_address
         if not isinstance(sys.exception(), OSError):
-            log.exception("a connection to the %s", self._thread.name)
+            log.exception("unexpected error in a connection to the %s", self._thread.name)
 
 
 def _disconnect(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        # Its thread has closed it already.
+        # Already closed by its thread.
         return
 
 
 class OneRequest(BaseHTTPRequestHandler):
-    """A connection: one request and its reply."""
+    """A connection for one request and its reply."""
 
     protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # with 0.9 a refusal would have no status line
+    default_request_version = "HTTP/1.0"  # in HTTP 0.9 an error would have no status line
     timeout = _IDLE_S
-    headers_of_all: ClassVar[Mapping[str, str]] = {}
-    """Of every reply."""
+    extra_headers: ClassVar[Mapping[str, str]] = {}
+    """Headers of every reply."""
     allow: ClassVar[str] = ""
-    """The methods there are, where all paths have the same."""
+    """Allowed methods, if they are the same for all paths."""
     hint: ClassVar[str] = ""
-    """Of errors that http.server itself finds."""
+    """Hint for errors that http.server detects."""
 
     def answer(self) -> None:
         """Answer the request, whatever its method."""
         raise NotImplementedError
 
     def send(self, reply: Reply) -> None:
-        """Send the only reply; without its body where the method is HEAD."""
+        """Send the reply, for HEAD without its body."""
         self.close_connection = True
         self.send_response(reply.status)
-        for name, value in self.headers_of_all.items():
+        for name, value in self.extra_headers.items():
             self.send_header(name, value)
         if reply.status == HTTPStatus.METHOD_NOT_ALLOWED and self.allow:
             self.send_header("Allow", self.allow)
@@ -127,22 +127,22 @@ class OneRequest(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
 
     def do_GET(self) -> None:
-        """Any method: the routes know which there are."""
+        """Answer any method, which the routes check."""
         self.answer()
 
     do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = do_GET  # noqa: N815 - named by http.server
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors of http.server itself, in our format."""
+        """Send errors of http.server in the format of the API."""
         del explain
         self.send(refusal(code, message or HTTPStatus(code).phrase, self.hint))
 
     def handle(self) -> None:
-        """No second request on one connection."""
+        """Handle only one request per connection."""
         self.handle_one_request()
 
     def log_message(self, *_: Any) -> None:
-        """Requests of clients are not logged."""
+        """Do not log requests."""
 
     def version_string(self) -> str:
         """Server name, without Python's version."""
@@ -153,18 +153,18 @@ class OneRequest(BaseHTTPRequestHandler):
 
 _MODE = 0o660
 MAX_CONNECTIONS = 128
-"""More are closed at once, so that files are left for the daemon's own work."""
+"""Limit that leaves file descriptors for the daemon's own work."""
 _MAX_BODY_BYTES = 1 << 20
 _MAX_DISCARDED_BYTES = 16 << 20
 
 
 class ApiServer:
-    """Serves from construction to `close`."""
+    """Serves the API from construction to `close`."""
 
     def __init__(self, controller: Controller, path: Path, group: str) -> None:
-        """Listen at `path`, for the owner and `group` where there is one.
+        """Listen at `path`, for the owner and `group` if it exists.
 
-        Raises UserError when another process listens there, or the address cannot be used.
+        Raises UserError when another process listens there, or the path cannot be used.
         """
         make_socket_folder(path.parent)
         self._path = path
@@ -173,7 +173,7 @@ class ApiServer:
         self._server.start()
 
     def close(self) -> None:
-        """Answer what is under way, and remove the socket."""
+        """Complete requests in progress, and remove the socket."""
         self._server.stop()
         if self._path.exists() and self._path.stat().st_ino == self._identity:
             self._path.unlink(missing_ok=True)
@@ -190,7 +190,7 @@ class _Connection(OneRequest):
     hint = f"see {DESCRIPTION}"
 
     def answer(self) -> None:
-        """Only this server takes bodies."""
+        """Answer a request with its body."""
         try:
             body = self.rfile.read(self._body_bytes())
         except RefusalError as error:
@@ -214,7 +214,7 @@ class _Connection(OneRequest):
         return int(text)
 
     def _discard(self) -> None:
-        """Read the body that was refused: closing before it is read would reset the connection."""
+        """Read a refused body, because closing the connection before would reset it."""
         self.connection.shutdown(socket.SHUT_WR)
         left = _MAX_DISCARDED_BYTES
         while left > 0 and (more := self.rfile.read1(min(left, _MAX_BODY_BYTES))):

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 def user_name(uid: int) -> str | None:
     """Name of a user."""
-    # A number of the kernel's may be larger than the C library takes.
+    # The kernel may report a number that the C library does not accept.
     with suppress(KeyError, OverflowError):
         return pwd.getpwuid(uid).pw_name
     return None
@@ -38,6 +38,6 @@ def group_id(name: str) -> int | None:
 
 
 def groups_of(uid: int, gid: int) -> frozenset[int]:
-    """Groups of a user by the database, and `gid`."""
+    """Numbers of the groups that the group database lists for a user, and `gid`."""
     name = user_name(uid)
     return frozenset({gid, *(os.getgrouplist(name, gid) if name is not None else ())})

@@ -1,4 +1,4 @@
-"""Errors that are for the user to fix; and devices that are not there at the moment."""
+"""Errors that the user can fix, and the exception for a device that is unavailable."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from slo_ctl.base.text import printable
 
 
 class UserError(Exception):
-    """A mistake in what was asked, reported in one line with a hint; the command line exits with 2.
+    """Invalid input, reported in one line with a hint; the command line exits with 2.
 
     `message` says what is wrong and where (option, VM, key, file, line); `hint` says what to do about it and
-    is empty only where there is nothing to add. What the input has of control characters and line breaks is
-    escaped in both.
+    is empty only where there is nothing to add. Control characters and line breaks are escaped in both.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -35,11 +34,11 @@ OPTIONAL_PACKAGES = {
     "polars": "traces in text formats",
     "zstandard": "files compressed with zstd",
 }
-"""Python packages of extras, and what needs them."""
+"""Python packages of extras, with the features that need them."""
 _EXTRAS = {"distributed": "dask"}
-"""Of those that are not in the extra `replay`."""
-_OF_DISTRIBUTIONS = frozenset({"jinja2", "matplotlib", "zstandard"})
-"""Those that Debian and Fedora have, as python3-NAME: their pip does not install into the system."""
+"""Extras of packages that are not in the extra `replay`."""
+_DISTRIBUTION_PACKAGES = frozenset({"jinja2", "matplotlib", "zstandard"})
+"""Packages that Debian and Fedora have as python3-NAME: their pip does not install into the system."""
 
 
 class MissingPackageError(UserError):
@@ -50,7 +49,7 @@ class MissingPackageError(UserError):
         super().__init__(
             f"{OPTIONAL_PACKAGES[package]} need the Python package {package}, which is not installed",
             f"apt install {name}, dnf install {name}, or {with_pip}"
-            if package in _OF_DISTRIBUTIONS
+            if package in _DISTRIBUTION_PACKAGES
             else f"{with_pip}, or install slo-ctl with its extra: slo-ctl[{_EXTRAS.get(package, 'replay')}]",
         )
 

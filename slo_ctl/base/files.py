@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written; and locks."""
+"""Bounded reads, atomic replacement and locks of files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from slo_ctl.base.accounts import user_name
 from slo_ctl.base.errors import UserError
 
 MAX_BYTES = 64 << 20
-"""No file of slo-ctl's own is larger."""
+"""Upper bound for every file that slo-ctl writes."""
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})(@(?P<host>[^@]+))?\.partial", re.DOTALL)
 
 
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """The whole of a regular file.
+    """The content of a regular file.
 
-    Raises OSError, also for a FIFO, whose other end would be waited for, and for more than `max_bytes`.
+    Raises OSError, also for a FIFO, which would block, and for a file larger than `max_bytes`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -44,8 +44,8 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 def open_lock(path: Path, hint: str, flags: int = os.O_CREAT, mode: int = 0o600) -> int:
     """The descriptor of a lock file.
 
-    Raises FileNotFoundError when it or its directory is missing, and UserError, also when something else is
-    in its place.
+    Raises FileNotFoundError when it or its directory is missing, and UserError for other failures, such as
+    a path that is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, mode)
@@ -63,12 +63,12 @@ def open_lock(path: Path, hint: str, flags: int = os.O_CREAT, mode: int = 0o600)
 
 def _not_a_lock(path: Path) -> UserError:
     return UserError(
-        f"{path} exists and is not a regular file", "move it away: an empty file is made in its place"
+        f"{path} exists and is not a regular file", "move it away; an empty file is created in its place"
     )
 
 
 def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
-    """Lock a file without waiting; whether that was possible."""
+    """Lock a file without waiting; False when another process holds the lock."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -76,23 +76,23 @@ def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def moved_away(path: Path) -> str:
-    """The command that moves a file away and keeps what is in it."""
+def move_command(path: Path) -> str:
+    """The shell command that renames a damaged file and keeps its content."""
     return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
 
 
 def partial_of(path: Path) -> Path:
-    """Where this process writes what is to become `path`; see `remove_leftovers`.
+    """The temporary file that this process writes and then renames to `path`; see `remove_leftovers`.
 
-    Hosts may share the directory, and process numbers are those of a host.
+    Its name has the host as well as the process, because several hosts may share the directory.
     """
     return path.with_name(f".{path.name}.{os.getpid()}@{os.uname().nodename}.partial")
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what processes that were killed left in `folder` while they wrote `name`, or anything at all.
+    """Remove temporary files of killed processes from `folder`: those of the file `name`, or of all files.
 
-    What cannot be removed stays, and so does what another host's process may still write.
+    Files that cannot be removed stay, and so do those of other hosts, whose processes may still run.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -105,11 +105,11 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 with contextlib.suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108 - a Path for each entry would cost more
+                    os.unlink(entry.path)  # noqa: PTH108 - a Path for directory entry would cost more
 
 
 def _runs(pid: int) -> bool:
-    """Whether another process has that number; our own is not writing yet."""
+    """Whether another process with this number is running."""
     if pid == os.getpid():
         return False
     try:
@@ -122,9 +122,9 @@ def _runs(pid: int) -> bool:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Put `content` at `path` in one step, and on disk. Raises OSError; the old file then stays.
+    """Replace `path` atomically; the content is on disk on return. Raises OSError; the old file then stays.
 
-    `mode` are the permissions; by default those the process gives new files.
+    `mode`: permissions; None for those that the process gives to new files.
     """
     remove_leftovers(path.parent, path.name)
     partial = partial_of(path)
@@ -143,7 +143,7 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a directory on disk when this returns. Raises OSError."""
+    """Write the entries of a directory to disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -152,7 +152,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise UserError when `path` cannot be written; asked before a long run, not after it."""
+    """Raise UserError when `path` cannot be written; called before a long run."""
     if path.is_dir():
         raise UserError(f"{option}: {path} is a directory", "name a file")
     folder = path.parent
@@ -163,9 +163,9 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def write_whole(option: str, path: Path, text: str) -> None:
-    """Put `text` (UTF-8) at `path` in one step: a reader sees the old file or the new one.
+    """Replace `path` with `text` (UTF-8) atomically: a reader sees the old file or the new one.
 
-    Raises UserError when the system refuses.
+    Raises UserError, which names `option`, when it cannot be written.
     """
     with writing(option, path):
         replace_file(path, text.encode())
@@ -173,7 +173,7 @@ def write_whole(option: str, path: Path, text: str) -> None:
 
 @contextmanager
 def writing(option: str, path: Path) -> Iterator[None]:
-    """While `path` is written: raises UserError when the system refuses."""
+    """Turn an OSError while `path` is written into a UserError that names `option`."""
     try:
         yield
     except OSError as error:
@@ -183,27 +183,27 @@ def writing(option: str, path: Path) -> Iterator[None]:
 def check_trusted(folder: Path) -> None:
     """Refuse, for root, a directory that another user could change or replace. Raises UserError.
 
-    The user who called sudo is trusted, and so is a directory that everybody may write to where only owners
-    may rename what is in it (sticky, as /tmp). Parts of the path that do not exist yet are skipped.
+    The user who called sudo is trusted, and so is a world-writable directory with the sticky bit, such as
+    /tmp. Parts of the path that do not exist yet are skipped.
     """
     if os.geteuid() != 0:
         return
     caller = os.environ.get("SUDO_UID", "")
     trusted = {0, int(caller) if caller.isdecimal() else 0}
     resolved = folder.resolve()
-    for each in (resolved, *resolved.parents[:-1]):
+    for directory in (resolved, *resolved.parents[:-1]):
         try:
-            status = each.stat()
+            status = directory.stat()
         except (FileNotFoundError, NotADirectoryError):
             continue
         if status.st_uid not in trusted:
             user = user_name(status.st_uid) or status.st_uid
             raise UserError(
-                f"{each} belongs to user {user}, who could change what root keeps there",
-                f"use a directory that belongs to root, or: chown root {shlex.quote(str(each))}",
+                f"{directory} belongs to user {user}, who could change what root keeps there",
+                f"use a directory that belongs to root, or: chown root {shlex.quote(str(directory))}",
             )
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             raise UserError(
-                f"{each} is writable by every user, who could change what root keeps there",
-                f"chmod o-w {shlex.quote(str(each))}, or use another directory",
+                f"{directory} is writable by every user, who could change what root keeps there",
+                f"chmod o-w {shlex.quote(str(directory))}, or use another directory",
             )

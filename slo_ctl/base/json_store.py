@@ -1,4 +1,4 @@
-"""A JSON file of typed content: read as a whole, replaced in one step, left alone when it is damaged."""
+"""A JSON file of typed content: read as a whole, replaced atomically, never overwritten when damaged."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from slo_ctl.base.files import MAX_BYTES, open_lock, read_regular, replace_file,
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-"""Of every file here; contents have a field `format_version` of that value."""
+"""Value of the field `format_version` in every file."""
 _LOCK_TIMEOUT_S = 5.0
 _LOCK_PAUSE_S = 0.01
 
 
 class JsonStore(Generic[T]):
-    """One file. Methods raise UserError when it cannot be read or written, and then leave it as it is."""
+    """One JSON file. Methods raise UserError when it cannot be read or written, and leave it unchanged."""
 
     def __init__(self, path: Path, content: type[T], *, repair: str, mode: int | None = None) -> None:
-        """`content` is a dataclass or model; `repair` says what to do when the file is damaged."""
+        """`content`: a dataclass or model; `repair`: what the user should do when the file is damaged."""
         self.path = path
         self._adapter: TypeAdapter[T] = TypeAdapter(content)
         self._repair = repair
@@ -59,7 +59,7 @@ class JsonStore(Generic[T]):
             raise self.damaged(problem_of(error)) from None
 
     def write(self, content: T) -> None:
-        """Replace the file in one step that a crash leaves done or not done; on disk when it returns."""
+        """Replace the file atomically, also in a crash; the content is on disk on return."""
         text = self._adapter.dump_json(content, indent=2)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ class JsonStore(Generic[T]):
 
     @contextmanager
     def locked(self, busy: str, timeout_s: float | None = None) -> Iterator[None]:
-        """Hold off other writers; UserError with the message `busy` when one continues for `timeout_s`."""
-        # A file of its own, because the other one is replaced.
+        """Lock the file against other writers; UserError `busy` when it stays locked for `timeout_s`."""
+        # The lock is a separate file, because writing replaces the content file.
         lock, hint = self.path.with_name(f".{self.path.name}.lock"), "run as root, or with --root DIR"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,19 +91,19 @@ class JsonStore(Generic[T]):
             os.close(descriptor)
 
     def damaged(self, problem: str) -> UserError:
-        """The error for content that is not valid."""
+        """The error for invalid content."""
         return UserError(f"{self.path} is damaged: {problem}", self._repair)
 
 
 def problem_of(error: ValidationError) -> str:
-    """The first thing that is wrong, such as `vms[0].u: Input should be a valid number, not 'x'`."""
+    """The first error, such as `vms[0].u: Input should be a valid number, not 'x'`."""
     first = error.errors(include_url=False)[0]
     where = ""
     for part in first["loc"]:
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
-    problem, given = first["msg"].removeprefix("Value error, "), first["input"]
-    if where and (given is None or isinstance(given, str | int | float)):
-        problem = f"{problem}, not {given!r:.40}"
+    problem, value = first["msg"].removeprefix("Value error, "), first["input"]
+    if where and (value is None or isinstance(value, str | int | float)):
+        problem = f"{problem}, not {value!r:.40}"
     return f"{where}: {problem}" if where else problem
 
 

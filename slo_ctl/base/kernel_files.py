@@ -1,4 +1,4 @@
-"""Reading small kernel files that may disappear, be wrong or be far larger than they should be."""
+"""Bounded reads of small kernel files, which may disappear at any time; writes of one line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMIT_BYTES = 1 << 20
-"""More than any file of cgroup, proc or sysfs that is read here has on the largest hosts."""
+"""More than any file of cgroup, proc or sysfs that slo-ctl reads has on the largest hosts."""
 
 _FIRST_READ_BYTES = 1 << 13
 _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-"""Non-blocking: a FIFO in the place of a kernel file must not stop us."""
-_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
-"""ENODEV is what kernfs answers when a cgroup is removed between open and read."""
+"""Flags of open(2); non-blocking, so that a FIFO in the place of a kernel file cannot block."""
+_REMOVED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
+"""Errors of a file that no longer exists. kernfs answers ENODEV when it is removed after open(2)."""
 
 
 class FileText(NamedTuple):
@@ -28,7 +28,7 @@ class FileText(NamedTuple):
 
 
 def read_bounded(path: Path | str) -> FileText | None:
-    """The text of a file, None when there is no such file (any more). Raises OSError otherwise."""
+    """The text of a file; None when it does not exist (any more). Raises OSError otherwise."""
     try:
         descriptor = os.open(path, _READING)
         try:
@@ -36,7 +36,7 @@ def read_bounded(path: Path | str) -> FileText | None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in _REMOVED:
             return None
         raise
     cut = len(content) > LIMIT_BYTES
@@ -46,7 +46,7 @@ def read_bounded(path: Path | str) -> FileText | None:
 
 
 def read_record(path: str) -> FileText | None:
-    """As `read_bounded`, for files that the kernel hands over whole in one read (kernfs): one call less."""
+    """As `read_bounded`, with one system call less, for files that one read returns completely (kernfs)."""
     try:
         descriptor = os.open(path, _READING)
         try:
@@ -54,7 +54,7 @@ def read_record(path: str) -> FileText | None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in _REMOVED:
             return None
         if isinstance(error, BlockingIOError):
             return FileText("", False)
@@ -114,7 +114,7 @@ class OpenFiles:
 
 
 def _content(descriptor: int) -> bytes:
-    """Everything, up to a byte more than the limit. Most of these files fit into the first read."""
+    """All content, up to one byte more than the limit. Most of these files fit into the first read."""
     try:
         content = os.read(descriptor, _FIRST_READ_BYTES)
         if not content:
@@ -131,7 +131,7 @@ def _content(descriptor: int) -> bytes:
 
 
 def write_line(path: Path | str, text: str) -> None:
-    """Write with one call; never creates a file. Raises OSError."""
+    """Write a line with one system call; never creates the file. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii") + b"\n")

@@ -1,4 +1,4 @@
-"""One table of `key = value` taken apart key by key, every error naming the place and the key."""
+"""Parsing of `key=value` lists and tables; every error names the place and the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint for a word that is none of `known`: the nearest of them, or all of them."""
+    """A hint for a word that is not in `known`: the nearest of them, else `otherwise` or all of them."""
     names = sorted(known)
     near = get_close_matches(word.casefold(), names, n=1)
     if near:
@@ -31,7 +31,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def near_or_listed(word: str, known: Iterable[str], none: str) -> str:
-    """A hint for a name that is none of `known`: the nearest, or the first ten; `none` without any."""
+    """A hint for a name that is not in `known`: the nearest, or the first ten; `none` when it is empty."""
     names = sorted(known)
     if near := get_close_matches(word, names, n=1):
         return f"did you mean {near[0]}?"
@@ -40,7 +40,7 @@ def near_or_listed(word: str, known: Iterable[str], none: str) -> str:
 
 
 def split_pairs(where: str, text: str) -> dict[str, str]:
-    """`a=1,b=2` as a mapping; a comma inside a value is written twice, as virt-install has it.
+    """`a=1,b=2` as a mapping; a comma inside a value is written twice, as in virt-install.
 
     Raises UserError for a part without `=`, an empty key, or a key given twice.
     """
@@ -51,8 +51,8 @@ def split_pairs(where: str, text: str) -> dict[str, str]:
         key, equals, value = word.partition("=")
         key = key.strip().casefold()
         if not equals or not key:
-            said = f'"{word}" is not key=value' if word else "there is nothing between two commas"
-            raise UserError(f"{where}: {said}", "write key=value,key=value; double a comma inside a value")
+            problem = f'"{word}" is not key=value' if word else "there is nothing between two commas"
+            raise UserError(f"{where}: {problem}", "write key=value,key=value; double a comma inside a value")
         if key in pairs:
             raise UserError(f"{where}: {key} is given twice", "give each key once")
         pairs[key] = value.strip()
@@ -65,12 +65,12 @@ def join_pairs(pairs: Mapping[str, str]) -> str:
 
 
 class Fields:
-    """The values of one table, each read once; a key that is never read is an error."""
+    """The values of one table by key; `finish` refuses keys that were never read."""
 
     def __init__(self, where: str, values: Mapping[str, object]) -> None:
         self.where = where
         self._values = {key: _as_text(where, key, value) for key, value in values.items()}
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -80,8 +80,8 @@ class Fields:
         raise UserError(f"{self.where}: {key}={self._values.get(key, '')} {problem}", hint)
 
     def text(self, key: str) -> str | None:
-        """The value as it stands; None when absent."""
-        self._asked.add(key)
+        """The value as text; None when absent."""
+        self._read.add(key)
         value = self._values.get(key)
         if value == "":
             self.fail(key, "has no value", f"write {key}=VALUE or leave {key} out")
@@ -138,16 +138,16 @@ class Fields:
         return None if value is None else value in ("yes", "true", "on")
 
     def rest(self) -> dict[str, str]:
-        """Everything not asked for yet, which counts as asked for now."""
-        left = {key: value for key, value in self._values.items() if key not in self._asked}
-        self._asked.update(left)
+        """The values that were not read yet; they count as read from now on."""
+        left = {key: value for key, value in self._values.items() if key not in self._read}
+        self._read.update(left)
         return left
 
     def finish(self) -> None:
-        """Raise UserError for a key that was given but never read."""
+        """Raise UserError for a key that was never read."""
         for key in self._values:
-            if key not in self._asked:
-                raise UserError(f"{self.where}: unknown key {key}", did_you_mean(key, self._asked))
+            if key not in self._read:
+                raise UserError(f"{self.where}: unknown key {key}", did_you_mean(key, self._read))
 
     def _parse(self, key: str, parse: Callable[[str], T]) -> T | None:
         value = self.text(key)

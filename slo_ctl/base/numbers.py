@@ -1,4 +1,4 @@
-"""Numbers as people read them; an unknown number is a dash, never a zero."""
+"""Numbers and units for display; an unknown number is a dash, never a zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTE_UNITS = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (
 
 
 def count(value: float | None) -> str:
-    """`12,345`; one decimal below 10, when there is one."""
+    """`12,345`; with one decimal below 10 unless it is whole."""
     if value is None:
         return UNKNOWN
     if abs(value) < 10 and value != int(value):
@@ -26,7 +26,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def signed_percent(change: float | None) -> str:
-    """A relative change as `+3.2%` or, with a true minus sign, its opposite."""
+    """A relative change such as `+3.2%`; a negative one has a minus sign (U+2212)."""
     if change is None:
         return UNKNOWN
     text = f"{abs(change) * 100:.1f}%"
@@ -41,12 +41,12 @@ def decimal(value: float | None, digits: int = 2) -> str:
 
 
 def weight(value: float) -> str:
-    """A weight, as short as it was written."""
+    """A weight in its shortest form."""
     return f"{value:g}"
 
 
 def size(size_bytes: float | None) -> str:
-    """Bytes in the binary unit that keeps the number readable."""
+    """Bytes in the largest binary unit with a number of at least 1."""
     if size_bytes is None:
         return UNKNOWN
     for unit, name in _BYTE_UNITS:
@@ -60,7 +60,7 @@ def size(size_bytes: float | None) -> str:
 
 
 def bandwidth(bytes_s: float | None) -> str:
-    """MB/s, decimal, as storage is quoted."""
+    """Bytes per second as MB/s (decimal)."""
     return UNKNOWN if bytes_s is None else f"{bytes_s / 1e6:,.1f} MB/s"
 
 
@@ -88,6 +88,6 @@ def duration(seconds: float) -> str:
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """The sum of those that are known; unknown where none is."""
+    """The sum of the values that are not None; None when all are None."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

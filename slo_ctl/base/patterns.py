@@ -9,12 +9,12 @@ _WILD = "*?"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it stands for other names than itself."""
+    """Whether the text has a wildcard."""
     return any(character in text for character in _WILD)
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether it stands for `name`."""
+    """Whether `name` matches the pattern."""
     return _compiled(pattern).fullmatch(name) is not None
 
 
@@ -25,12 +25,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def specificity(pattern: str) -> int:
-    """How many characters it fixes: of two patterns the one with more is meant for fewer names."""
+    """Number of characters that are not wildcards; of two matching patterns the more specific one wins."""
     return sum(character not in _WILD for character in pattern)
 
 
 def common_name(first: str, second: str) -> str | None:
-    """A name that both patterns stand for; None when there is none."""
+    """A name that matches both patterns; None when there is none."""
     names = {(0, 0): ""}
     waiting = [(0, 0)]
     while waiting:
@@ -42,7 +42,7 @@ def common_name(first: str, second: str) -> str | None:
         steps = [((i + 1, j), "")] if a == "*" else []
         steps += [((i, j + 1), "")] if b == "*" else []
         if a and b and (a == b or a in _WILD or b in _WILD):
-            character = next((each for each in (a, b) if each not in _WILD), "x")
+            character = next((literal for literal in (a, b) if literal not in _WILD), "x")
             steps.append(((i + (a != "*"), j + (b != "*")), character))
         for place, character in steps:
             if place not in names:

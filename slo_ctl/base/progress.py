@@ -1,4 +1,4 @@
-"""How a long run reports its progress, without knowing who shows it."""
+"""Interface through which a long run reports its progress."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Phase(Protocol):
 
 
 class ProgressSink(Protocol):
-    """Where a run reports its phases, one after the other, and anything worth saying."""
+    """Receives the phases of a run, one after the other, and notes for the user."""
 
     def phase(self, name: str, total: float | None, unit: str) -> Phase:
-        """Start a phase of `total` (None: not known) `unit`s, such as "page writes"."""
+        """Start a phase of `total` units (None: unknown) such as "page writes"."""
 
     def note(self, text: str) -> None:
-        """Say something once, such as why a phase ended early."""
+        """Show a note once, such as why a phase ended early."""
 
 
 class Silent:
-    """A sink that discards everything, and its phases."""
+    """A sink and a phase that discard everything."""
 
     def phase(self, name: str, total: float | None, unit: str) -> Silent:
-        """Itself."""
+        """Return itself as the phase."""
         del name, total, unit
         return self
 

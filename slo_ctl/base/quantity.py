@@ -1,4 +1,4 @@
-"""Quantities as people write them: sizes, shares, durations, counts; and the way back to text.
+"""Parsing and formatting of sizes, shares, durations and counts.
 
 Every `parse_*` raises QuantityError, whose text completes the sentence "VALUE ...".
 """
@@ -21,12 +21,12 @@ _MAX_BYTES = 2**63 - 1
 
 
 class QuantityError(ValueError):
-    """The text is not such a quantity; reads as the end of a sentence that starts with the text."""
+    """The text is not a valid quantity; the message completes the sentence "VALUE ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A length of a run, or a moment of it: in full drive writes or in virtual seconds, never both."""
+    """A length or a moment of a run, either in drive writes or in virtual seconds."""
 
     drive_writes: float | None = None
     """Host page writes / logical pages of the device."""
@@ -38,14 +38,14 @@ class Duration:
 
     @property
     def amount(self) -> float:
-        """The number, whatever its unit."""
+        """The number without its unit."""
         if self.drive_writes is not None:
             return self.drive_writes
         return self.virtual_s if self.virtual_s is not None else 0.0
 
     @property
     def timed(self) -> bool:
-        """Needs a clock."""
+        """Whether it is in seconds, not in drive writes."""
         return self.virtual_s is not None
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ def parse_bytes(text: str) -> int:
         raise QuantityError("is more bytes than 64 bits can count")
     exact = int(match["number"]) * unit[prefix] if match["number"].isdigit() else round(value)
     if exact <= 0:
-        raise QuantityError("must be more than nothing")
+        raise QuantityError("is not more than 0")
     return exact
 
 
@@ -99,7 +99,7 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_duration(text: str) -> Duration:
-    """`20x` full drive writes, or virtual time as `250ms`, `600s`, `5m`, `2h`; more than nothing or zero."""
+    """`20x` full drive writes, or virtual time as `250ms`, `600s`, `5m`, `2h`; not negative."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise QuantityError("is not a duration such as 20x (full drive writes), 600s or 5m")
@@ -121,7 +121,7 @@ def parse_time_s(text: str) -> float:
 
 
 def format_number(value: float) -> str:
-    """The shortest text that reads back as `value`, `inf` too, without a trailing `.0` or an exponent."""
+    """The shortest text that parses as `value` (or `inf`), without a trailing `.0` or an exponent."""
     if not math.isfinite(value):
         return repr(float(value))
     if value == int(value) and abs(value) < 2**53:

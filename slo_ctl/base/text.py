@@ -1,4 +1,4 @@
-"""Text for people: names that others chose, made safe to put on a terminal, and lists as in a sentence."""
+"""Text for display: names made safe for a terminal, counts and lists in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 def printable(text: str) -> str:
     r"""`text` with every control, bidirectional and other unprintable character written as an escape.
 
-    What comes back is one line: a name cannot move the cursor, recolour the terminal or reorder the line.
+    The result is one line: a name cannot move the cursor, change colours or reorder the line.
     """
     if text.isprintable():
         return text

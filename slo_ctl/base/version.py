@@ -1,11 +1,11 @@
-"""Which version of slo-ctl this is."""
+"""The version of slo-ctl."""
 
 from __future__ import annotations
 
 
 def tool_version() -> str:
-    """The installed version; `0+unknown` when run from a tree that was never installed."""
-    # Its import takes as long as many a command.
+    """The installed version; `0+unknown` in a source tree that is not installed."""
+    # Imported here because it takes as long as a short command.
     from importlib.metadata import PackageNotFoundError, version
 
     try:

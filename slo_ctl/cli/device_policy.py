@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
     from slo_ctl.decide.scheduler import Choice, Needs
     from slo_ctl.model import Outcome, Setting
+    from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found
-    from slo_ctl.profile.suited import Suited
 
 _GivenNeeds = tuple[str | None, bool | None]
 """--p99 and --weights."""
@@ -29,18 +29,18 @@ _GivenNeeds = tuple[str | None, bool | None]
 
 def _suited_here(
     host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: _GivenNeeds, *, strictly: bool
-) -> tuple[Suited, tuple[str, ...]]:
+) -> tuple[SchedulerAdvice, tuple[str, ...]]:
     """The choice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
-    from slo_ctl.act.queue import why_not_named
+    from slo_ctl.act.queue import find_named_problem
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
+    from slo_ctl.profile.scheduler_advice import advise_scheduler
     from slo_ctl.profile.store import ProfileStore
-    from slo_ctl.profile.suited import suited
     from slo_ctl.record.slo_store import SloStore
 
     number = device_number(device, sys)
     if strictly:
-        problem = why_not_named(device, str(number), sys)
+        problem = find_named_problem(device, str(number), sys)
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     around = IdentitySources(host.places.devices, sys)
@@ -52,7 +52,7 @@ def _suited_here(
     needs = _needs_of_vms(host, vms, given)
     for note in host.notes:
         warn(f"slo-ctl: {note}")
-    return suited(facts, needs, found), vms
+    return advise_scheduler(facts, needs, found), vms
 
 
 def _needs_of_vms(host: VmHost, vms: Sequence[str], given: _GivenNeeds) -> Needs:
@@ -242,7 +242,7 @@ def _print_profile(found: Found | None) -> None:
         print_lines(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
 
 
-def _choice_json(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
+def _choice_json(found: SchedulerAdvice, vms: Sequence[str]) -> dict[str, Any]:
     return {
         "device": asdict(found.facts),
         "vms": list(vms),
@@ -252,7 +252,7 @@ def _choice_json(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _print(found: Suited, vms: Sequence[str], explain: bool) -> None:
+def _print(found: SchedulerAdvice, vms: Sequence[str], explain: bool) -> None:
     facts, choice = found.facts, found.choice
     print_lines(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
     for name, value in choice.parameters.items():

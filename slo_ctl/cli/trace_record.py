@@ -49,7 +49,7 @@ def record(
     slo-ctl trace record --block web=/dev/vg0/web --block db=/dev/vg0/db --for 10m --out monday
     slo-ctl replay monday/scenario.toml --device op=28% --policy min_waf
     """
-    from slo_ctl.drives.server import asked_to_stop
+    from slo_ctl.drives.server import stop_requests
     from slo_ctl.replay.recording import make_folder
     from slo_ctl.replay.recording import record as record_source
     from slo_ctl.show.terminal import progress_on_stderr
@@ -59,7 +59,7 @@ def record(
         raise UserError("--for: 0 s record nothing", "such as 60s")
     opening = _source(device, block or [], root)
     make_folder(out)
-    with asked_to_stop() as stop, opening as source, progress_on_stderr(quiet=quiet) as sink:
+    with stop_requests() as stop, opening as source, progress_on_stderr(quiet=quiet) as sink:
         phase = sink.phase(f"recording {source.name}", for_s, "s")
         recording = record_source(source, out, for_s, stop, phase.advance)
         phase.done()

@@ -84,13 +84,13 @@ def command(
     """
     from slo_ctl.cli.try_host import TryHost
     from slo_ctl.cli.try_run import run
-    from slo_ctl.drives.server import asked_to_stop
+    from slo_ctl.drives.server import stop_requests
 
     vms = weights_of(weights)
     traces = traces_of(trace or [], vms)
     # Acted upon between two steps, or one could come before the number of a started process is known.
     signals = [each for each in (SIGINT, SIGTERM, SIGHUP) if getsignal(each) is not SIG_IGN]
-    with asked_to_stop(signals) as stop:
+    with stop_requests(signals) as stop:
         host = TryHost(root, vms, stop, page)
         try:
             tried = run(host, vms, traces, seconds, live=sys.stderr.isatty() and not no_top)

@@ -90,7 +90,7 @@ class MappingWork:
             formats=namespaces.formats() if drive.controller.namespace_management else (),
             users=users,
             mappings=mine,
-            places_handles=namespaces.places_handles(),
+            supports_placement_handles=namespaces.supports_placement_handles(),
         )
 
     def _users(self, drive: NvmeDevice, except_vm: str = "") -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""The configuration made of all files: merged, each value with its file and line, and checked as a whole."""
+"""All configuration files merged, each value with its file and line, and checked as a whole."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class NamedTable:
     """A table with a name, from one or several files."""
 
     first: Placed
-    """The table itself, where it is mentioned first."""
+    """Its name, with the place where the table is defined first."""
     last_file: str
     keys: Table = field(default_factory=dict)
 
     @property
     def source(self) -> str:
-        """`FILE:LINE` of its first mention."""
+        """`FILE:LINE` of its first definition."""
         return self.first.shown
 
 
@@ -86,12 +86,12 @@ class Layers:
         self.named: dict[str, dict[str, NamedTable]] = {kind: {} for kind in _NAMED_KINDS}
         """Tables with names, by kind."""
         self.problems: list[UserError] = []
-        """Keys given twice in one file; after `config`, also what does not go together."""
+        """Keys given twice in one file; after `config`, also values that contradict each other."""
         self._notes: list[str] = []
         """One sentence for each value of a named table that a later file overrides with another."""
 
     def add(self, file: ConfigFile, shown: str) -> None:
-        """Lay one file over the others. Raises UserError for the first value in it that is not valid."""
+        """Add a file, which overrides earlier ones. Raises UserError for the first invalid value in it."""
         tables = check_tables(file)
         named = {kind: tables.pop(kind, {}) for kind in _NAMED_KINDS}
         for section, values in tables.items():
@@ -124,31 +124,31 @@ class Layers:
             named.keys[key] = placed
 
     def _placed(
-        self, whose: str, values: dict[str, Any], file: ConfigFile, where: Location, shown: str
+        self, table_name: str, values: dict[str, Any], file: ConfigFile, where: Location, shown: str
     ) -> Table:
-        """The values of one table in one file, by their own keys instead of synonyms."""
+        """The values of one table in one file; synonyms of keys are replaced by the keys."""
         table: Table = {}
         for written, value in values.items():
             inside = (*where, written)
             key = SYNONYMS.get(written, written)
             if key in table:
-                problem = f"{whose}: {key} is given twice, as {table[key].where[-1]} and as {written}"
+                problem = f"{table_name}: {key} is given twice, as {table[key].where[-1]} and as {written}"
                 self.problems.append(file.fail(inside, problem, f"write {key} once"))
             table[key] = Placed(value, file, inside, f"{shown}:{file.line(inside)}")
         return table
 
     def config(self, files: tuple[Path, ...]) -> Config:
-        """The settings; not to be used when there are `problems` afterwards."""
+        """The merged settings, which are valid only if `problems` is empty afterwards."""
         classes = {name: self._class(name, named) for name, named in self.named["class"].items()}
         groups = {name: self._group(name, named) for name, named in self.named["group"].items()}
         tables = {name: self._vm(name, named, classes, groups) for name, named in self.named["vm"].items()}
         vms = {name: vm for name, vm in tables.items() if not is_pattern(name)}
         patterns = {name: vm for name, vm in tables.items() if is_pattern(name)}
-        self._refuse_shared(vms)
+        self._refuse_shared_resources(vms)
         self._check_patterns(patterns)
         default = _slo_fields(self.sections.get("defaults", {}))
         self._check_slo("[defaults]", default)
-        libvirt, cgroup = self._given("libvirt"), self._given("cgroup")
+        libvirt, cgroup = self._section_values("libvirt"), self._section_values("cgroup")
         if libvirt.get("uri") == NO_LIBVIRT:
             libvirt["uri"] = None
         return Config(
@@ -156,13 +156,13 @@ class Layers:
             libvirt=LibvirtConfig(**libvirt),
             cgroup_root=Path(cgroup.get("root", DEFAULTS.cgroup_root)),
             cgroup_latency_histograms=cgroup.get("latency_histograms", False),
-            history=HistoryConfig(**self._given("history")),
-            api_group=self._given("api").get("group", DEFAULTS.api_group),
+            history=HistoryConfig(**self._section_values("history")),
+            api_group=self._section_values("api").get("group", DEFAULTS.api_group),
             access=self._access(),
-            metrics_listen=self._given("metrics").get("listen"),
-            page_listen=self._given("page").get("listen"),
-            on_verdict=self._given("hooks").get("on_verdict", ()),
-            webhook=self._given("hooks").get("webhook", ""),
+            metrics_listen=self._section_values("metrics").get("listen"),
+            page_listen=self._section_values("page").get("listen"),
+            on_verdict=self._section_values("hooks").get("on_verdict", ()),
+            webhook=self._section_values("hooks").get("webhook", ""),
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,
@@ -173,16 +173,16 @@ class Layers:
             notes=tuple(self._notes),
         )
 
-    def _given(self, section: str) -> dict[str, Any]:
-        """Values of a section, by the names that settings have for them."""
+    def _section_values(self, section: str) -> dict[str, Any]:
+        """Values of a section, by their names in the dataclasses of the settings."""
         given = self.sections.get(section, {})
         return {_SETTING_OF.get(key, key): placed.value for key, placed in given.items()}
 
     def _daemon(self) -> DaemonConfig:
-        daemon = DaemonConfig(**self._given("daemon"))
+        daemon = DaemonConfig(**self._section_values("daemon"))
         if daemon.window_s < daemon.epoch_s:
             given = self.sections["daemon"]
-            self._wrong(
+            self._report(
                 given.get("window") or given["epoch"],
                 f"[daemon] window = {format_number(daemon.window_s)}s is shorter than "
                 f"epoch = {format_number(daemon.epoch_s)}s",
@@ -202,15 +202,15 @@ class Layers:
         for name, named in self.named["device"].items():
             path, policy = named.keys.get("path"), named.keys.get("policy")
             if path is not None and policy is not None:
-                self._wrong(
+                self._report(
                     policy,
                     f"[[device]] {name}: policy has no meaning with path",
                     "only emulated SSDs have OPS to share out: leave policy out",
                 )
             if path is not None and (other := paths.setdefault(path.value, name)) != name:
-                self._wrong(
+                self._report(
                     path,
-                    f"[[device]] {name}: path {path.value} is that of device {other}",
+                    f"[[device]] {name}: path {path.value} is already that of device {other}",
                     "name a device once",
                 )
             devices.append(
@@ -225,16 +225,16 @@ class Layers:
         return tuple(devices)
 
     def _scheduler(self, name: str, given: Placed | None, *, block: bool) -> str:
-        """Real devices get what suits them by default; an emulated one was made with a scheduler."""
+        """The scheduler of a device; by default `auto` for block devices, `keep` for emulated SSDs."""
         if given is None:
             return "auto" if block else "keep"
         known = BLOCK_SCHEDULERS if block else TENANT_SCHEDULERS
         if given.value not in known:
             kind = "a real block device" if block else "an emulated SSD"
-            self._wrong(
+            self._report(
                 given,
                 f"[[device]] {name}: scheduler = {given.value} is not a scheduler of {kind}",
-                f"known there: {', '.join(known)}",
+                f"valid schedulers: {', '.join(known)}",
             )
         return str(given.value)
 
@@ -265,7 +265,7 @@ class Layers:
                 try:
                     check_named(key, placed.value, known)
                 except SloError as error:
-                    self._wrong(placed, f"VM {name}: {error.message}", error.hint)
+                    self._report(placed, f"VM {name}: {error.message}", error.hint)
         placed_slo = {**given, CLASS_KEY: chosen, GROUP_KEY: group}
         return VmConfig(
             name=name,
@@ -280,7 +280,7 @@ class Layers:
             slo_sources={key: placed.shown for key, placed in placed_slo.items() if placed is not None},
         )
 
-    def _refuse_shared(self, vms: dict[str, VmConfig]) -> None:
+    def _refuse_shared_resources(self, vms: dict[str, VmConfig]) -> None:
         """No two VMs may be the same cgroup or use the same namespace."""
         owners: dict[str, str] = {}
         for name, vm in vms.items():
@@ -288,48 +288,48 @@ class Layers:
                 for value in values:
                     if value is None or (owner := owners.setdefault(f"{key} {value}", name)) == name:
                         continue
-                    self._wrong(
+                    self._report(
                         self.named["vm"][name].keys[key],
-                        f"VM {name}: {key}: {value} is that of VM {owner}",
+                        f"VM {name}: {key}: {value} is already that of VM {owner}",
                         "give each VM its own",
                     )
 
     def _check_patterns(self, patterns: dict[str, VmConfig]) -> None:
-        """They are about SLOs only, and for each VM one of them is the most specific."""
+        """Patterns may set only SLOs, and of two that match one VM one must be more specific."""
         for name in patterns:
             keys = self.named["vm"][name].keys
             for key in ("cgroup", "namespaces"):
                 if key in keys:
-                    problem = f'[vm."{name}"]: {key} cannot be that of several VMs'
-                    self._wrong(
+                    problem = f'[vm."{name}"]: {key} cannot be set for several VMs'
+                    self._report(
                         keys[key], problem, f"write {key} into the table of each VM, such as [vm.web]"
                     )
         by_length = defaultdict[int, list[str]](list)
         for name in patterns:
-            others = by_length[specificity(name)]
-            for other in others:
+            equally_specific = by_length[specificity(name)]
+            for other in equally_specific:
                 if (both := common_name(other, name)) is not None:
-                    self._wrong(
+                    self._report(
                         self.named["vm"][name].first,
                         f'[vm."{name}"] and [vm."{other}"] ({patterns[other].source}) are equally specific, '
                         f"and both match {both}",
                         "make one of them longer",
                     )
-            others.append(name)
+            equally_specific.append(name)
 
-    def _check_slo(self, whose: str, given: Table) -> None:
-        """Single values are checked by now; what is left is how they go together."""
+    def _check_slo(self, table_name: str, given: Table) -> None:
+        """Check how the values of one SLO go together; each was already validated on its own."""
         try:
             check_fields({name: placed.value for name, placed in given.items()})
         except SloError as error:
-            self._wrong(given[error.key], f"{whose} {error.message}", error.hint)
+            self._report(given[error.key], f"{table_name} {error.message}", error.hint)
 
-    def _wrong(self, placed: Placed, problem: str, hint: str) -> None:
+    def _report(self, placed: Placed, problem: str, hint: str) -> None:
         self.problems.append(placed.fail(problem, hint))
 
 
 def _slo_fields(keys: Table) -> Table:
-    """SLO keys, by field of `model.Slo`."""
+    """The SLO values of a table, by field of `model.Slo`."""
     return {CONFIG_KEYS[key]: placed for key, placed in keys.items() if key in CONFIG_KEYS}
 
 

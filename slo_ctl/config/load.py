@@ -1,4 +1,4 @@
-"""The files of the configuration, read into settings; or everything that is wrong with them."""
+"""Reading the configuration files into settings, and listing all their errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MAX_FILES = 4096
 
 
 def load(folder: Path) -> Config:
-    """Read `slo-ctl.toml` and then `conf.d/*.toml` by name in `folder`; what is not given has its default.
+    """Read `slo-ctl.toml` and `conf.d/*.toml` (sorted by name) in `folder`; missing values get defaults.
 
-    A later file overrides key by key; tables of one VM, class or device in two files are one.
+    A later file overrides key by key; tables of one VM, class or device in two files are merged.
     Raises UserError that names file, line and field.
     """
     layers, files = _read(folder)
@@ -35,7 +35,7 @@ def load(folder: Path) -> Config:
 
 
 def has_files(folder: Path) -> bool:
-    """Whether there is any configuration in `folder`. Raises UserError."""
+    """Whether `folder` has any configuration file. Raises UserError."""
     return any(path.exists() for path in _paths(folder))
 
 
@@ -59,11 +59,14 @@ def find_errors(folder: Path) -> list[UserError]:
     if unread:
         return [*errors, *unread]
     layers.config(())
-    return [*errors, *layers.problems, *_program_errors(layers), *_unknown_users(layers)]
+    return [*errors, *layers.problems, *_program_errors(layers), *_user_errors(layers)]
 
 
 def _program_errors(layers: Layers) -> list[UserError]:
-    """Of programs that the daemon would not run: it starts all the same, and looks again at each run."""
+    """Errors of hook programs that the daemon would not run.
+
+    It starts anyway and checks again at each run.
+    """
     placed = layers.sections.get("hooks", {}).get("on_verdict")
     if placed is None or not placed.value:
         return []
@@ -73,10 +76,8 @@ def _program_errors(layers: Layers) -> list[UserError]:
     return [placed.fail(f"[hooks] on_verdict: {program} {problem}", hint)] if problem else []
 
 
-def _unknown_users(layers: Layers) -> list[UserError]:
-    """Users and groups of `[access]` that this host does not have now; the daemon looks them up at each
-    request.
-    """
+def _user_errors(layers: Layers) -> list[UserError]:
+    """Errors of missing users and groups in `[access]`, which the daemon looks up at each request."""
     return [
         placed.fail(f"[access] {key}: {entry} {problem}", "see `getent passwd` and `getent group`")
         for key, placed in layers.sections.get("access", {}).items()
@@ -101,7 +102,7 @@ class ConfigValue:
     key: str
     value: str
     origin: str
-    """`FILE:LINE`, with `(class NAME)` where a VM has it from its class; or `default`."""
+    """`FILE:LINE`, followed by `(class NAME)` for a value that a VM has from its class; or `default`."""
 
 
 def values_with_origin(folder: Path) -> list[ConfigValue]:
@@ -123,7 +124,7 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
         },
     }
     found += [
-        ConfigValue(table, key, _written(placed.file.value(placed.where)), placed.shown)
+        ConfigValue(table, key, _value_text(placed.file.value(placed.where)), placed.shown)
         for table, keys in tables.items()
         for key, placed in keys.items()
     ]
@@ -140,7 +141,7 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
         if name not in vm.slo.fields
     ]
     order = list(dict.fromkeys([*(section for section, _ in defaults), *tables]))
-    return sorted(found, key=lambda each: order.index(each.table))
+    return sorted(found, key=lambda value: order.index(value.table))
 
 
 def _defaults(config: Config) -> dict[tuple[str, str], str]:
@@ -167,10 +168,10 @@ def _defaults(config: Config) -> dict[tuple[str, str], str]:
         ("hooks", "webhook"): DEFAULTS.webhook,
         ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
     }
-    return {where: _written(value) for where, value in values.items()}
+    return {where: _value_text(value) for where, value in values.items()}
 
 
-def _written(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -20,8 +20,6 @@ from slo_ctl.host.sockets import is_loopback
 from slo_ctl.model import ShareBy
 from slo_ctl.model.slo import parse_field
 
-# What one value of the configuration may be: each checked and brought into base units.
-
 _MAX_NAME = 255
 BLOCK_SCHEDULERS = ("auto", "keep", "none", "mq-deadline", "kyber", "bfq")
 TENANT_SCHEDULERS = ("auto", "keep", "wfq", "fifo", "rr")
@@ -29,7 +27,7 @@ SCHEDULERS = (*BLOCK_SCHEDULERS, *TENANT_SCHEDULERS[2:])
 
 
 class FieldError(ValueError):
-    """`problem` completes "KEY = VALUE ..."."""
+    """An invalid value; `problem` completes the sentence "KEY = VALUE ..."."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -38,7 +36,7 @@ class FieldError(ValueError):
 
 
 def time_s(least: str, most: str) -> BeforeValidator:
-    """A time with its unit, such as "500ms"; in seconds."""
+    """Validator of a time with its unit, such as "500ms"; converts to seconds."""
 
     def check(value: object) -> float:
         hint = f'write a time from "{least}" to "{most}", with its unit'
@@ -56,7 +54,7 @@ def time_s(least: str, most: str) -> BeforeValidator:
 
 
 def size_bytes(least: str) -> BeforeValidator:
-    """A size with its unit, or a number of bytes; in bytes."""
+    """Validator of a size with its unit or a number of bytes; converts to bytes."""
 
     def check(value: object) -> int:
         hint = f'write a size of at least "{least}", such as "512MiB" or "2GiB"'
@@ -74,7 +72,7 @@ def size_bytes(least: str) -> BeforeValidator:
 
 
 def _slo_field(key: str) -> BeforeValidator:
-    """A field of an SLO, by its key in the configuration; in base units."""
+    """Validator of a field of an SLO, by its key; converts to base units."""
     return BeforeValidator(lambda value: parse_field(key, value))
 
 
@@ -143,7 +141,7 @@ def _listen(value: object) -> str:
 def _page_listen(value: object) -> str:
     address = _listen(value)
     if not is_loopback(address.rpartition(":")[0].strip("[]")):
-        hint = 'write "127.0.0.1:PORT" or "[::1]:PORT": the page knows no users; from elsewhere use `ssh -L`'
+        hint = 'write "127.0.0.1:PORT" or "[::1]:PORT": there is no access control; else use `ssh -L`'
         raise FieldError("is not a loopback address and port", hint)
     return address
 
@@ -189,7 +187,7 @@ def _users(value: object) -> tuple[str, ...]:
 
 
 def _name(hint: str) -> BeforeValidator:
-    """Accepts names of devices, classes and groups; the hint says what to write."""
+    """Validator of names of devices, classes and groups."""
 
     def validate(value: object) -> str:
         name = _text(value, hint)
@@ -285,7 +283,7 @@ class _Group(_Table):
     min_iops: Annotated[float, _slo_field("min_iops")] = 0
     max_iops: Annotated[float, _slo_field("max_iops")] = 0
     max_bandwidth: Annotated[float, _slo_field("max_bandwidth")] = 0
-    # Synonyms, which become the keys above when files are laid over each other.
+    # Synonyms of the keys above; `Layers` replaces them.
     min: Annotated[float, _slo_field("min")] = 0
     max: Annotated[float, _slo_field("max")] = 0
     bandwidth: Annotated[float, _slo_field("bandwidth")] = 0
@@ -317,7 +315,7 @@ class _ListedVm(_Vm):
 
 
 class _File(_Table):
-    """Values that were not given are not in `model_fields_set`: the defaults here mean nothing."""
+    """All tables of a file. The defaults are never used: only the values in `model_fields_set` are read."""
 
     daemon: _Daemon = _Daemon()
     libvirt: _Libvirt = _Libvirt()
@@ -348,9 +346,9 @@ def _keys(model: type[_Table]) -> tuple[str, ...]:
 
 
 def check_tables(file: ConfigFile) -> dict[str, Any]:
-    """Everything given in the file, as checked values in base units. Raises UserError with file and line.
+    """The values of a file, validated and in base units. Raises UserError with file and line.
 
-    `class` is a table of tables by name; `vm` is that or a list of tables with a `name`, as it was written.
+    `class` is a table of tables by name; `vm` is either that or a list of tables with a `name`.
     """
     try:
         return _model(file).model_validate(file.tables).model_dump(exclude_unset=True, by_alias=True)
@@ -359,21 +357,21 @@ def check_tables(file: ConfigFile) -> dict[str, Any]:
 
 
 def find_table_errors(file: ConfigFile) -> tuple[list[UserError], ConfigFile]:
-    """All that `check_tables` could raise, by line, and the file without what is not valid in it."""
+    """All errors that `check_tables` could raise, by line, and the file without its invalid values."""
     try:
         _model(file).model_validate(file.tables)
     except ValidationError as error:
-        return _errors(file, error), file.without(_removed(problem["loc"]) for problem in error.errors())
+        return _errors(file, error), file.without(_invalid_part(problem["loc"]) for problem in error.errors())
     return [], file
 
 
-def _removed(where: Location) -> Location:
-    """Keys that cannot be checked when the value at `where` is not valid."""
+def _invalid_part(where: Location) -> Location:
+    """What has to be removed before the rest can be checked when the value at `where` is invalid."""
     if where[0] == "device":
         return where[:2]
     if where[0] not in ("vm", "class", "group"):
         return where[:1]
-    # Without its name, the whole table.
+    # A table with an invalid name is removed completely.
     return where[:2] if where[-1] in ("name", "[key]") else where[:3]
 
 
@@ -382,7 +380,7 @@ def _model(file: ConfigFile) -> type[_File]:
 
 
 def _errors(file: ConfigFile, error: ValidationError) -> list[UserError]:
-    problems: list[Any] = sorted(error.errors(), key=lambda each: file.line(each["loc"]))
+    problems: list[Any] = sorted(error.errors(), key=lambda problem: file.line(problem["loc"]))
     return [_error(file, problem) for problem in problems]
 
 
@@ -394,27 +392,29 @@ def _error(file: ConfigFile, problem: Any) -> UserError:
     section, key = ".".join(str(part) for part in where[:-1]), str(where[-1])
     inside = _heading(where[:-1])
     if kind == "extra_forbidden":
-        return file.fail(where, f"{inside}unknown key {_cut(key)}", did_you_mean(key, _known(file, where)))
+        return file.fail(
+            where, f"{inside}unknown key {_cut(key)}", did_you_mean(key, _valid_keys(file, where))
+        )
     if kind == "missing":
         return file.fail(where, f"{inside}{key} is missing", f"add {key} = ...")
     if kind in ("model_type", "dict_type", "list_type", "model_attributes_type"):
         what = f"entry {where[-1] + 1}" if isinstance(where[-1], int) else _cut(key)
         return file.fail(where, f"{inside}{what} is not a {_shape(where)}", _shape_hint(where))
-    own = problem.get("ctx", {}).get("error")
-    said = getattr(own, "problem", None) or str(problem["msg"])
-    hint = getattr(own, "hint", "") or f"see {section or key} in docs/configuration.md"
+    field_error = problem.get("ctx", {}).get("error")
+    complaint = getattr(field_error, "problem", None) or str(problem["msg"])
+    hint = getattr(field_error, "hint", "") or f"see {section or key} in docs/configuration.md"
     if kind == "bool_type":
-        said, hint = "is neither true nor false", f"write {key} = true or {key} = false, without quotes"
+        complaint, hint = "is neither true nor false", f"write {key} = true or {key} = false, without quotes"
     given = f"{_cut(key)} = {_cut(_shown(problem['input']))}"
     if of_name:
         given = f"the name {_cut(_shown(problem['input']))}"
     elif isinstance(where[-1], int):
         given = f"{where[-2]}: {_cut(_shown(problem['input']))}"
-    return file.fail(where, f"{inside}{given} {said}", hint)
+    return file.fail(where, f"{inside}{given} {complaint}", hint)
 
 
 def _heading(where: tuple[str | int, ...]) -> str:
-    """The table that `where` is, as one writes it."""
+    """The heading of the table at `where`, as it is written in a file."""
     names = [str(part) for part in where if isinstance(part, str)]
     if not names:
         return ""
@@ -422,8 +422,8 @@ def _heading(where: tuple[str | int, ...]) -> str:
     return f"[[{names[0]}]] " if listed else f"[{_cut('.'.join(names[:2]))}] "
 
 
-def _known(file: ConfigFile, where: Location) -> tuple[str, ...]:
-    """Keys of the table that `where` is in."""
+def _valid_keys(file: ConfigFile, where: Location) -> tuple[str, ...]:
+    """Valid keys of the table that contains `where`."""
     model: Any = _model(file)
     if len(where) > 1:
         (kind,) = (
@@ -431,7 +431,7 @@ def _known(file: ConfigFile, where: Location) -> tuple[str, ...]:
             for field, key in zip(model.model_fields.values(), _keys(model), strict=True)
             if key == where[0]
         )
-        # Of tables with names, or a list of them: what each of them is.
+        # For named tables and lists of tables: the type of one table.
         model = get_args(kind)[-1] if get_args(kind) else kind
     return _keys(model)
 
@@ -459,15 +459,15 @@ def _shape_hint(where: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    """As in the file."""
+    """A value as it is written in a file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     try:
         return f'"{value}"' if isinstance(value, str) else str(value)
-    except ValueError:  # a number of more digits than Python turns into text
-        return "(a number far too long)"
+    except ValueError:  # Python refuses to convert a number with too many digits
+        return "(a number with too many digits)"
 
 
 def _cut(text: str) -> str:

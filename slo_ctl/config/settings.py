@@ -1,4 +1,4 @@
-"""The configuration in force: data only, with its defaults."""
+"""The settings of the configuration and their defaults."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class DaemonConfig:
     """`[daemon]`."""
 
     epoch_s: float = 1.0
-    """How often it observes, decides and acts."""
+    """Control interval of the daemon."""
     window_s: float = 10.0
     """Window of status, verdicts and metrics; at least one epoch."""
     policy: str = DEFAULT_POLICY
-    """How OPS is shared out on emulated devices that name no policy of their own."""
+    """OPS policy of emulated devices without a policy of their own."""
     strict: bool = False
-    """Exact proportions at any cost, instead of giving to others what a VM cannot use."""
+    """Keep exact proportions instead of giving to other VMs what a VM cannot use."""
     share_by: ShareBy = ShareBy.PAGES
-    """The unit of shares."""
+    """Unit of shares: pages, requests or device time."""
     move_budget: float = 0.1
-    """Of the time of each die: the share that moves of OPS may take while requests are outstanding."""
+    """Share of the time of each die that moves of OPS may take while requests are outstanding."""
     keep_on_stop: bool = False
-    """Leave everything set when the daemon stops, instead of undoing it."""
+    """Keep the settings when the daemon stops, instead of restoring the previous ones."""
 
     @property
     def drive_policy(self) -> str:
-        """How OPS is shared out on NVMe drives that report and move it."""
+        """OPS policy of NVMe drives that support reading and moving OPS."""
         return STRICT_POLICY if self.strict and self.policy == DEFAULT_POLICY else self.policy
 
 
@@ -53,9 +53,9 @@ class LibvirtConfig:
     """`[libvirt]`."""
 
     uri: str | None = "qemu:///system"
-    """None: ask no libvirt."""
+    """None: libvirt is not used."""
     latency_histograms: bool = False
-    """Have QEMU count latencies of disks on block devices, by monitor commands, which taint VMs."""
+    """Enable latency histograms of QEMU by monitor commands, which mark VMs as tainted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +76,22 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """`[access]`: who has each right, of those who can connect to the socket."""
+    """`[access]`: the rights of users who can connect to the socket."""
 
-    given: dict[Right, tuple[str, ...]] = field(default_factory=dict)
+    configured: dict[Right, tuple[str, ...]] = field(default_factory=dict)
     sources: dict[Right, str] = field(default_factory=dict)
-    """`FILE:LINE` of each list that is given."""
+    """`FILE:LINE` of each list that is configured."""
 
     def key_of(self, right: Right) -> Right:
-        """The right whose list applies: who may manage is, unless given, who may set SLOs."""
-        return Right.SET_SLOS if right is Right.MANAGE and right not in self.given else right
+        """The right whose list applies; without a list of its own, `manage` uses that of `set_slos`."""
+        return Right.SET_SLOS if right is Right.MANAGE and right not in self.configured else right
 
     def entries(self, right: Right) -> tuple[str, ...]:
-        """Users, and groups as `@NAME`."""
-        return self.given.get(self.key_of(right), (EVERYONE,))
+        """Users, and groups as `@NAME`, that have the right."""
+        return self.configured.get(self.key_of(right), (EVERYONE,))
 
     def allows(self, right: Right, peer: Peer, own_uid: int) -> bool:
-        """Root and the daemon's own user may do everything."""
+        """Whether a client has the right; root and the daemon's own user have all rights."""
         return peer.uid in (0, own_uid) or any(map(peer.is_named_by, self.entries(right)))
 
 
@@ -103,11 +103,11 @@ class DeviceConfig:
     path: str | None
     """Path of a real block device; None for an emulated one."""
     policy: str | None
-    """None: the daemon's."""
+    """OPS policy; None: the one of `[daemon]`."""
     source: str = ""
     """`FILE:LINE`."""
     scheduler: str = "keep"
-    """`keep`; `auto`: the one that suits it; or its name."""
+    """Name of an I/O scheduler; `keep`: do not change it; `auto`: choose the most suitable one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,16 @@ class VmConfig:
     namespaces: tuple[str, ...]
     """`DEVICE/NAMESPACE` of emulated SSDs that it uses."""
     source: str
-    """`FILE:LINE` where it is named first; files are relative to the directory of the configuration."""
+    """`FILE:LINE` where it is defined first, relative to the directory of the configuration."""
     slo_sources: dict[str, str] = field(default_factory=dict)
-    """`FILE:LINE` of what is set in `slo`, by its key."""
+    """`FILE:LINE` of each value in `slo`, by its key."""
 
     def by_source(self) -> SloBySource:
-        """`slo` by where it is set, `config FILE:LINE`."""
+        """The SLO values by source, `config FILE:LINE`."""
         keys = defaultdict[str, set[str]](set)
         for key in (*self.slo.fields, *self.slo.chosen):
             keys[f"config {self.slo_sources.get(key, self.source)}"].add(key)
-        return {source: self.slo.only(those) for source, those in keys.items()}
+        return {source: self.slo.only(names) for source, names in keys.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Config:
     daemon: DaemonConfig = DaemonConfig()
     libvirt: LibvirtConfig = LibvirtConfig()
     cgroup_root: Path = Path("/sys/fs/cgroup")
-    """Mount of cgroup v2, or the directory with those of v1."""
+    """Mount point of cgroup v2, or the parent directory of those of v1."""
     cgroup_latency_histograms: bool = False
     """Have bpftrace measure latencies of cgroups on block devices."""
     history: HistoryConfig = HistoryConfig()
@@ -152,37 +152,35 @@ class Config:
     page_listen: str | None = None
     """`ADDRESS:PORT`, loopback only; None: no page."""
     on_verdict: tuple[str, ...] = ()
-    """Program and arguments to run when a VM's verdict changes; empty: none."""
+    """Program and arguments that are run when a VM's verdict changes; empty: none."""
     webhook: str = ""
-    """HTTP or HTTPS address that is told when a VM's verdict changes; empty: none."""
+    """HTTP or HTTPS address that receives a request when a VM's verdict changes; empty: none."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
     classes: dict[str, SloClass] = field(default_factory=dict)
     groups: dict[str, SloGroup] = field(default_factory=dict)
     vms: dict[str, VmConfig] = field(default_factory=dict)
     patterns: dict[str, VmConfig] = field(default_factory=dict)
-    """SLOs of VMs by patterns for their names."""
+    """SLOs of VMs by patterns of their names."""
     files: tuple[Path, ...] = ()
     """Files read, in order."""
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
 
     def check_chosen(self, change: SloUpdate) -> None:
-        """Raise SloError for a class or a group of a change that is not configured."""
+        """Raise SloError if a change chooses a class or a group that is not configured."""
         for key, known in ((CLASS_KEY, self.classes), (GROUP_KEY, self.groups)):
             if key in change.chosen:
                 check_named(key, change.chosen[key], known)
 
     def with_slo_of(self, vm: str) -> VmConfig | None:
-        """The table with the SLO of a VM: its own if there is any SLO in it, else that of the most specific
-        pattern.
-        """
+        """The table with the SLO of a VM: its own if it sets any SLO, else the most specific pattern."""
         own = self.vms.get(vm)
-        if own is not None and own.slo.sets:
+        if own is not None and own.slo.is_set:
             return own
         found = [pattern for pattern in self.patterns if matches(pattern, vm)]
         return self.patterns[max(found, key=specificity)] if found else None
 
 
 DEFAULTS = Config()
-"""The value when nothing is configured."""
+"""The settings without any configuration file."""

@@ -30,14 +30,14 @@ _AT = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file that is TOML."""
+    """A parsed TOML file."""
 
     path: Path
     tables: dict[str, Any]
     lines: dict[Location, int]
 
     def line(self, where: Location) -> int:
-        """Of a key or element, or else of the nearest thing around it that has a line."""
+        """Line of a key or element; without one, that of the nearest table or array around it."""
         while where and where not in self.lines:
             where = where[:-1]
         return self.lines.get(where, 1)
@@ -49,12 +49,12 @@ class ConfigFile:
             value = value[key]
         return value
 
-    def without(self, places: Iterable[Location]) -> ConfigFile:
-        """The file as if what is at these places were not in it; what is left keeps its lines."""
+    def without(self, locations: Iterable[Location]) -> ConfigFile:
+        """The file without the values at these places; the rest keeps its line numbers."""
         tables, lines = deepcopy(self.tables), self.lines
-        # The last elements of a list first: those before them keep their places.
+        # The last elements of an array first, so that the indices before them stay valid.
         for *outer, last in sorted(
-            set(places), key=lambda where: [str(part).zfill(9) for part in where], reverse=True
+            set(locations), key=lambda where: [str(part).zfill(9) for part in where], reverse=True
         ):
             holder: Any = tables
             for key in outer:
@@ -65,12 +65,12 @@ class ConfigFile:
         return ConfigFile(self.path, tables, lines)
 
     def fail(self, where: Location, problem: str, hint: str) -> UserError:
-        """The error about what is at `where`."""
+        """The error about the value at `where`."""
         return UserError(f"{self.path}:{self.line(where)}: {problem}", hint)
 
 
 def _without_element(lines: dict[Location, int], array: Location, removed: int) -> dict[Location, int]:
-    """Lines of keys by their places once an element of the array is gone: those after it move up."""
+    """Lines of keys after an element of an array was removed: the indices after it decrease by one."""
     left: dict[Location, int] = {}
     for where, line in lines.items():
         index = where[len(array)] if where[: len(array)] == array and len(where) > len(array) else None
@@ -82,12 +82,12 @@ def _without_element(lines: dict[Location, int], array: Location, removed: int) 
 
 
 def key_lines(text: str) -> dict[Location, int]:
-    """The line, from 1, on which each key, table and element of an array is mentioned first."""
+    """The line, from 1, on which each key, table and array element is first mentioned."""
     return {tuple(where): line for where, line in toml_lines(text)}
 
 
 def read_file(path: Path) -> ConfigFile | None:
-    """The file, None when there is none. Raises UserError when it cannot be read or is no TOML."""
+    """The parsed file; None when it does not exist. Raises UserError when it is unreadable or not TOML."""
     content = _content(path)
     if content is None:
         return None
@@ -106,8 +106,10 @@ def read_file(path: Path) -> ConfigFile | None:
         raise UserError(
             f"{path}:1: is nested too deeply", "no setting needs more than three levels"
         ) from None
-    except ValueError as error:  # a number of thousands of digits
-        raise UserError(f"{path}:1: cannot be read: {error}", "look for a value far too long") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise UserError(
+            f"{path}:1: cannot be read: {error}", "look for a number with too many digits"
+        ) from None
 
 
 def _content(path: Path) -> bytes | None:
@@ -129,7 +131,7 @@ def _syntax(path: Path, text: str, message: str) -> UserError:
     problem, hint = _AT.sub("", message), 'TOML has [table] and key = value; texts need "quotes"'
     if twice := _DECLARED_TWICE.fullmatch(problem):
         name = ".".join(re.findall(r"'([^']*)'", twice["name"]))
-        problem, hint = f"table {name} is there twice", "put all its keys into one table"
+        problem, hint = f"table {name} is defined twice", "put all its keys into one table"
     elif problem == "Cannot overwrite a value":
         problem, hint = "a key is given twice", "give each key once"
     return UserError(f"{path}:{line}: {problem}", hint)

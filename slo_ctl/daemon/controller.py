@@ -186,7 +186,7 @@ class DaemonController:
     def _check_change(self, vm: str, before: StoredSlos, change: SloUpdate, *, force: bool) -> list[str]:
         """Warnings. Raises RefusalError."""
         now = self.published
-        if not change.sets and vm not in before:
+        if not change.is_set and vm not in before:
             sources = f"`slo-ctl vm show {vm}` shows the source of each value"
             hint = did_you_mean(vm, before) if before else sources
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
@@ -194,7 +194,7 @@ class DaemonController:
             now.config.check_chosen(change)
         except SloError as error:
             raise RefusalError(f"VM {vm}: {error.message}", error.hint) from None
-        if not change.sets or vm in now.names or vm in now.config.vms:
+        if not change.is_set or vm in now.names or vm in now.config.vms:
             return []
         if not force:
             unknown = self._unknown(vm)

@@ -15,7 +15,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.libvirt import LatencyHistogramActuator, LibvirtActuator
 from slo_ctl.act.nvme_ops import nvme_ops_actuator
-from slo_ctl.act.queue import BlockQueueActuator, why_not_named
+from slo_ctl.act.queue import BlockQueueActuator, find_named_problem
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
@@ -37,8 +37,8 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting
 from slo_ctl.model.decision import ActError
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
+from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import Found, ProfileStore
-from slo_ctl.profile.suited import Suited, suited
 
 
 class WantedSettings:
@@ -85,7 +85,7 @@ class _Device:
     damage: str = ""
     """Why the profile on disk is not the one in force."""
     basis: tuple[object, ...] = ()
-    decided: Suited | None = None
+    decided: SchedulerAdvice | None = None
     needs_bfq: bool = False
     """VMs there have unequal weights, or had them within the last minute, and no io.cost keeps them."""
 
@@ -154,7 +154,7 @@ class DevicePolicies:
         if wish.scheduler == KEEP:
             self.reasons[name] = ("scheduler unchanged: the configuration says keep",)
             return ()
-        problem = why_not_named(wish.path, str(device.number), self._around.sys)
+        problem = find_named_problem(wish.path, str(device.number), self._around.sys)
         if problem is not None:
             self.reasons[name] = (f"scheduler unchanged: {problem}",)
             return ()
@@ -176,12 +176,12 @@ class DevicePolicies:
         return decided.settings
 
     @staticmethod
-    def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> Suited:
+    def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> SchedulerAdvice:
         updated = (device.found.path, device.found.record.updated) if device.found is not None else None
         # What is in force decides nothing, or every choice would be looked at once more after it was made.
         basis = (replace(facts, current=""), needs, given, updated)
         if device.decided is None or basis != device.basis:
-            device.basis, device.decided = basis, suited(facts, needs, device.found, given)
+            device.basis, device.decided = basis, advise_scheduler(facts, needs, device.found, given)
         return device.decided
 
     def _look_for_profile(self, device: _Device) -> None:

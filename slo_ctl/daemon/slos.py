@@ -78,7 +78,7 @@ def slo_by_source(
         METADATA: SloEntry(metadata.get(vm, {})),
         **(given.by_source() if given else {}),
     }
-    return {source: entry for source, entry in found.items() if entry.sets}
+    return {source: entry for source, entry in found.items() if entry.is_set}
 
 
 class Resolver:

@@ -184,7 +184,7 @@ class EmulatedDevice:
         self._explained_at_s |= dict.fromkeys([*occupants, *idle], now_s)
         self.sample, self.decision, self.refusals = None, Decision(), []
         measured = self._served.sample({name: occupant.key for name, occupant in occupants.items()})
-        self.actuator.take(self._served.statistics)
+        self.actuator.use_statistics(self._served.statistics)
         slos = {occupant.key: occupant.slo for occupant in occupants.values()}
         self.sample = self._mark_active(measured.with_slos(slos), now_s)
         if all(vm.window_s <= 0 for vm in self.sample.vms):

@@ -139,11 +139,11 @@ def _unused(group: EnduranceGroup | None) -> tuple[int, ...]:
     return group.unused_handles if group is not None and group.fdp_enabled else ()
 
 
-def handles_for(pool: Pool, places_handles: bool) -> tuple[tuple[int, ...], list[str]]:
+def handles_for(pool: Pool, supports_placement_handles: bool) -> tuple[tuple[int, ...], list[str]]:
     """Reclaim unit handles for a new namespace, and what to say about it."""
     if not pool.fdp:
         return (), []
-    if not places_handles:
+    if not supports_placement_handles:
         return (), ["FDP is enabled, and nvme-cli before 2.5 cannot give a namespace a handle of its own"]
     if not pool.unused_handles:
         return (), ["FDP is enabled, and every reclaim unit handle is in use: the drive's default is shared"]

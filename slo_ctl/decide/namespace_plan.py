@@ -12,21 +12,21 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.decide.drive_pool import Pool, choose_pool, handles_for
 from slo_ctl.model.mapping import (
+    AddDisk,
     AttachNamespace,
     CreateNamespace,
     Deallocate,
     DeleteNamespace,
     DetachNamespace,
     DriveIdentity,
-    GiveDisk,
     LbaFormat,
     NamespaceMapping,
     NamespacePlacement,
     Purpose,
+    RemoveDisk,
     Spare,
     SpareOwner,
     Step,
-    TakeDisk,
 )
 from slo_ctl.model.nvme import Isolation, NvmeDevice, NvmeNamespace
 
@@ -111,7 +111,7 @@ class Surroundings:
     """By NSID, who uses the namespace: a VM, a mount, another mapping."""
     mappings: tuple[NamespaceMapping, ...] = ()
     """All there are on this drive."""
-    places_handles: bool = False
+    supports_placement_handles: bool = False
     """nvme-cli can give a new namespace placement handles."""
 
 
@@ -147,7 +147,7 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
     form = _best_format(device, around.formats)
     size_bytes = _round_up(request.size_bytes, max(form.block_bytes, GRANULARITY_BYTES))
     pool = choose_pool(device, around.mappings, request.group, size_bytes, request.spare_bytes)
-    handles, notes = handles_for(pool, around.places_handles)
+    handles, notes = handles_for(pool, around.supports_placement_handles)
     spare = Spare(request.spare_bytes, pool.spare_owner, "unallocated" if request.spare_bytes else "")
     steps: list[Step] = [
         CreateNamespace(
@@ -161,7 +161,7 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
         AttachNamespace(controller.controller_id),
     ]
     if request.disk:
-        steps.append(GiveDisk(request.target, request.bus, size_bytes, whole=True))
+        steps.append(AddDisk(request.target, request.bus, size_bytes, whole=True))
     placement = _placement(pool, own_handles=bool(handles))
     mapping = NamespaceMapping(
         vm=request.vm,
@@ -220,7 +220,7 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
     if rest:
         steps.append(Deallocate(size_bytes, rest))
     if request.disk:
-        steps.append(GiveDisk(request.target, request.bus, size_bytes, whole=not rest))
+        steps.append(AddDisk(request.target, request.bus, size_bytes, whole=not rest))
     others = {
         handle.reclaim_unit_handle
         for each in device.namespaces
@@ -272,7 +272,7 @@ def plan_unmap(
         )
     steps: list[Step] = []
     if mapping.target:
-        steps.append(TakeDisk(unplug))
+        steps.append(RemoveDisk(unplug))
     if namespace.attached and mapping.attached_by_us:
         steps.append(DetachNamespace(device.controller.controller_id))
     if delete:

@@ -1,1 +1,1 @@
-"""Emulated SSDs as block devices: their records on disk, the NBD server, its control socket."""
+"""Emulated drives as block devices: their files, building and serving them, the control socket."""

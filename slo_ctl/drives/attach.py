@@ -1,4 +1,4 @@
-"""Namespaces of emulated SSDs as disks of libvirt's VMs: which one, its XML, who uses which."""
+"""Namespaces of emulated drives as disks of libvirt's VMs: choice, XML, users."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from slo_ctl.host.processes import connections, tcp_connections
 from slo_ctl.model import Tenant
 
 _RECONNECT_DELAY_S = 60
-"""For so long the guest waits for a server that is gone, instead of seeing I/O errors."""
+"""How long QEMU waits for a lost NBD server before the guest sees I/O errors."""
 
 _RECONNECT_INTERVAL_S = 1
-"""Over vhost-user it tries again after so long, as often as it takes."""
+"""Interval at which QEMU reconnects to a vhost-user server, without limit."""
 
 SHARED_MEMORY_XML = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
 
 VHOST_USER = "vhost-user"
-"""The bus of disks whose server shares memory with the VM; virtio to the guest."""
+"""Bus of disks whose server shares memory with the VM; virtio for the guest."""
 _BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
-"""Buses, and what names of disks on them begin with."""
+"""Prefixes of disk names, by bus."""
 
 _TARGET = re.compile(r"(?P<prefix>vd|sd|hd)[a-z]{1,2}")
 _BUS_OF = {"vd": "virtio", "sd": "scsi", "hd": "ide"}
@@ -48,7 +48,7 @@ class Credentials:
 
 
 def split_device(text: str) -> tuple[str, str | None]:
-    """`DEVICE` or `DEVICE/NAMESPACE`."""
+    """Device and namespace of `DEVICE` (namespace None) or `DEVICE/NAMESPACE`. Raises UserError."""
     device, slash, namespace = text.partition("/")
     if slash and not namespace:
         raise UserError(f"{text}: no namespace after the slash", "write DEVICE or DEVICE/NAMESPACE")
@@ -56,7 +56,7 @@ def split_device(text: str) -> tuple[str, str | None]:
 
 
 def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
-    """libvirt's XML of a disk: a namespace behind its Unix socket, of NBD or, on that bus, vhost-user."""
+    """libvirt's XML of a disk on a namespace, over its NBD socket or, for that bus, its vhost-user socket."""
     if bus == VHOST_USER:
         disk = ElementTree.Element("disk", type="vhostuser", device="disk")
         ElementTree.SubElement(disk, "driver", name="qemu", type="raw")
@@ -78,12 +78,12 @@ def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
 
 
 def disk_at(domain_xml: str, target: str) -> ElementTree.Element | None:
-    """The disk of that name. Raises UserError for XML that is not a domain's."""
+    """The disk with this target; None if there is none. Raises UserError for invalid XML."""
     return next((disk for disk in _disks(domain_xml) if _target(disk) == target), None)
 
 
 def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
-    """The namespace of a disk; None for a disk that is not on an emulated drive."""
+    """The namespace behind a disk; None if it is not on an emulated drive."""
     source = disk.find("source")
     if source is not None and disk.get("type") == "vhostuser":
         match _below(places.run, source.get("path", "")):
@@ -105,7 +105,7 @@ def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
 
 
 def _below(folder: Path, path: str) -> list[str]:
-    """The parts of a path below a directory; none for other paths."""
+    """The parts of a path below a directory; empty for other paths."""
     try:
         return list(Path(os.path.normpath(path)).relative_to(folder).parts)
     except ValueError:
@@ -113,7 +113,7 @@ def _below(folder: Path, path: str) -> list[str]:
 
 
 def check_shared_memory(vm: str, domain_xml: str) -> None:
-    """Raise UserError for a VM whose memory no other process can have, as vhost-user needs."""
+    """Raise UserError for a VM without shared memory, which vhost-user needs."""
     try:
         backing = parse_domain(domain_xml).find("memoryBacking")
     except DomainXmlError as error:
@@ -123,20 +123,20 @@ def check_shared_memory(vm: str, domain_xml: str) -> None:
     kind = None if source is None else source.get("type")
     if kind == "memfd" and access is not None and access.get("mode") == "shared":
         return
-    why = (
+    problem = (
         f"its memory has <source type='{kind}'/>, which can be truncated while the server uses it"
         if kind not in (None, "memfd")
         else "the VM has no shared memory"
     )
     raise UserError(
-        f"VM {vm} cannot have disks over vhost-user: {why}",
+        f"VM {vm} cannot have disks over vhost-user: {problem}",
         f"`virsh edit {vm}`: below <domain> add {SHARED_MEMORY_XML}; then shut it down and start it, or use "
         "--bus virtio",
     )
 
 
 def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant, str]:
-    """Who uses which namespace, as `VM (DISK)`, given names and XML of domains."""
+    """Users of namespaces as `VM (DISK)`; `domains` are names and XML."""
     users: dict[Tenant, str] = {}
     for name, xml in domains:
         for disk in _disks(xml):
@@ -147,18 +147,18 @@ def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant,
 
 
 def clients_of(run: RunPlaces, namespace: str) -> int:
-    """Connections to the sockets of a namespace, of NBD and vhost-user; 0 where the kernel does not say."""
-    return _connected((run.export(namespace), run.vhost_user_socket(namespace)))
+    """Number of connections to the NBD and vhost-user sockets of a namespace; 0 if unknown."""
+    return _count_connections((run.export(namespace), run.vhost_user_socket(namespace)))
 
 
 def clients_of_device(run: RunPlaces, device: DriveStatus) -> int:
-    """Connections that may be for any namespace of the device: to `all.sock`, and of NVMe hosts."""
+    """Number of connections that may use any namespace: to `all.sock` and of NVMe hosts."""
     nvme = (device.statistics or {}).get("nvme_tcp")
     _, _, port = nvme["address"].rpartition(":") if nvme else ("", "", "")
-    return _connected((run.all_exports,)) + (tcp_connections(int(port)) if port.isdecimal() else 0)
+    return _count_connections((run.all_exports,)) + (tcp_connections(int(port)) if port.isdecimal() else 0)
 
 
-def _connected(paths: Iterable[Path]) -> int:
+def _count_connections(paths: Iterable[Path]) -> int:
     sockets = {os.fsencode(name) for path in paths for name in (path, os.path.realpath(path))}
     try:
         return len(connections(lambda path: path in sockets))
@@ -167,9 +167,10 @@ def _connected(paths: Iterable[Path]) -> int:
 
 
 def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | None) -> tuple[str, str]:
-    """Name and bus of a new disk, by default the next free one on virtio.
+    """Target and bus of a new disk; by default the next free target on virtio.
 
-    `domain_xmls` are the VM as it runs and as it is defined. Raises UserError when the name is taken or none.
+    `domain_xmls` are the XML of the running VM and of its definition. Raises UserError when `target` is
+    invalid or in use.
     """
     taken = {_target(disk) for xml in domain_xmls for disk in _disks(xml)}
     if bus is not None and bus not in _BUSES:
@@ -186,7 +187,7 @@ def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | Non
         raise UserError(f"--target: {target} is not the name of a disk", "write one such as vdb or sda")
     if target in taken:
         raise UserError(
-            f"--target: the VM has a disk {target} already", "leave --target out to have the next free one"
+            f"--target: the VM already has a disk {target}", "omit --target to use the next free name"
         )
     return target, bus or _BUS_OF[match["prefix"]]
 
@@ -194,21 +195,21 @@ def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | Non
 def choose_namespace(
     device: DriveStatus, namespace: str | None, size_bytes: int | None, users: Mapping[Tenant, str]
 ) -> NamespaceStatus:
-    """The namespace of that name; or else the smallest unused one of at least that size.
+    """The namespace with this name; without one, the smallest unused namespace of at least this size.
 
-    Without either, the only one that is free. Raises UserError that lists them all.
+    Without both, the only unused namespace. Raises UserError, whose hint lists all namespaces.
     """
     listed = _listed(device, users)
-    free = [each for each in device.namespaces if Tenant(device.name, each.name) not in users]
+    free = [candidate for candidate in device.namespaces if Tenant(device.name, candidate.name) not in users]
     if namespace is not None:
-        found = next((each for each in device.namespaces if each.name == namespace), None)
+        found = next((candidate for candidate in device.namespaces if candidate.name == namespace), None)
         if found is None:
-            hint = did_you_mean(namespace, (each.name for each in device.namespaces), listed)
+            hint = did_you_mean(namespace, (candidate.name for candidate in device.namespaces), listed)
             raise UserError(f"device {device.name} has no namespace {namespace}", hint)
         if found not in free:
             raise UserError(
                 f"namespace {device.name}/{namespace} is used by VM {users[Tenant(device.name, namespace)]}",
-                "detach it there, or choose another; two VMs on one disk corrupt its data",
+                "detach it from that VM, or choose another; two VMs on one disk corrupt its data",
             )
         if size_bytes is not None and found.size_bytes < size_bytes:
             raise UserError(
@@ -217,7 +218,7 @@ def choose_namespace(
                 listed,
             )
         return found
-    fitting = [each for each in free if each.size_bytes >= (size_bytes or 0)]
+    fitting = [candidate for candidate in free if candidate.size_bytes >= (size_bytes or 0)]
     if not fitting:
         size = f" of {format_bytes_exact(size_bytes)} or more" if size_bytes else ""
         raise UserError(
@@ -227,13 +228,13 @@ def choose_namespace(
     if size_bytes is None and len(fitting) > 1:
         raise UserError(
             f"device {device.name} has {len(fitting)} free namespaces",
-            f"name one as {device.name}/{fitting[0].name}, or ask for a --size; {listed}",
+            f"choose one, such as {device.name}/{fitting[0].name}, or use --size; {listed}",
         )
-    return min(fitting, key=lambda each: (each.size_bytes, each.name))
+    return min(fitting, key=lambda candidate: (candidate.size_bytes, candidate.name))
 
 
 def qemu_credentials(running_xml: str) -> Credentials | None:
-    """Credentials of a VM's QEMU, from its XML while it runs; None when it does not say."""
+    """Credentials of a VM's QEMU, from the XML of the running VM; None if it does not have them."""
     try:
         domain = parse_domain(running_xml)
     except DomainXmlError:
@@ -243,35 +244,38 @@ def qemu_credentials(running_xml: str) -> Credentials | None:
     return _credentials(int(match[1]), int(match[2])) if match else None
 
 
-def refused_path(socket: Path, who: Credentials) -> Path | None:
-    """The socket, or the directory above it, that keeps `who` from connecting; None when nothing does.
+def refused_path(socket: Path, credentials: Credentials) -> Path | None:
+    """The socket or directory whose permissions prevent a connection; None if it is allowed.
 
-    Raises OSError when it cannot be looked at.
+    Raises OSError when a permission cannot be read.
     """
-    if who.user == 0:
+    if credentials.user == 0:
         return None
     for folder in reversed(socket.parents):
-        if not _allowed(folder.stat(), who, stat.S_IXOTH):
+        if not _allowed(folder.stat(), credentials, stat.S_IXOTH):
             return folder
-    return None if _allowed(socket.stat(), who, stat.S_IWOTH) else socket
+    return None if _allowed(socket.stat(), credentials, stat.S_IWOTH) else socket
 
 
-def check_socket(socket: Path, device: str, who: Credentials | None, again: str) -> None:
-    """Raise UserError unless the device is served and QEMU may connect. `again`: more options for `serve`."""
+def check_socket(socket: Path, device: str, credentials: Credentials | None, extra_options: str) -> None:
+    """Raise UserError unless the device is served and QEMU may connect.
+
+    `extra_options`: further options for `device serve` in the hint.
+    """
     try:
         if not stat.S_ISSOCK(socket.stat().st_mode):
             raise UserError(f"{socket} is not a socket", f"serve the device: slo-ctl device serve {device}")
-        refused = refused_path(socket, who) if who else None
+        refused = refused_path(socket, credentials) if credentials else None
     except FileNotFoundError:
         raise UnreachableError(
             f"device {device} is not being served: {socket} not found",
-            f"serve it first: slo-ctl device serve {device}{_group_option(who)}{again}",
+            f"serve it first: slo-ctl device serve {device}{_group_option(credentials)}{extra_options}",
         ) from None
     except OSError as error:
         raise UserError(f"{socket}: {error.strerror}", "run as root") from None
-    if refused is None or who is None:
+    if refused is None or credentials is None:
         return
-    user = user_name(who.user) or f"user {who.user}"
+    user = user_name(credentials.user) or f"user {credentials.user}"
     if refused != socket:
         raise UserError(
             f"QEMU runs as {user}, who may not enter {refused}, the directory of the socket",
@@ -279,7 +283,7 @@ def check_socket(socket: Path, device: str, who: Credentials | None, again: str)
         )
     raise UserError(
         f"QEMU runs as {user}, who may not use {socket} (group {_group_name(socket)})",
-        f"serve with its group: slo-ctl device serve {device}{_group_option(who)}{again}",
+        f"serve with its group: slo-ctl device serve {device}{_group_option(credentials)}{extra_options}",
     )
 
 
@@ -298,9 +302,9 @@ def _target(disk: ElementTree.Element) -> str:
 def _listed(device: DriveStatus, users: Mapping[Tenant, str]) -> str:
     """`vm1 2GiB used by web (vdb), vm2 1GiB free`."""
     parts = [
-        f"{each.name} {format_bytes_exact(each.size_bytes)} "
-        + (f"used by {user}" if (user := users.get(Tenant(device.name, each.name))) else "free")
-        for each in device.namespaces[:20]
+        f"{namespace.name} {format_bytes_exact(namespace.size_bytes)} "
+        + (f"used by {user}" if (user := users.get(Tenant(device.name, namespace.name))) else "free")
+        for namespace in device.namespaces[:20]
     ]
     more = len(device.namespaces) - len(parts)
     return f"{device.name} has {', '.join(parts)}" + (f" and {more} more" if more else "")
@@ -310,11 +314,11 @@ def _credentials(user: int, group: int) -> Credentials:
     return Credentials(user, groups_of(user, group))
 
 
-def _allowed(status: os.stat_result, who: Credentials, other_bit: int) -> bool:
-    """The kernel's rule: the first of owner, group and others that fits decides."""
-    if status.st_uid == who.user:
+def _allowed(status: os.stat_result, credentials: Credentials, other_bit: int) -> bool:
+    """Permission check as in the kernel: the first match of owner, group and others decides."""
+    if status.st_uid == credentials.user:
         return bool(status.st_mode & other_bit << 6)
-    if status.st_gid in who.groups:
+    if status.st_gid in credentials.groups:
         return bool(status.st_mode & other_bit << 3)
     return bool(status.st_mode & other_bit)
 
@@ -325,7 +329,7 @@ def _group_name(socket: Path) -> str:
     return "unknown"
 
 
-def _group_option(who: Credentials | None) -> str:
-    """`--group` with a group of QEMU's user that has a name; the least common one last."""
-    names = map(group_name, sorted(who.groups) if who else ())
+def _group_option(credentials: Credentials | None) -> str:
+    """` --group NAME` with a group of QEMU's user; empty if none has a name."""
+    names = map(group_name, sorted(credentials.groups) if credentials else ())
     return next((f" --group {name}" for name in names if name is not None), "")

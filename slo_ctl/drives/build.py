@@ -1,4 +1,4 @@
-"""From `preset=fast15,size=8GiB,op=15%` to a drive: presets filled in, blocks counted, namespaces created."""
+"""Building a drive from `preset=fast15,size=8GiB,op=15%`: presets, numbers of blocks, namespaces."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PRESET_NAMES = tuple(preset.name for preset in presets())
 SCHEDULER_NAMES = tuple(name for name, _ in schedulers())
 MAPPING_NAMES = tuple(name for name, _ in mappings())
 VICTIM_NAMES = tuple(name for name, _ in victim_policies())
-"""`d-choices:N` chooses among N blocks."""
+"""Victim policies; `d-choices:N` chooses among N blocks."""
 _DEFAULT_DEVICE_BYTES = 8 * 2**30
 _LEAST_OP = 0.01
-"""Below 1 % no block size leaves every namespace the blocks that its GC needs."""
+"""Below 1 %, namespaces have too few blocks for GC with any block size."""
 _LEAST_NAMESPACE_BYTES = 4096
 """The smallest page of any preset."""
 _MIB = 1 << 20
@@ -40,13 +40,13 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """An emulated SSD as it was asked for. What is None comes from the preset. Raises UserError."""
+    """Specification of an emulated SSD; None: as in the preset. Raises UserError if it is invalid."""
 
     size_bytes: int
-    """Logical size: what all namespaces have together."""
+    """Logical size: sum of all namespaces."""
     preset: str = "fast15"
     op: float = 0.15
-    """Over-provisioning: physical / logical - 1, over usable blocks."""
+    """OP ratio: physical / logical size - 1, of usable blocks."""
     page_bytes: int | None = None
     block_bytes: int | None = None
     channels: int | None = None
@@ -59,21 +59,21 @@ class DeviceSpec:
     erase_us: float | None = None
     transfer_us: float | None = None
     suspend_us: float | None = None
-    """Suspending a program or an erase for a read, and resuming it; 0 or None: reads wait."""
+    """Time to suspend and resume a program or an erase for a read; 0 or None: reads wait."""
     copyback: bool | None = None
-    """GC copies stay inside the die."""
+    """Whether GC copies pages inside the die, without the channel."""
     mapping: str | None = None
-    """One of MAPPING_NAMES; page mapping unless given."""
+    """One of MAPPING_NAMES; None: page mapping."""
     cluster: int | None = None
-    """bast, fast: dies that a block spans."""
+    """For bast and fast: number of dies that a block spans."""
     cached_entries: int | None = None
-    """dftl: map entries held in memory."""
+    """For dftl: number of mapping entries in memory."""
     victim: str | None = None
     """Victim policy, one of VICTIM_NAMES, or d-choices:N."""
     separate_gc_frontier: bool | None = None
-    """GC writes into blocks of its own rather than into the host's open block."""
+    """Whether GC writes into separate blocks instead of the host's open block."""
     preconditioned: bool = True
-    """Overwritten at random until WAF settles before a replay measures anything; else every block is free."""
+    """Whether a replay first overwrites the drive at random until WAF is steady."""
 
     def __post_init__(self) -> None:
         if self.op < _LEAST_OP:
@@ -96,15 +96,15 @@ class DeviceSpec:
 
 
 def parse_device(text: str) -> DeviceSpec:
-    """The drive that `slo-ctl replay --device TEXT` has. Raises UserError naming the key."""
+    """Specification from the text of `slo-ctl replay --device`. Raises UserError naming the key."""
     return device_spec(Fields("device", split_pairs("device", text)))
 
 
 def device_spec(fields: Fields) -> DeviceSpec:
-    """Spec from the keys of a device. Raises UserError naming the key."""
-    op, written = fields.fraction("op", above=0), fields.text("op")
-    if op is not None and op >= 1 and not str(written).endswith("%"):
-        fields.fail("op", f"would be {op:.0%}", f"write op={written}%, or op={op:.0%} if that is meant")
+    """Specification from the keys of a device. Raises UserError naming the key."""
+    op, op_text = fields.fraction("op", above=0), fields.text("op")
+    if op is not None and op >= 1 and not str(op_text).endswith("%"):
+        fields.fail("op", f"would be {op:.0%}", f"write op={op_text}%, or op={op:.0%} if that is intended")
     frontier = fields.choice("frontier", ("shared", "separate"))
     spec = DeviceSpec(
         size_bytes=fields.size("size") or _DEFAULT_DEVICE_BYTES,
@@ -173,32 +173,32 @@ def device_pairs(device: DeviceSpec) -> dict[str, str]:
 
 
 def _percent(share: float) -> str:
-    """As a percentage where that reads back exactly, else as a number."""
+    """A share as a percentage if that parses to exactly the same value, else as a number."""
     percent = round(share * 100, 9)
     return f"{format_number(percent)}%" if percent / 100 == share else format_number(share)
 
 
-def divide(device_bytes: int, asked: Sequence[tuple[str, int | None]], noun: str = "VM") -> list[int]:
-    """The sizes of namespaces; those without one share what the others leave.
+def divide(device_bytes: int, requests: Sequence[tuple[str, int | None]], noun: str = "VM") -> list[int]:
+    """Sizes of namespaces; those without one get equal parts of the remaining space.
 
-    `asked`: where each was asked for, and its size. Raises UserError when nothing is left.
+    `requests`: name for messages, and size or None. Raises UserError when no space remains.
     """
-    unsized = [where for where, size in asked if size is None]
-    left = device_bytes - sum(size or 0 for _, size in asked)
+    unsized = [where for where, size in requests if size is None]
+    left = device_bytes - sum(size or 0 for _, size in requests)
     if unsized and left < len(unsized):
         raise UserError(
             f"{unsized[0]}: the other {noun}s' sizes leave no space on the device",
             f"lower size= of the other {noun}s or raise size= of the device",
         )
-    return [left // len(unsized) if size is None else size for _, size in asked]
+    return [left // len(unsized) if size is None else size for _, size in requests]
 
 
 def check_namespaces(device: DeviceSpec, namespaces: Sequence[tuple[str, int]], noun: str = "VM") -> None:
-    """Raise UserError where namespaces of these names and sizes do not fit on the device."""
+    """Raise UserError if these namespaces (name, size) do not fit on the device."""
     for name, times in Counter(name for name, _ in namespaces).items():
         if times > 1:
             raise UserError(
-                f"{noun} name {name} is used {times} times", f"give every {noun} a name of its own"
+                f"{noun} name {name} is used {times} times", f"give every {noun} a different name"
             )
     least = device.page_bytes or _LEAST_NAMESPACE_BYTES
     for name, size_bytes in namespaces:
@@ -219,7 +219,7 @@ def check_namespaces(device: DeviceSpec, namespaces: Sequence[tuple[str, int]], 
 _FREE_FLOOR_BLOCKS = 1
 _LEAST_BLOCKS_PER_DIE = 4
 _MOST_PAGES = (2**22 - 1 - 2**12) * 2**10
-"""The core numbers pages with 32 bits, in segments of 1,024, one of which each tenant may waste."""
+"""Pages have 32-bit numbers, in segments of 1,024, of which each tenant may leave one partly unused."""
 _US_PER_NS = 1e-3
 
 T = TypeVar("T")
@@ -227,7 +227,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DrivePlan:
-    """A drive and how it is divided, before any of it exists."""
+    """A drive and its namespaces, before they are created."""
 
     config: Config
     timing: FlashTiming
@@ -235,21 +235,21 @@ class DrivePlan:
     logical_pages: tuple[int, ...]
     """Logical pages of each namespace."""
     ops_blocks: tuple[int, ...]
-    """Usable OPS of each namespace in isolation, to begin with: in proportion to size."""
+    """Initial usable OPS of each namespace, in proportion to its size."""
     logical_blocks: int
-    """Logical blocks of all namespaces, each rounded up."""
+    """Logical blocks of all namespaces, each namespace rounded up."""
 
     @property
     def total_pages(self) -> int:
-        """Logical pages of all namespaces: one drive write."""
+        """Logical pages of all namespaces, the amount of one drive write."""
         return sum(self.logical_pages)
 
     def create(self, *, isolated: bool) -> tuple[Device, list[int]]:
-        """An empty drive with its namespaces; returns it and their tenant numbers, in order."""
+        """Create an empty drive; returns it and the tenant numbers of its namespaces in order."""
         device = Device(self.config)
         tenants = []
         for index, (pages, ops) in enumerate(zip(self.logical_pages, self.ops_blocks, strict=True)):
-            # Sharing namespaces need the held blocks once, as they have one set of pools.
+            # Namespaces that share a pool need the blocks that GC keeps free only once.
             held = self.config.held_blocks if isolated or index == 0 else 0
             tenants.append(device.create_tenant(pages, isolated, ops + held))
         return device, tenants
@@ -264,13 +264,13 @@ def plan_drive(
     scheduler: str = "fifo",
     seed: int = 1,
 ) -> DrivePlan:
-    """Fill in the preset and count the blocks; `namespaces` are names and sizes in bytes.
+    """Plan a drive from a specification; `namespaces` are names and sizes in bytes.
 
-    Raises UserError, calling namespaces `noun`, if they do not fit.
+    Raises UserError, in which namespaces are called `noun`, if they do not fit.
     """
     check_namespaces(spec, namespaces, noun)
     preset = _preset(spec.preset)
-    page_bytes = _or(spec.page_bytes, preset.page_bytes)
+    page_bytes = _value_or(spec.page_bytes, preset.page_bytes)
     pages_per_block = (
         preset.pages_per_block if spec.block_bytes is None else max(1, spec.block_bytes // page_bytes)
     )
@@ -296,14 +296,14 @@ def plan_drive(
         blocks_per_die=max(_LEAST_BLOCKS_PER_DIE, -(-blocks * cluster // dies)),
         channels=channels,
         dies_per_channel=dies_per_channel,
-        planes=_or(spec.planes, preset.planes),
+        planes=_value_or(spec.planes, preset.planes),
         read_ns=_ns(spec.read_us, preset.read_ns),
         program_ns=_ns(spec.program_us, preset.program_ns),
         erase_ns=_ns(spec.erase_us, preset.erase_ns),
         transfer_ns=_ns(spec.transfer_us, preset.transfer_ns),
         suspend_ns=_ns(spec.suspend_us, 0),
         paper_timing=timing is TimingModel.PAPER,
-        copyback=_or(spec.copyback, True),
+        copyback=_value_or(spec.copyback, True),
         mapping=mapping,
         cluster_dies=cluster,
         cached_entries=spec.cached_entries,
@@ -313,7 +313,7 @@ def plan_drive(
         scheduler=scheduler,
         seed=seed,
     )
-    _try_out(config)
+    _check_buildable(config)
     return DrivePlan(
         config=config,
         timing=flash_timing(config, timing),
@@ -325,13 +325,13 @@ def plan_drive(
 
 
 def _cluster(spec: DeviceSpec, dies: int) -> int:
-    """Dies that a block spans."""
-    cluster = _or(spec.cluster, 1)
+    """Number of dies that a block spans. Raises UserError."""
+    cluster = _value_or(spec.cluster, 1)
     if cluster < 1 or dies % cluster:
-        divisors = ", ".join(str(each) for each in range(1, dies + 1) if dies % each == 0)
+        divisors = ", ".join(str(number) for number in range(1, dies + 1) if dies % number == 0)
         raise UserError(
             f"device: cluster={cluster} does not divide the {dies} dies",
-            f"known: {divisors}; such as cluster=1",
+            f"valid values: {divisors}",
         )
     return cluster
 
@@ -344,38 +344,38 @@ def _divide_ops(
     spec: DeviceSpec, logical_pages: tuple[int, ...], page_bytes: int, block_pages: int, dies: int, noun: str
 ) -> tuple[int, ...]:
     total = round(spec.op * sum(logical_pages) / block_pages)
-    # On each die an open block (two with a GC frontier of its own), and one block's worth of slack.
+    # Each die needs an open block (two with a separate GC frontier) and one more.
     minimum = LEAST_LOG_BLOCKS.get(spec.mapping or "page", dies * (3 if spec.separate_gc_frontier else 2))
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
-        enough, pages = minimum * len(sizes), sum(logical_pages)
-        op = math.ceil(1000 * enough * block_pages / pages) / 10
-        size = math.ceil(enough * block_pages * page_bytes / spec.op / _MIB) * _MIB
+        required, pages = minimum * len(sizes), sum(logical_pages)
+        op = math.ceil(1000 * required * block_pages / pages) / 10
+        size = math.ceil(required * block_pages * page_bytes / spec.op / _MIB) * _MIB
         larger = f"make the device at least {format_bytes_exact(size)} large"
         raise UserError(
             f"device: op={100 * spec.op:.4g}% gives {total} over-provisioning blocks; {len(sizes)} {noun}"
-            f"{'s' if len(sizes) > 1 else ''} on {dies} dies need at least {enough}",
+            f"{'s' if len(sizes) > 1 else ''} on {dies} dies need at least {required}",
             f"write op={op:g}%, or {larger}" if op <= 100 else larger,
         )
     wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}
     return tuple(allocate(total, wanted, dict.fromkeys(sizes, minimum)).values())
 
 
-def _try_out(config: Config) -> None:
+def _check_buildable(config: Config) -> None:
     try:
         Device(config)
-    except (DriveError, ValueError) as refusal:
-        key = str(refusal).partition(":")[0]
-        hint = _EXAMPLE_OF.get(key, "see `slo-ctl replay --help` and docs/replay.md")
-        raise UserError(f"device: {refusal}", hint) from refusal
+    except (DriveError, ValueError) as error:
+        key = str(error).partition(":")[0]
+        hint = _HINTS.get(key, "see `slo-ctl replay --help` and docs/replay.md")
+        raise UserError(f"device: {error}", hint) from error
 
 
-_EXAMPLE_OF = {
+_HINTS = {
     "page_bytes": "such as page=4KiB",
     "pages_per_block": "such as block=512KiB, at least four times page=",
-    "cached_entries": "leave cmt= out, or write mapping=dftl",
+    "cached_entries": "omit cmt=, or write mapping=dftl",
 }
-"""By what the drive refuses, named as there: what to write."""
+"""Hints by the name of the parameter that the core refuses."""
 
 
 def _preset(name: str) -> Preset:
@@ -383,18 +383,18 @@ def _preset(name: str) -> Preset:
 
 
 def _dies(spec: DeviceSpec, preset: Preset) -> tuple[int, int]:
-    """Channels, and dies of each."""
+    """Number of channels, and of dies per channel."""
     if spec.dies is None:
-        return _or(spec.channels, preset.channels), preset.dies_per_channel
-    channels = _or(spec.channels, preset.channels)
+        return _value_or(spec.channels, preset.channels), preset.dies_per_channel
+    channels = _value_or(spec.channels, preset.channels)
     if spec.channels is None and spec.dies % channels:
-        # Only the number of dies was asked for: a channel for each is the simplest drive that has it.
+        # Without a number of channels that divides the dies, each die gets a channel.
         channels = spec.dies
     return channels, spec.dies // channels
 
 
 def flash_timing(config: Config, model: TimingModel) -> FlashTiming:
-    """Latencies of a drive as policies calculate with them."""
+    """Latencies of a drive for the calculations of policies."""
     return FlashTiming(
         pages_per_block=config.block_pages,
         read_us=config.read_ns * _US_PER_NS,
@@ -406,19 +406,19 @@ def flash_timing(config: Config, model: TimingModel) -> FlashTiming:
     )
 
 
-def _ns(given_us: float | None, preset_ns: int) -> int:
-    return preset_ns if given_us is None else round(given_us * 1000)
+def _ns(value_us: float | None, preset_ns: int) -> int:
+    return preset_ns if value_us is None else round(value_us * 1000)
 
 
-def _or(given: T | None, otherwise: T) -> T:
-    return otherwise if given is None else given
+def _value_or(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
-# One namespace on the whole of a drive; and the drives with log blocks that a paper measured.
+# Drives with one namespace of the whole size, and the drives with log blocks that a paper measured.
 #
-# Of its three drives the paper gives capacity and logical block size (table I). Nothing else is known; what
-# had to be chosen: block mapping with log blocks (BAST), SLC latencies, dies such that a block clustered over
-# all of them is the logical block (section II), and how many log blocks there are.
+# The paper gives capacity and optimal write size ("logical block", table I) of its three drives. Everything
+# else is an assumption: block mapping with log blocks (BAST), SLC latencies, a number of dies such that a
+# block that spans all of them has the optimal write size (section II), and the number of log blocks.
 
 _CHOSEN = "op=1%,page=4KiB,block=512KiB,read_us=25,program_us=200,erase_us=1500,transfer_us=25,mapping=bast"
 PAPER_DRIVES = {
@@ -426,17 +426,16 @@ PAPER_DRIVES = {
     "samsung": f"size=64GiB,dies=16,channels=8,cluster=16,{_CHOSEN}",
     "mtron": f"size=64GiB,dies=4,channels=4,cluster=4,{_CHOSEN}",
 }
-"""By the paper's names: keys of `slo-ctl replay --device`. Logical blocks of 4, 8 and 2 MiB."""
+"""Keys of `slo-ctl replay --device` by the paper's names; optimal write sizes of 4, 8 and 2 MiB."""
 LOG_BLOCKS = 32
-"""Log blocks of a drive, whatever its size: 64 to 256 MiB. Chosen. The paper says only that writing 1 GB
-uses up all log blocks of any of them (section IV.A); with OPS of 1 %, the least that `slo-ctl replay` takes,
-it would be up to 640 MiB."""
+"""Assumed number of log blocks of each drive, which are 64 to 256 MiB. The paper says only that writing 1 GB
+uses all of them (section IV.A). An OP ratio of 1 %, the lowest that is accepted, would be up to 640 MiB."""
 _MOST_WHOLE_BYTES = 1 << 40
-"""The largest drive that is written all over: a byte of memory for each block of 4 KiB, in every process."""
+"""The largest drive for these studies: they need a byte of memory per 4 KiB in every process."""
 
 
 def log_blocks_of(plan: DrivePlan, most: int = LOG_BLOCKS) -> int:
-    """How many log blocks a drive gets: as many as it has OPS for, `most` at most."""
+    """Number of log blocks of a drive: its OPS blocks, at most `most`."""
     return min(most, plan.ops_blocks[0])
 
 
@@ -445,12 +444,12 @@ def plan_whole(
     occupant: str,
     *,
     where: str = "device",
-    too_large: str = "is more than allocators are compared on",
+    too_large: str = "is larger than allocators are compared on",
 ) -> DrivePlan:
-    """The drive that `slo-ctl replay --device TEXT` has, with one namespace, called `occupant` in errors.
+    """Plan of a drive from the text of `slo-ctl replay --device`, with one namespace, `occupant`.
 
-    Raises UserError; that of a drive larger than _MOST_WHOLE_BYTES says `where` the drive was asked for, and
-    why it is `too_large`.
+    Raises UserError; for a drive larger than _MOST_WHOLE_BYTES it consists of `where`, the size and
+    `too_large`.
     """
     spec = parse_device(text)
     if spec.size_bytes > _MOST_WHOLE_BYTES:

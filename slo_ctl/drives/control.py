@@ -1,4 +1,4 @@
-"""Talking to a server over its control socket: JSON lines, version 1."""
+"""Client of the server's control socket: JSON lines, version 1."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TIMEOUT_S = 10.0
 
 
 class ControlError(Exception):
-    """A command was not carried out; `code` is the server's, `unreachable`, `malformed` or `late`.
+    """A command failed; `code` is the server's, `unreachable`, `malformed` or `late`.
 
-    After `late`, which is no answer in time, it may still be carried out.
+    After `late`, a timeout, the server may still execute the command.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -27,7 +27,7 @@ class ControlError(Exception):
 
 
 class ControlClient:
-    """One connection. Every method raises ControlError when the server is gone or refuses."""
+    """One connection. Methods raise ControlError when the server cannot be reached or refuses."""
 
     def __init__(self, path: Path, timeout_s: float = _TIMEOUT_S) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -48,11 +48,11 @@ class ControlClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def hello(self) -> dict[str, Any]:
-        """The served device, and the program that serves it."""
+        """Name of the served device, and version of the server."""
         return self.command("hello")
 
     def statistics(self) -> dict[str, Any]:
@@ -70,11 +70,11 @@ class ControlClient:
             return self.statistics()
 
     def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:
-        """Move OPS blocks of one namespace to another; None is the spare of the device."""
+        """Move OPS blocks between namespaces; None: the spare blocks of the device."""
         self.command("move", **{"from": source, "to": target, "blocks": blocks})
 
     def cancel_moves(self) -> None:
-        """Withdraw what moves have not handed over yet."""
+        """Cancel the blocks that were not moved yet."""
         self.command("cancel_moves")
 
     def set_move_budget(self, share: float) -> None:
@@ -82,19 +82,19 @@ class ControlClient:
         self.command("set_move_budget", share=share)
 
     def set_weight(self, namespace: str, weight: float) -> None:
-        """Set a share of device time."""
+        """Set the weight of a namespace for device time."""
         self.command("set_weight", namespace=namespace, weight=weight)
 
     def set_scheduler(self, scheduler: str) -> None:
-        """Choose how device time is divided: `wfq`, `fifo` or `rr`."""
+        """Set the scheduler that divides device time: `wfq`, `fifo` or `rr`."""
         self.command("set_scheduler", scheduler=scheduler)
 
     def set_limit(self, namespace: str, iops: float | None = None, bytes_s: float | None = None) -> None:
-        """Set upper bounds; None lifts one."""
+        """Set both limits of a namespace; None: no limit."""
         self.command("set_limit", namespace=namespace, iops=iops, bytes_s=bytes_s)
 
     def resize(self, namespace: str, size_bytes: int, *, keep_data: bool = False) -> None:
-        """Change the size of a namespace; with `keep_data`, not below what it holds."""
+        """Change the size of a namespace; with `keep_data`, refuse a size that would lose data."""
         self.command("resize", namespace=namespace, size_bytes=size_bytes, keep_data=keep_data)
 
     def command(self, op: str, **fields: object) -> dict[str, Any]:
@@ -121,13 +121,13 @@ class ControlClient:
         while b"\n" not in self._pending:
             chunk = self._socket.recv(1 << 16)
             if not chunk:
-                raise ConnectionError("it closed the connection")
+                raise ConnectionError("the server closed the connection")
             self._pending += chunk
             if len(self._pending) > MAX_REPLY_BYTES:
-                raise ConnectionError("its reply has no end")
+                raise ConnectionError("the reply is too long")
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
 
 Connect = Callable[[Path, float], ControlClient]
-"""Makes a connection to the server at a control socket, with seconds that it waits for each answer."""
+"""Opens a connection to a control socket with a timeout in seconds for each reply."""

@@ -1,4 +1,4 @@
-"""Where emulated devices and their sockets are."""
+"""Paths of emulated devices and their sockets."""
 
 from __future__ import annotations
 
@@ -11,60 +11,60 @@ from slo_ctl.base.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class RunPlaces:
-    """Sockets of one device; there while it is served."""
+    """Paths of the sockets of one device, which exist while it is served."""
 
     folder: Path
 
     @property
     def all_exports(self) -> Path:
-        """NBD, every namespace; for the owner only."""
+        """NBD socket of all namespaces, for the owner only."""
         return self.folder / "all.sock"
 
     @property
     def exports(self) -> Path:
-        """Folder of the sockets below."""
+        """Directory of the sockets that the next method returns."""
         return self.folder / "exports"
 
     def export(self, namespace: str) -> Path:
-        """NBD, this namespace only."""
+        """NBD socket of one namespace."""
         return self.exports / f"{namespace}.sock"
 
     @property
     def vhost_user(self) -> Path:
-        """Folder of the sockets below."""
+        """Directory of the sockets that the next method returns."""
         return self.folder / "vhost-user"
 
     def vhost_user_socket(self, namespace: str) -> Path:
-        """vhost-user, this namespace only."""
+        """vhost-user socket of one namespace."""
         return self.vhost_user / f"{namespace}.sock"
 
     @property
     def control(self) -> Path:
-        """Control, JSON lines."""
+        """Control socket."""
         return self.folder / "control.sock"
 
     @property
     def pid_file(self) -> Path:
-        """Written by the server when it is ready."""
+        """PID file, which the server writes when it is ready."""
         return self.folder / "server.pid"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Roots of everything that is kept."""
+    """Root directories."""
 
     state: Path
-    """Survives a boot."""
+    """Persistent files."""
     run: Path
-    """Does not need to."""
+    """Files that need not survive a reboot, such as sockets."""
 
     @property
     def devices(self) -> Path:
-        """Folder of all devices."""
+        """Directory of all devices."""
         return self.state / "devices"
 
     def device(self, name: str) -> Path:
-        """The folder of one device."""
+        """Directory of one device."""
         return self.devices / name
 
     def run_of(self, name: str) -> RunPlaces:
@@ -73,9 +73,9 @@ class Places:
 
 
 def places(root: Path | None = None) -> Places:
-    """Below `root`, or where the system (for root) or the user's session has such things.
+    """Paths below `root`; None: in the directories of the system for root, and of the user otherwise.
 
-    Raises UserError for a root that is something else than a directory.
+    Raises UserError if `root` is not a directory.
     """
     if root is not None:
         if root.exists() and not root.is_dir():

@@ -1,5 +1,5 @@
-"""From `name=ssd0,preset=fast15,size=8GiB,op=15%`, `name=hdd0,preset=cheetah-15k7` or
-`name=raid0,class=raid0,disks=4` to everything that makes a device.
+"""Planning a device from `name=ssd0,preset=fast15,size=8GiB,op=15%`, `name=hdd0,preset=cheetah-15k7` or
+`name=raid0,class=raid0,disks=4`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from slo_ctl.drives.record import (
 
 CLASSES = ("ssd", "disk", "raid0")
 _DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}
-"""The disks of bench/serra.py's classes."""
+"""Default presets of hard disks, by class."""
 _DEFAULT_RAID_DISKS = 2
 _DEFAULT_STRIPE_BYTES = 64 << 10
 MAX_DISKS = 64
 _SECTOR_BYTES = 512
 _DEFAULT_SCHEDULER = "wfq"
 _OWN_KEYS = ("name", "class", "placement", "scheduler", "precondition", "unallocated")
-"""Keys of a device beyond those of the drive, which a replay has, too."""
+"""Keys of a device that a drive of a replay does not have."""
 _NOUN = "namespace"
 _UNALLOCATED = "unallocated="
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedNamespace:
-    """A namespace as it was asked for."""
+    """Options of a namespace; `size_bytes` None: an equal part of the remaining space."""
 
     name: str
     size_bytes: int | None
@@ -48,9 +48,10 @@ class RequestedNamespace:
 
 
 def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
-    """The device that the options describe; without namespaces it has one of the whole size, named as itself.
+    """Record of the device that the options describe.
 
-    Raises UserError naming option and key.
+    Without namespaces it gets one of the whole size with its own name. Raises UserError naming option and
+    key.
     """
     pairs = split_pairs("device", spec)
     if _is_disk(pairs):
@@ -66,18 +67,18 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     size_bytes = drive.size_bytes - unallocated_bytes
     if size_bytes <= 0:
         raise UserError(
-            f"device {name}: unallocated={format_bytes_exact(unallocated_bytes)} leaves no room",
+            f"device {name}: unallocated={format_bytes_exact(unallocated_bytes)} leaves no space",
             f"choose less than the {format_bytes_exact(drive.size_bytes)} of the device",
         )
     parts = _parts(namespaces) or [RequestedNamespace(name, size_bytes, 1.0)]
     sizes = divide(size_bytes, [(f"--namespace {part.name}", part.size_bytes) for part in parts], _NOUN)
-    asked = [(part.name, size) for part, size in zip(parts, sizes, strict=True)]
+    sized = [(part.name, size) for part, size in zip(parts, sizes, strict=True)]
     if unallocated_bytes:
         # Blocks are counted as for one more namespace, which is not created.
-        asked.append((_UNALLOCATED, unallocated_bytes))
-    plan = plan_drive(drive, asked, noun=_NOUN, scheduler=scheduler)
+        sized.append((_UNALLOCATED, unallocated_bytes))
+    plan = plan_drive(drive, sized, noun=_NOUN, scheduler=scheduler)
     config = plan.config
-    made = len(parts)
+    count = len(parts)
     return SsdRecord(
         name=name,
         spec=spec,
@@ -91,8 +92,8 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
             )
             for part, pages, ops in zip(
                 parts,
-                plan.logical_pages[:made],
-                _ops_blocks(plan, isolated=isolated)[:made],
+                plan.logical_pages[:count],
+                _ops_blocks(plan, isolated=isolated)[:count],
                 strict=True,
             )
         ),
@@ -100,12 +101,12 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
 
 
 def drive_pairs(pairs: Mapping[str, str]) -> dict[str, str]:
-    """What a device has in common with the drive of a replay: its pairs without the keys of its own."""
+    """The keys of a device that a drive of a replay also has."""
     return {key: value for key, value in pairs.items() if key not in _OWN_KEYS}
 
 
 def wants_preconditioning(spec: str) -> bool:
-    """Whether the device is to be preconditioned as soon as it is made. Raises UserError."""
+    """Whether the device shall be preconditioned after its creation. Raises UserError."""
     pairs = split_pairs("device", spec)
     if _is_disk(pairs):
         return False
@@ -117,7 +118,7 @@ def wants_preconditioning(spec: str) -> bool:
 
 
 def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:
-    """OPS and what GC holds free, which those who share a pool need once."""
+    """OPS and the blocks that GC keeps free, which namespaces that share a pool need only once."""
     held = plan.config.held_blocks
     return tuple(ops + (held if isolated or index == 0 else 0) for index, ops in enumerate(plan.ops_blocks))
 
@@ -132,7 +133,7 @@ def parse_namespace(option: str) -> RequestedNamespace:
     """From `name=db,size=2GiB,weight=3`. Raises UserError naming the key."""
     where = f"--namespace {option}"
     if "=" not in option:
-        raise UserError(f"{where}: it is not key=value", f"write --namespace name={option or 'db'}")
+        raise UserError(f"{where}: not key=value", f"write --namespace name={option or 'db'}")
     fields = Fields(where, dict(split_pairs(where, option)))
     part = RequestedNamespace(
         _name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0
@@ -144,7 +145,7 @@ def parse_namespace(option: str) -> RequestedNamespace:
 def _name(where: str, fields: Fields, example: str) -> str:
     name = fields.text("name")
     if name is None:
-        raise UserError(f"{where}: it has no name", f"add name=NAME, such as name={example}")
+        raise UserError(f"{where}: the name is missing", f"add name=NAME, such as name={example}")
     return check_name(f"{where}: name", name)
 
 
@@ -152,12 +153,12 @@ def _name(where: str, fields: Fields, example: str) -> str:
 
 
 def _is_disk(pairs: Mapping[str, str]) -> bool:
-    """Whether the options of a device are those of disks."""
+    """Whether the options describe hard disks."""
     return pairs.get("class", "") in _DEFAULT_PRESETS or pairs.get("preset", "") in _presets()
 
 
 def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -> DiskRecord:
-    """The disks that the options describe; namespaces are parts of them, from the outside in.
+    """Record of the hard disks that the options describe; namespaces follow each other from the outer tracks.
 
     Raises UserError naming option and key.
     """
@@ -166,7 +167,7 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
     disks = fields.count("disks", most=MAX_DISKS)
     kind = fields.choice("class", CLASSES) or ("raid0" if (disks or 1) > 1 else "disk")
     if kind == "ssd":
-        raise UserError(f"device {name}: preset {pairs['preset']} is a hard disk", "leave class= out")
+        raise UserError(f"device {name}: preset {pairs['preset']} is a hard disk", "omit class=")
     disks = disks or (_DEFAULT_RAID_DISKS if kind == "raid0" else 1)
     if (kind == "disk") != (disks == 1):
         raise UserError(
@@ -201,7 +202,7 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         array=array,
         disk=disk,
-        namespace=_laid_out(name, parts, size_bytes),
+        namespace=_disk_namespaces(name, parts, size_bytes),
     )
 
 
@@ -223,8 +224,10 @@ def _stripe(name: str, fields: Fields) -> int:
     return stripe_bytes
 
 
-def _laid_out(device: str, parts: Sequence[RequestedNamespace], size_bytes: int) -> tuple[Namespace, ...]:
-    """Parts with their sizes; those without one share what the others leave."""
+def _disk_namespaces(
+    device: str, parts: Sequence[RequestedNamespace], size_bytes: int
+) -> tuple[Namespace, ...]:
+    """Namespaces with their sizes; those without one get equal parts of the remaining space."""
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:

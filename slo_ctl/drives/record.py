@@ -1,4 +1,4 @@
-"""`device.toml`: what a device is, fixed when it is created."""
+"""Files of a device: `device.toml`, fixed when it is created, and `settings.json`, written by its server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydantic import (
 
 from ftl_emul import Config
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import moved_away, read_regular
+from slo_ctl.base.files import move_command, read_regular
 from slo_ctl.base.json_store import problem_of
 
 RECORD_FILE = "device.toml"
@@ -31,12 +31,12 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 
 
 def is_name(text: str) -> bool:
-    """Fit to be the name of a device or a namespace, which become names of files and exports."""
+    """Whether the text is a valid name of a device or a namespace, which are also names of files."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_name(where: str, text: str) -> str:
-    """`text`, when it is a name; raises UserError otherwise."""
+    """Return `text` if it is a valid name; else raise UserError."""
     if not is_name(text):
         raise UserError(
             f"{where}: {text or 'nothing'} is not a valid name",
@@ -56,7 +56,7 @@ class Namespace(_Table):
     size_bytes: int = Field(gt=0)
     weight: float = Field(gt=0)
     ops_blocks: int = Field(ge=0)
-    """Initial OPS, blocks that GC keeps free included."""
+    """Initial OPS, including blocks that GC keeps free."""
 
 
 _DRIVE_TABLES = {
@@ -74,25 +74,25 @@ _DRIVE_TABLES = {
         "seed",
     ),
 }
-"""The fields of `ftl_emul.Config` in each table of the file; that of `mapping` is called `kind` there."""
+"""Fields of `ftl_emul.Config` in each table of the file; the file has `mapping` as `kind`."""
 _OPTIONAL = frozenset({"suspend_ns", "mapping", "cluster_dies", "cached_entries"})
-"""Devices made before there was a choice do not have them."""
+"""Fields that older devices do not have."""
 
 
 class Array(_Table):
-    """How disks are put together."""
+    """Array of hard disks, or a single one."""
 
     disks: int = Field(ge=1, le=64)
     """Number of disks; more than one form a RAID-0."""
     stripe_bytes: int
-    """Bytes on one disk before the next one follows."""
+    """Stripe unit: contiguous bytes on one disk."""
     scheduler: str
     queue_depth: int = Field(ge=0)
-    """Requests that the disks hold at once; 0: as suits the scheduler."""
+    """Requests queued on the disks at a time; 0: depending on the scheduler."""
 
 
 class DiskParameters(_Table):
-    """One disk: fields of `ftl_emul.DiskPreset`, where they are explained."""
+    """Parameters of one disk; see `ftl_emul.DiskPreset`."""
 
     capacity_bytes: int
     heads: int
@@ -114,7 +114,7 @@ class DiskParameters(_Table):
 
 
 class DeviceRecord(_Table):
-    """One emulated device; which kind is for those derived from it."""
+    """An emulated device; subclasses are SSDs and hard disks."""
 
     format_version: Literal[1] = 1
     name: str = Field(pattern=_NAME.pattern)
@@ -124,10 +124,10 @@ class DeviceRecord(_Table):
     created: str
     """ISO 8601, UTC."""
     capacity_bytes: int | None = Field(default=None, gt=0)
-    """Bytes that all namespaces can have together; None: those of `namespace`."""
+    """Capacity for namespaces; None: the sum of `namespace`."""
     namespace: tuple[Namespace, ...] = Field(min_length=1, max_length=MAX_NAMESPACES)
     isolated: bool = Field(default=False, exclude=True)
-    """Whether namespaces have over-provisioning of their own."""
+    """Whether each namespace has its own OPS."""
 
     @property
     def size_bytes(self) -> int:
@@ -136,7 +136,7 @@ class DeviceRecord(_Table):
 
     @property
     def scheduler(self) -> str:
-        """How it divides itself among its namespaces, unless that was changed."""
+        """Initial scheduler between namespaces."""
         raise NotImplementedError
 
     @property
@@ -146,27 +146,28 @@ class DeviceRecord(_Table):
 
 
 class SsdRecord(DeviceRecord):
-    """An emulated SSD. In the file `drive` is three tables: its geometry, its timing and its mapping."""
+    """An emulated SSD; the file has `drive` as the three tables geometry, timing and mapping."""
 
     drive: Config
 
     @model_validator(mode="before")
     @classmethod
-    def _from_tables(cls, found: dict[str, Any]) -> dict[str, Any]:
-        if "drive" in found:
-            return found
-        found, drive = dict(found), dict[str, Any]()
+    def _from_tables(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if "drive" in values:
+            return values
+        values, drive = dict(values), dict[str, Any]()
         for name, keys in _DRIVE_TABLES.items():
-            table = found.pop(name, None)
+            table = values.pop(name, None)
             if not isinstance(table, dict):
                 raise ValueError(f"[{name}] is missing")
             if name == "mapping":
                 table = {"mapping" if key == "kind" else key: value for key, value in table.items()}
-                found["isolated"] = table.pop("isolated", None)
-            if wrong := (table.keys() ^ set(keys)) - _OPTIONAL:
-                raise ValueError(f"{name}.{min(wrong)} is {'unknown' if min(wrong) in table else 'missing'}")
+                values["isolated"] = table.pop("isolated", None)
+            if differing := (table.keys() ^ set(keys)) - _OPTIONAL:
+                key = min(differing)
+                raise ValueError(f"{name}.{key} is {'unknown' if key in table else 'missing'}")
             drive |= table
-        return {**found, "drive": drive}
+        return {**values, "drive": drive}
 
     @model_serializer(mode="wrap")
     def _to_tables(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -201,12 +202,12 @@ class DiskRecord(DeviceRecord):
         return "disk" if self.array.disks == 1 else "raid0"
 
 
-def needs_flash(record: DeviceRecord, what: str) -> SsdRecord:
-    """The record as an SSD's. Raises UserError for a disk, which has no flash for `what`."""
+def require_ssd(record: DeviceRecord, command: str) -> SsdRecord:
+    """The record as that of an SSD. Raises UserError for a disk, on which `command` is impossible."""
     if isinstance(record, SsdRecord):
         return record
     raise UserError(
-        f"device {record.name} is a hard disk: {what} is for emulated SSDs",
+        f"device {record.name} is a hard disk: {command} is for emulated SSDs",
         "a disk has no flash: no placement, no over-provisioning, and namespaces of fixed size",
     )
 
@@ -214,7 +215,7 @@ def needs_flash(record: DeviceRecord, what: str) -> SsdRecord:
 def to_toml(record: DeviceRecord) -> str:
     """The text of `device.toml`."""
     plain = {key: value for key, value in record.model_dump().items() if value is not None}
-    lines = ["# An EMULATED device of slo-ctl. Made by `slo-ctl device create`; not meant to be edited."]
+    lines = ["# An EMULATED device of slo-ctl. Created by `slo-ctl device create`; do not edit."]
     lines += [_pair(key, value) for key, value in plain.items() if not isinstance(value, dict | tuple)]
     for key, value in plain.items():
         tables = value if isinstance(value, tuple) else (value,) if isinstance(value, dict) else ()
@@ -225,7 +226,7 @@ def to_toml(record: DeviceRecord) -> str:
 
 
 def _pair(key: str, value: str | float | bool) -> str:
-    # JSON's strings, numbers and booleans are TOML's, but for one control character and surrogate pairs.
+    # JSON strings, numbers and booleans are valid in TOML, except DEL and surrogate pairs.
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return f"{key} = {text}"
 
@@ -254,18 +255,18 @@ def read_record(folder: Path) -> DeviceRecord:
 
 def _restore(folder: Path) -> str:
     return (
-        "restore the file from a backup: the data of the device are still there; to give them up: "
+        "restore the file from a backup: the data of the device still exists; to discard it: "
         f"slo-ctl device delete {folder.name}"
     )
 
 
-# `settings.json`: what the server changed since the device was created. Written by the server only.
+# `settings.json`: changes since the device was created, written only by the server.
 
 SETTINGS_FILE = "settings.json"
 
 
 class NamespaceSettings(BaseModel):
-    """Settings of one namespace; None: as it was created."""
+    """Changed settings of one namespace; None: as in `device.toml`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -275,11 +276,11 @@ class NamespaceSettings(BaseModel):
     limit_bytes_s: float | None = None
     ops_blocks: int | None = None
     hosts: dict[Literal["all_but", "only"], tuple[str, ...]] | None = None
-    """NVMe hosts that it is attached to; None: all."""
+    """NVMe hosts that the namespace is attached to; None: all."""
 
 
 class CreatedNamespace(BaseModel):
-    """One that was created since the device was."""
+    """A namespace that was added after the device was created."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -290,7 +291,7 @@ class CreatedNamespace(BaseModel):
 
 
 class Settings(BaseModel):
-    """Settings of one device."""
+    """Changed settings of one device."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -299,25 +300,25 @@ class Settings(BaseModel):
     namespaces: dict[str, NamespaceSettings] = {}
     created: tuple[CreatedNamespace, ...] = ()
     deleted: frozenset[str] = frozenset()
-    """Names of namespaces of `device.toml`."""
+    """Names of deleted namespaces of `device.toml`."""
     files_to_remove: frozenset[str] = frozenset()
     totals_of_deleted: dict[str, int] = {}
 
     def present(self, original: Sequence[Namespace]) -> tuple[Namespace, ...]:
-        """The namespaces there are, by NSID, given those of `device.toml`; as they were created."""
-        kept = [(nsid, each) for nsid, each in enumerate(original, 1) if each.name not in self.deleted]
-        new = [(each.nsid, each.namespace) for each in self.created]
-        return tuple(each for _, each in sorted([*kept, *new], key=lambda pair: pair[0]))
+        """Existing namespaces by NSID, as they were created; `original`: those of `device.toml`."""
+        by_nsid = {nsid: item for nsid, item in enumerate(original, 1) if item.name not in self.deleted}
+        by_nsid |= {item.nsid: item.namespace for item in self.created}
+        return tuple(by_nsid[nsid] for nsid in sorted(by_nsid))
 
     def of(self, namespace: str) -> NamespaceSettings:
-        """Settings of one namespace."""
+        """Changed settings of one namespace."""
         return self.namespaces.get(namespace, NamespaceSettings())
 
 
 def read_settings(folder: Path) -> Settings:
     """The settings of the device in `folder`. Raises UserError when they are damaged."""
     path = folder / SETTINGS_FILE
-    as_created = f"restore it, or return to the namespaces and values of the start: {moved_away(path)}"
+    as_created = f"restore it, or return to the initial namespaces and settings: {move_command(path)}"
     try:
         text = read_regular(path)
         if not text.strip():

@@ -1,4 +1,4 @@
-"""Running the server of a device in the foreground: ready, signals, a clean stop."""
+"""Running the server of a device in the foreground: readiness, restarts, signals, clean stop."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from slo_ctl.drives.store import DeviceStore, ServedError
 _READY_POLL_S = 0.01
 _WAIT_POLL_S = 0.1
 _STOP_TIMEOUT_S = 30.0
-"""A clean stop answers what is under way and saves the placement; after so long it is cut short."""
+"""Timeout of a clean stop, which completes requests in flight and saves the placement."""
 _START_TRIES = 3
-"""Starts that may fail one after the other once it was served, as where memory is short for a moment."""
+"""Consecutive starts that may fail once the device was served, such as for lack of memory."""
 _START_PAUSE_S = 1.0
 _ERROR = "slo-ctl: error: "
 
@@ -47,31 +47,31 @@ class ServeOptions:
     """How a device is served."""
 
     latency: str = "none"
-    """`real`: completions when the modelled drive would be done; `none`: as fast as it goes."""
+    """`real`: requests complete when the modelled drive would complete them; `none`: at once."""
     time_scale: float = 1.0
-    """Real seconds for each modelled one."""
+    """Real seconds per modelled second."""
     threads: int | None = None
-    """Requests in work at once on each NBD connection; None: as many as suit the latency."""
+    """Requests processed at a time on each NBD connection; None: depending on `latency`."""
     checkpoint_s: float = 60.0
     group: str | None = None
-    """Owns the sockets of the exports."""
+    """Group that owns the sockets of the exports."""
     nvme_tcp: NvmeTcp | None = None
-    """Where NVMe hosts may connect as well."""
+    """Address for NVMe hosts; None: no NVMe/TCP."""
     vhost_user: bool = False
-    """One more socket for each namespace."""
+    """Whether each namespace also has a vhost-user socket."""
     vhost_user_poll_us: int | None = None
-    """How long their queues are polled after a request; None: the server's default."""
+    """How long vhost-user queues are polled after a request; None: the server's default."""
     tls_certificates: Path | None = None
-    """Directory of certificates: NBD clients have to use TLS."""
+    """Directory of certificates, with which NBD clients must use TLS; None: no TLS."""
     tls_verify_peer: bool = False
-    """They need a certificate of their own."""
+    """Whether NBD clients need a certificate."""
 
 
 def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready: Callable[[], None]) -> int:
-    """Serve until SIGTERM or SIGINT, starting the server again whenever it ends; returns the exit status.
+    """Serve until SIGTERM or SIGINT, and restart the server when it exits; returns the exit status.
 
-    The sockets stay open meanwhile, so that clients wait instead of being refused. `ready` is called once
-    clients can connect. Raises UserError when it cannot be served.
+    The sockets stay open during a restart, so that clients wait instead of being refused. `ready` is called
+    when clients can connect. Raises UserError when the device cannot be served.
     """
     server = find_server()
     store.check_files(record.name)
@@ -86,11 +86,11 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
             if options.vhost_user
             else nullcontext() as vhost_user,
             _stop_pipe() as (stop_fd, stop),
-            _LaterSockets(store, record.name, opened.exports, vhost_user) as later,
+            _AddedSockets(store, record.name, opened.exports, vhost_user) as added,
         ):
 
             def command() -> tuple[list[str], list[int]]:
-                """The command line, and the descriptors in it: namespaces come and go between two starts."""
+                """The command line and its inherited descriptors, which change with the namespaces."""
                 inherited = {
                     "nbd-fd": [
                         str(opened.all_exports.fileno()),
@@ -99,7 +99,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     "lock-fd": [str(lock)],
                     "control-fd": [str(opened.control.fileno())],
                     "stop-fd": [str(stop_fd)],
-                    "sockets-fd": [str(later.fileno())],
+                    "sockets-fd": [str(added.fileno())],
                 }
                 if nvme is not None:
                     inherited["nvme-tcp-fd"] = [str(nvme.subsystem.fileno())]
@@ -117,26 +117,30 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     *_tls_words(options),
                     *(f"{key}={value}" for key, values in inherited.items() for value in values),
                     *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
-                    *(f"nvme-allow={what}" for what in (options.nvme_tcp.allow if options.nvme_tcp else ())),
+                    *(
+                        f"nvme-allow={permission}"
+                        for permission in (options.nvme_tcp.allow if options.nvme_tcp else ())
+                    ),
                 ]
                 descriptors = [value.partition(":")[0] for values in inherited.values() for value in values]
-                return words, [int(each) for each in descriptors]
+                return words, list(map(int, descriptors))
 
             try:
-                return _supervise(command, later.look, stop, run.pid_file, ready)
+                return _supervise(command, added.update, stop, run.pid_file, ready)
             finally:
                 run.pid_file.unlink(missing_ok=True)
     except ServedError:
         raise UserError(
-            f"device {record.name} is being served already", "stop that server first; `device show` says more"
+            f"device {record.name} is already being served",
+            "stop that server first; see `slo-ctl device show`",
         ) from None
 
 
-class _LaterSockets:
-    """Sockets of namespaces that come while the device is served: opened here and sent to the server.
+class _AddedSockets:
+    """Opens sockets of namespaces that are added while the device is served, and sends them to the server.
 
-    As they are this process's, clients wait at them while the server is started again. Those of namespaces
-    that go are removed.
+    This process keeps them open, so that clients wait while the server restarts. Sockets of removed
+    namespaces are removed.
     """
 
     def __init__(
@@ -146,33 +150,33 @@ class _LaterSockets:
         self._store = store
         self._name = name
         self._front_ends = {"nbd": exports} | ({"vhost-user": vhost_user} if vhost_user else {})
-        self._ours, self._servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ours.setblocking(False)
-        self._read_ns = self._written_ns()
-        self._created = self._created_now()
+        self._own_end, self._server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._own_end.setblocking(False)
+        self._settings_read_ns = self._settings_mtime_ns()
+        self._created = self._read_created()
         self._unsent: list[tuple[str, str]] = []
 
-    def __enter__(self) -> _LaterSockets:
+    def __enter__(self) -> _AddedSockets:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ours.close()
-        self._servers.close()
+        self._own_end.close()
+        self._server_end.close()
 
     def fileno(self) -> int:
-        """The server's end."""
-        return self._servers.fileno()
+        """Descriptor of the server's end."""
+        return self._server_end.fileno()
 
-    def look(self) -> None:
-        """Open and remove sockets, where namespaces have come or gone since the last look."""
-        written_ns = self._written_ns()
-        if written_ns != self._read_ns:
+    def update(self) -> None:
+        """Open and remove sockets of namespaces that were added or removed since the last call."""
+        mtime_ns = self._settings_mtime_ns()
+        if mtime_ns != self._settings_read_ns:
             try:
-                names = [each.name for each in self._store.load(self._name).namespace]
-                created = self._created_now()
+                names = [namespace.name for namespace in self._store.load(self._name).namespace]
+                created = self._read_created()
             except (OSError, UserError):
-                return  # the server says what is wrong
-            self._read_ns = written_ns
+                return  # the server reports the error
+            self._settings_read_ns = mtime_ns
             for front_end, sockets in self._front_ends.items():
                 for name in list(sockets.opened):
                     if name not in names or created.get(name) != self._created.get(name):
@@ -191,9 +195,9 @@ class _LaterSockets:
             opened = self._front_ends[front_end].opened.get(name)
             if opened is not None:
                 try:
-                    socket.send_fds(self._ours, [f"{front_end} {name}".encode()], [opened.fileno()])
+                    socket.send_fds(self._own_end, [f"{front_end} {name}".encode()], [opened.fileno()])
                 except BlockingIOError:
-                    return  # the server is busy, or about to start
+                    return  # the server is busy or starting
             self._unsent.pop(0)
 
     @staticmethod
@@ -205,15 +209,15 @@ class _LaterSockets:
             return False
         return True
 
-    def _written_ns(self) -> int:
+    def _settings_mtime_ns(self) -> int:
         try:
             return (self._folder / SETTINGS_FILE).stat().st_mtime_ns
         except OSError:
             return 0
 
-    def _created_now(self) -> dict[str, int]:
-        """When each of the namespaces was created that were not there at first."""
-        return {each.namespace.name: each.created_ns for each in read_settings(self._folder).created}
+    def _read_created(self) -> dict[str, int]:
+        """Creation times of added namespaces, by name."""
+        return {item.namespace.name: item.created_ns for item in read_settings(self._folder).created}
 
 
 def _vhost_user_words(options: ServeOptions) -> list[str]:
@@ -236,7 +240,7 @@ def _tls_words(options: ServeOptions) -> list[str]:
 
 @contextmanager
 def _stop_pipe() -> Iterator[tuple[int, BinaryIO]]:
-    """A descriptor that the server inherits, and the file whose closing makes it end, as our own end does."""
+    """A pipe: the descriptor for the server, and the other end. The server stops when that is closed."""
     read_end, write_end = os.pipe()
     try:
         with os.fdopen(write_end, "wb", buffering=0) as stop:
@@ -247,19 +251,19 @@ def _stop_pipe() -> Iterator[tuple[int, BinaryIO]]:
 
 def _supervise(
     command: Callable[[], tuple[list[str], list[int]]],
-    look: Callable[[], None],
+    update: Callable[[], None],
     stop_pipe: BinaryIO,
     pid_file: Path,
     ready: Callable[[], None],
 ) -> int:
     notify = SystemdNotifier().notify
     tries, was_served = 0, False
-    with asked_to_stop() as stop:
+    with stop_requests() as stop:
         while True:
             pid_file.unlink(missing_ok=True)
-            look()
+            update()
             words, inherited = command()
-            process = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours or the operator's
+            process = subprocess.Popen(  # noqa: S603 - no shell
                 words,
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
@@ -275,35 +279,35 @@ def _supervise(
                     notify("READY=1")
                 tries, was_served = 0, True
             while process.poll() is None and not stop.made:
-                look()
+                update()
                 stop.wait(_WAIT_POLL_S)
             if stop.made:
                 notify("STOPPING=1")
-                _end(process, stop_pipe)
+                _stop_server(process, stop_pipe)
             relay.finish()
-            how = _how_it_ended(process.returncode, relay)
-            if how is None:
+            problem = _exit_problem(process.returncode, relay)
+            if problem is None:
                 return 0
             tries += 1
             if stop.made or not was_served or tries > _START_TRIES:
-                raise UserError(how, "see the lines above; flushed data is not lost")
-            sys.stderr.write(f"slo-ctl: {how}; restarting it\n")
+                raise UserError(problem, "see the lines above; flushed data is not lost")
+            sys.stderr.write(f"slo-ctl: {problem}; restarting it\n")
             if tries > 1:
                 stop.wait(_START_PAUSE_S)
 
 
-def _how_it_ended(status: int, relay: _Relay) -> str | None:
-    """None for the end that was asked for."""
+def _exit_problem(status: int, relay: _Relay) -> str | None:
+    """Why the server exited; None after a clean stop."""
     if status == 0:
         return None
     if status < 0:
-        return f"the server was ended by {signal.Signals(-status).name}"
-    return relay.last_error or f"the server ended with status {status}"
+        return f"the server was killed by {signal.Signals(-status).name}"
+    return relay.last_error or f"the server exited with status {status}"
 
 
 class StopRequest:
-    """A signal that was noted. No `threading.Event`: a handler that sets it hangs if it interrupts the wait
-    for it, as the main thread holds its lock for a moment.
+    """Whether a signal was received. A `threading.Event` would deadlock: its handler may interrupt the wait
+    for it while the main thread holds its lock.
     """
 
     def __init__(self) -> None:
@@ -311,26 +315,26 @@ class StopRequest:
         self._reader, self._writer = os.pipe()
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of the signals."""
+        """Signal handler."""
         if not self.made:
             self.made = True
             os.write(self._writer, b"\0")
 
     def wait(self, seconds: float) -> None:
-        """Until it is made, or for so long."""
+        """Wait for a signal, or for `seconds`."""
         select.select([self._reader], [], [], seconds)
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close the pipe."""
         os.close(self._reader)
         os.close(self._writer)
 
 
 @contextmanager
-def asked_to_stop(
+def stop_requests(
     signals: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
 ) -> Iterator[StopRequest]:
-    """Requests by these signals while it is entered."""
+    """Handle these signals as requests to stop within the context."""
     request = StopRequest()
     before = {number: signal.signal(number, request.note) for number in signals}
     try:
@@ -341,28 +345,28 @@ def asked_to_stop(
         request.close()
 
 
-def _end(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
+def _stop_server(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
     if process.poll() is not None:
         return
     stop.close()
     try:
         process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        sys.stderr.write(f"slo-ctl: no clean stop within {_STOP_TIMEOUT_S:g} s; cutting it short\n")
+        sys.stderr.write(f"slo-ctl: no clean stop within {_STOP_TIMEOUT_S:g} s; killing the server\n")
         process.kill()
         process.wait()
 
 
 class _Relay:
-    """What the server says, passed on line by line, the last error remembered."""
+    """Forwards the server's messages line by line to stderr, except errors, of which the last is kept."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.last_error = ""
         self._process = process
-        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread = threading.Thread(target=self._forward, daemon=True)
         self._thread.start()
 
-    def _pass_on(self) -> None:
+    def _forward(self) -> None:
         if self._process.stderr is None:
             return
         for raw in self._process.stderr:
@@ -374,5 +378,5 @@ class _Relay:
             sys.stderr.flush()
 
     def finish(self) -> None:
-        """Wait for the last line."""
+        """Wait until all lines are forwarded."""
         self._thread.join(5)

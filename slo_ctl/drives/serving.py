@@ -1,4 +1,4 @@
-"""What serving needs: our server program, and the sockets that clients reach it by."""
+"""The server program and the listening sockets of a served device."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ SERVER_FILE = "ftl-serve"
 
 
 def find_server() -> Path:
-    """The program that serves devices. Raises UserError saying how to build it."""
+    """Path of the server program. Raises UserError if it was not built."""
     named = os.environ.get(SERVER_VARIABLE)
     if named:
         if not Path(named).is_file():
-            raise UserError(f"{SERVER_VARIABLE}: file {named} not found", f"name {SERVER_FILE}, or unset it")
+            raise UserError(
+                f"{SERVER_VARIABLE}: file {named} not found",
+                f"set it to the path of {SERVER_FILE}, or unset it",
+            )
         return Path(named).absolute()
     for folder in _folders():
         if (folder / SERVER_FILE).is_file():
@@ -33,7 +36,7 @@ def find_server() -> Path:
     raise UserError(
         f"the server {SERVER_FILE} is not built",
         f"in a source tree run `make setup` or `cargo build --release -p ftl-serve`; "
-        f"elsewhere let {SERVER_VARIABLE} name it",
+        f"elsewhere set {SERVER_VARIABLE} to its path",
     )
 
 
@@ -48,87 +51,87 @@ _FIRST_FD = 3
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
-def _handed_sockets() -> dict[Path, socket.socket]:
-    """Listening Unix sockets by the path they are bound to, none without activation; taken once.
+def _activation_sockets() -> dict[Path, socket.socket]:
+    """Listening Unix sockets of systemd's activation, by path; empty without activation or when called again.
 
-    Raises UserError for one that is not a listening Unix socket with a path.
+    Raises UserError for a descriptor that is not a listening Unix socket with a path.
     """
-    given = {name: os.environ.pop(name, "") for name in _VARIABLES}
-    # A process between systemd and this one passed its variables on: they are not meant for us.
-    if given["LISTEN_PID"] != str(os.getpid()) or not given["LISTEN_FDS"].isdecimal():
+    variables = {name: os.environ.pop(name, "") for name in _VARIABLES}
+    # The variables are inherited from another process if the PID differs.
+    if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
         return {}
     found: dict[Path, socket.socket] = {}
-    names = given["LISTEN_FDNAMES"].split(":")
-    for number in range(int(given["LISTEN_FDS"])):
+    names = variables["LISTEN_FDNAMES"].split(":")
+    for number in range(int(variables["LISTEN_FDS"])):
         descriptor = _FIRST_FD + number
         name = names[number] if number < len(names) and names[number] else f"number {number + 1}"
-        path, opened = _adopt(descriptor, name)
+        path, opened = _open_activated(descriptor, name)
         found[path] = opened
     return found
 
 
-def _adopt(descriptor: int, name: str) -> tuple[Path, socket.socket]:
+def _open_activated(descriptor: int, name: str) -> tuple[Path, socket.socket]:
     try:
         os.set_inheritable(descriptor, False)
         opened = socket.socket(fileno=descriptor)
     except OSError as error:
-        raise UserError(f"socket {name} of the activation: {error.strerror}", "see LISTEN_FDS") from None
+        raise UserError(f"activation socket {name}: {error.strerror}", "see LISTEN_FDS") from None
     bound = opened.getsockname() if opened.family == socket.AF_UNIX else ""
     listening = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or opened.type != socket.SOCK_STREAM or not isinstance(bound, str) or not bound:
         opened.detach()
         raise UserError(
-            f"socket {name} of the activation is not a listening Unix socket with a path",
-            "give ListenStream= the path of one of the device's sockets; `slo-ctl device show` has them",
+            f"activation socket {name} is not a listening Unix socket with a path",
+            "give ListenStream= the path of one of the device's sockets; `slo-ctl device show` prints them",
         )
-    # systemd would not wait in accept(); who gets the socket does.
+    # systemd's sockets are non-blocking; the server's accept() blocks.
     opened.setblocking(True)
     return Path(bound), opened
 
 
-# Listening sockets of a served device: made here, handed to the server.
+# Listening sockets of a served device, which the server inherits.
 
 GROUP = "slo-ctl"
 QEMU_GROUPS = ("libvirt-qemu", "qemu")
-"""Of the user that libvirt runs QEMU as, on Debian and on Fedora."""
+"""Groups of libvirt's QEMU on Debian and Fedora."""
 OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660
 
 
 @dataclass
 class NamespaceSockets:
-    """A listening socket for each namespace, as they come and go."""
+    """Listening sockets of namespaces, which may be added and removed."""
 
     path_of: Callable[[str], Path]
     mode: int
     owner: int | None
-    """Group that they are given to."""
-    handed: Mapping[Path, socket.socket] = field(default_factory=dict)
-    """Those that systemd has opened are taken as they are, and stay."""
+    """Number of the group that owns the sockets."""
+    activated: Mapping[Path, socket.socket] = field(default_factory=dict)
+    """Sockets that systemd opened, by path; they are used as they are and not removed."""
     opened: dict[str, socket.socket] = field(default_factory=dict)
-    """By namespace."""
+    """Open sockets by namespace."""
 
     def open(self, namespace: str) -> socket.socket:
-        """Listen for clients of a namespace. Raises UserError when that cannot be done."""
+        """Listen for clients of a namespace. Raises UserError when that fails."""
         path = self.path_of(namespace)
-        self.opened[namespace] = self.handed.get(path) or listen(path, self.mode, self.owner)
+        self.opened[namespace] = self.activated.get(path) or listen(path, self.mode, self.owner)
         return self.opened[namespace]
 
     def close(self, namespace: str) -> None:
-        """Remove the socket of a namespace."""
+        """Close and remove the socket of a namespace."""
         path, socket_ = self.path_of(namespace), self.opened.pop(namespace)
-        if path not in self.handed:
+        if path not in self.activated:
             path.unlink(missing_ok=True)
         socket_.close()
 
     def close_all(self) -> None:
-        """Remove all of them."""
+        """Close and remove all sockets."""
         for namespace in list(self.opened):
             self.close(namespace)
 
 
 @dataclass(frozen=True)
 class Listening:
-    """The listening sockets that every served device has."""
+    """Listening sockets of every served device."""
 
     all_exports: socket.socket
     exports: NamespaceSockets
@@ -139,50 +142,49 @@ class Listening:
 def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> Iterator[Listening]:
     """Open the NBD sockets and the control socket.
 
-    Exports belong to `group`, otherwise to the group of libvirt's QEMU; the control socket, and exports where
-    there is no libvirt, to the group slo-ctl. A socket file without a listener is replaced. All are removed
-    in the end.
-    Sockets that systemd has opened at any of these paths are taken as they are, and stay.
-    Raises UserError when a socket cannot be made or another process listens on it.
+    Exports belong to `group`, by default to the group of libvirt's QEMU; the control socket (and exports
+    without libvirt) to the group slo-ctl. Socket files without a listener are replaced. All are removed at
+    the end, except sockets that systemd opened at one of these paths, which are used as they are. Raises
+    UserError when a socket cannot be created or another process listens on it.
     """
-    handed = _handed_sockets()
+    activated = _activation_sockets()
     own = own_group_id(GROUP)
-    for_all = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, handed)
-    for_each = NamespaceSockets(run.export, OWNER_AND_GROUP, _exports_group_id(group), handed)
-    for_control = NamespaceSockets(lambda _: run.control, OWNER_AND_GROUP, own, handed)
+    all_exports = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, activated)
+    exports = NamespaceSockets(run.export, OWNER_AND_GROUP, _exports_group_id(group), activated)
+    control = NamespaceSockets(lambda _: run.control, OWNER_AND_GROUP, own, activated)
     wanted = [run.all_exports, *map(run.export, namespaces), run.control]
-    _refuse_others(handed, wanted)
+    _refuse_unknown_sockets(activated, wanted)
     for path in wanted:
         check_socket_path(path)
     make_socket_folder(run.exports)
     try:
-        every = for_all.open("")
+        opened_all = all_exports.open("")
         for namespace in namespaces:
-            for_each.open(namespace)
-        yield Listening(every, for_each, for_control.open(""))
+            exports.open(namespace)
+        yield Listening(opened_all, exports, control.open(""))
     finally:
-        for sockets in (for_all, for_each, for_control):
+        for sockets in (all_exports, exports, control):
             sockets.close_all()
 
 
-def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
-    for path in handed:
+def _refuse_unknown_sockets(activated: Iterable[Path], wanted: Sequence[Path]) -> None:
+    for path in activated:
         if path not in wanted:
             raise UserError(
-                f"{path} was handed over by the activation, but is not a socket of this device",
+                f"{path} was opened by the activation, but is not a socket of this device",
                 f"it has {', '.join(map(str, wanted))}",
             )
 
 
 def _exports_group_id(name: str | None) -> int | None:
     if name is None:
-        there = (number for each in (*QEMU_GROUPS, GROUP) if (number := own_group_id(each)) is not None)
-        return next(there, None)
+        numbers = map(own_group_id, (*QEMU_GROUPS, GROUP))
+        return next((number for number in numbers if number is not None), None)
     number = own_group_id(name)
     if number is None:
         raise UserError(
             f"--group: group {name} not found, or it may not own the sockets",
-            "leave --group out, or name one of `getent group`; that of QEMU comes with libvirt",
+            "omit --group, or use a group of `getent group`; libvirt creates the one of QEMU",
         )
     return number
 
@@ -191,9 +193,9 @@ def _exports_group_id(name: str | None) -> int | None:
 def listening_for_vhost_user(
     run: RunPlaces, namespaces: Sequence[str], group: str | None
 ) -> Iterator[NamespaceSockets]:
-    """Open the sockets, which belong to the same group as those of NBD; removed in the end.
+    """Open the vhost-user sockets, owned by the same group as those of NBD; they are removed at the end.
 
-    Raises UserError when a socket cannot be made or another process listens on it.
+    Raises UserError when a socket cannot be created or another process listens on it.
     """
     sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, _exports_group_id(group))
     make_socket_folder(run.vhost_user)
@@ -219,28 +221,28 @@ class NvmeTcp:
     """Options `--nvme-tcp`, `--nvme-discovery`, `--nvme-hosts` and `--nvme-allow`."""
 
     address: str
-    """IPv4 or IPv6."""
+    """IPv4 or IPv6 address."""
     port: int
-    """0: any that is free."""
+    """TCP port; 0: any free one."""
     hosts: tuple[str, ...] = ()
-    """NQNs that may connect from other machines."""
+    """NQNs of hosts that may connect; empty: any, from this machine only."""
     allow: tuple[str, ...] = ()
-    """`namespaces`, `ops`: what hosts may do beside reading and writing."""
+    """Permissions of hosts beyond reading and writing: `namespaces`, `ops`."""
     discovery_port: int | None = None
-    """Where the same address answers discovery as well, which `port` always does. 0: any that is free."""
+    """Additional port for discovery, besides `port`; 0: any free one; None: none."""
 
 
 _PERMISSIONS = ("namespaces", "ops")
-"""Create, attach, detach and delete namespaces; move over-provisioning blocks."""
+"""To manage (create, attach, detach, delete) namespaces, and to move OPS."""
 
 
 def plan_nvme_tcp(
     endpoint: str, hosts: Sequence[str], allow: Sequence[str] = (), discovery: str | None = None
 ) -> NvmeTcp:
-    """From `127.0.0.1:4420`, `[::1]:4420` or an address alone. Raises UserError for what is none, and for an
-    address that other machines reach where no host is allowed.
+    """Options from `127.0.0.1:4420`, `[::1]:4420` or an address alone, and the other options.
 
-    `discovery` is a port or `none`; by default 8009, or none where any port may be taken.
+    `discovery` is a port or `none`; by default 8009, or none if `port` is 0. Raises UserError if one is
+    invalid or the address can be reached from other machines and no host is allowed.
     """
     text, colon, number = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]") or (":" in text and not text.startswith("[")):
@@ -251,17 +253,19 @@ def plan_nvme_tcp(
     except ValueError:
         raise UserError(
             f"--nvme-tcp: {endpoint or 'an empty value'} is not an address",
-            "write one such as 127.0.0.1:4420 or [::1]:4420",
+            "write an address such as 127.0.0.1:4420 or [::1]:4420",
         ) from None
     if not number.isdecimal() or int(number) > 65535:
         raise UserError(f"--nvme-tcp: {number} is not a port", "write one from 0 to 65535, such as 4420")
     for host in hosts:
         if not host.startswith("nqn.") or len(host.encode()) > _MAX_NQN_BYTES or "," in host:
-            raise UserError(f"--nvme-hosts: {host} is not an NQN", "a host has its own in /etc/nvme/hostnqn")
+            raise UserError(
+                f"--nvme-hosts: {host} is not an NQN", "a host's NQN is in its file /etc/nvme/hostnqn"
+            )
     if not address.is_loopback and not hosts:
         raise UserError(
             f"--nvme-tcp: {bare} is reachable from other machines, but none is allowed",
-            "name hosts with --nvme-hosts NQN,..., or use 127.0.0.1",
+            "allow hosts with --nvme-hosts NQN,..., or use 127.0.0.1",
         )
     for permission in allow:
         if permission not in _PERMISSIONS:
@@ -288,7 +292,7 @@ def _discovery_port(text: str | None, port: int) -> int | None:
 
 @dataclass(frozen=True)
 class NvmeListening:
-    """The listening sockets for NVMe hosts."""
+    """Listening sockets for NVMe hosts; `discovery` None: no separate port."""
 
     subsystem: socket.socket
     discovery: socket.socket | None
@@ -296,7 +300,7 @@ class NvmeListening:
 
 @contextmanager
 def listening_for_nvme(wanted: NvmeTcp) -> Iterator[NvmeListening]:
-    """Raises UserError where nothing can listen there."""
+    """Open the sockets for NVMe hosts. Raises UserError when that fails."""
     with ExitStack() as opened:
         subsystem = opened.enter_context(
             _listen_tcp(

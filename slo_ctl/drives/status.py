@@ -1,4 +1,4 @@
-"""Status of a device as one value, for people and programs."""
+"""Status of an emulated device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slo_ctl.drives.store import DeviceStore, Preconditioned, read_preconditione
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStatus:
-    """One namespace."""
+    """Status of one namespace."""
 
     name: str
     size_bytes: int
@@ -23,19 +23,19 @@ class NamespaceStatus:
     """Bytes of its data on disk."""
     weight: float
     ops_blocks: int
-    """Over-provisioning blocks, those that GC holds free included, once every move is carried out."""
+    """OPS after pending moves, including blocks that GC keeps free."""
     limit_iops: float | None
     limit_bytes_s: float | None
     socket: str
     uri: str
-    """For QEMU, libvirt and the tools of libnbd; answered while the device is served."""
+    """NBD URI for QEMU, libvirt and libnbd; valid while the device is served."""
     vhost_user_socket: str
-    """For VMs with shared memory; answered while the device is served with --vhost-user."""
+    """Path for VMs with shared memory; it exists while the device is served with --vhost-user."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriveStatus:
-    """One device."""
+    """Status of one device."""
 
     name: str
     emulated: bool
@@ -44,19 +44,19 @@ class DriveStatus:
     created: str
     folder: str
     size_bytes: int
-    """Of all namespaces."""
+    """Size of all namespaces."""
     unallocated_bytes: int
-    """Left for namespaces that are added."""
+    """Capacity for further namespaces."""
     kind: str
     """`ssd`, `disk` or `raid0`."""
     physical_bytes: int
     """Size of the flash, or of the disks."""
     geometry: dict[str, int] | None
-    """Of an SSD only, as `timing` and `mapping`."""
+    """Geometry of an SSD; None for disks, as are `timing` and `mapping`."""
     timing: dict[str, int] | None
     mapping: dict[str, Any] | None
     array: dict[str, Any] | None
-    """With `disk`: of disks."""
+    """Array of disks; None for SSDs, as is `disk`."""
     disk: dict[str, int] | None
     control_socket: str
     all_exports_socket: str
@@ -64,12 +64,12 @@ class DriveStatus:
     statistics: dict[str, Any] | None
     """The server's reply to `stats`; None while it is not served."""
     preconditioned: Preconditioned | None
-    """How its placement was brought to a steady state; None where it was not."""
+    """Result of the last preconditioning; None without one."""
     problem: str | None
     """Why there are no statistics although it is served."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The status as plain JSON types."""
         return asdict(self) | {
             "preconditioned": None if self.preconditioned is None else self.preconditioned.model_dump()
         }
@@ -81,32 +81,32 @@ def nbd_uri(socket: Path, export: str = "") -> str:
 
 
 def nvme_text(nvme: Mapping[str, str]) -> str:
-    """Where NVMe hosts find a device, from what its server says in `nvme_tcp`."""
+    """Address of a device for NVMe hosts, from `nvme_tcp` of its server's statistics."""
     discovery = f", discovery {nvme['discovery']}" if "discovery" in nvme else ""
     return f"NVMe/TCP: {nvme['address']}, subsystem {nvme['nqn']}{discovery}"
 
 
 def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
-    """Look at a device. Raises UserError when its settings are damaged."""
+    """Read the status of a device. Raises UserError when its settings are damaged."""
     run, folder = store.places.run_of(record.name), store.places.device(record.name)
     settings, allocated = read_settings(folder), store.allocated_bytes(record)
     served = store.is_served(record.name)
-    statistics, problem = _ask(run.control) if served else (None, None)
+    statistics, problem = _read_statistics(run.control) if served else (None, None)
     namespaces = []
-    for given in record.namespace:
-        changed, socket = settings.of(given.name), run.export(given.name)
+    for namespace in record.namespace:
+        changed, socket = settings.of(namespace.name), run.export(namespace.name)
         namespaces.append(
             NamespaceStatus(
-                name=given.name,
-                size_bytes=given.size_bytes if changed.size_bytes is None else changed.size_bytes,
-                allocated_bytes=allocated[given.name],
-                weight=given.weight if changed.weight is None else changed.weight,
-                ops_blocks=given.ops_blocks if changed.ops_blocks is None else changed.ops_blocks,
+                name=namespace.name,
+                size_bytes=namespace.size_bytes if changed.size_bytes is None else changed.size_bytes,
+                allocated_bytes=allocated[namespace.name],
+                weight=namespace.weight if changed.weight is None else changed.weight,
+                ops_blocks=namespace.ops_blocks if changed.ops_blocks is None else changed.ops_blocks,
                 limit_iops=changed.limit_iops,
                 limit_bytes_s=changed.limit_bytes_s,
                 socket=str(socket),
-                uri=nbd_uri(socket, given.name),
-                vhost_user_socket=str(run.vhost_user_socket(given.name)),
+                uri=nbd_uri(socket, namespace.name),
+                vhost_user_socket=str(run.vhost_user_socket(namespace.name)),
             )
         )
     tables = record.model_dump()
@@ -137,7 +137,7 @@ def _physical_bytes(record: DeviceRecord) -> int:
     return record.drive.physical_bytes if isinstance(record, SsdRecord) else 0
 
 
-def _ask(socket: Path) -> tuple[dict[str, Any] | None, str | None]:
+def _read_statistics(socket: Path) -> tuple[dict[str, Any] | None, str | None]:
     try:
         with ControlClient(socket) as client:
             return client.statistics(), None

@@ -1,4 +1,4 @@
-"""The devices there are: a directory for each, made and removed in one step."""
+"""Directories of devices, which are created and removed atomically, and commands for devices."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from slo_ctl.drives.record import (
     DeviceRecord,
     check_name,
     is_name,
-    needs_flash,
     read_record,
     read_settings,
+    require_ssd,
     to_toml,
 )
 from slo_ctl.drives.serving import find_server
@@ -45,17 +45,17 @@ _LOCK_PAUSE_S = 0.02
 
 
 class ServedError(Exception):
-    """The device is being served, so that it cannot be had."""
+    """The device is being served, so it cannot be locked."""
 
 
 class DeviceStore:
-    """Every device below one root."""
+    """All devices below one root."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
 
     def names(self) -> list[str]:
-        """Devices there are, by name, also of other users. Raises UserError if they cannot be listed."""
+        """Sorted names of all devices, also of other users. Raises UserError if they cannot be listed."""
         folder = self.places.devices
         try:
             return sorted(
@@ -67,7 +67,7 @@ class DeviceStore:
             raise UserError(f"{folder}: {error.strerror}", _AS_OWNER) from None
 
     def load(self, name: str) -> DeviceRecord:
-        """One device with the namespaces it has now. Raises UserError when there is none of that name."""
+        """Record of a device with its present namespaces. Raises UserError when it does not exist."""
         check_name("device", name)
         folder = self.places.device(name)
         try:
@@ -81,7 +81,7 @@ class DeviceStore:
             hint = (
                 did_you_mean(name, self.names())
                 if self.names()
-                else f"make one: slo-ctl device create {name} --size 8GiB"
+                else f"create it: slo-ctl device create {name} --size 8GiB"
             )
             raise UserError(f"device {name} not found in {self.places.devices}", hint) from None
         except OSError as error:
@@ -96,14 +96,14 @@ class DeviceStore:
         try:
             self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
         except OSError as error:
-            # One of the parents may be a file, with which no device is in the way.
+            # A parent may be a file, which must not be reported as an existing device.
             raise _not_created(self.places.devices, error.strerror or "I/O error") from None
         try:
             remove_leftovers(self.places.devices)
             partial.mkdir(mode=0o700)
             try:
                 self._fill(partial, record)
-                # Fails where a device, or anything else that is not empty, has the name by now.
+                # Fails if a device, or a directory that is not empty, has this name.
                 partial.rename(final)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -112,7 +112,7 @@ class DeviceStore:
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise UserError(
-                    f"device {record.name} exists already",
+                    f"device {record.name} already exists",
                     f"choose another name, or delete it: slo-ctl device delete {record.name}",
                 ) from None
             raise _not_created(final, error.strerror or "I/O error") from None
@@ -132,7 +132,7 @@ class DeviceStore:
         sync_folder(folder)
 
     def delete(self, name: str) -> None:
-        """Remove a device and the data on it. Raises UserError when there is none, or it is being served."""
+        """Delete a device and its data. Raises UserError when it does not exist or is being served."""
         self.require(name)
         folder = self.places.device(name)
         try:
@@ -147,14 +147,14 @@ class DeviceStore:
         shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
 
     def require(self, name: str) -> None:
-        """Raise UserError unless the device is there; its record may be damaged."""
+        """Raise UserError unless the device exists; its record may be damaged."""
         if name not in self.names():
             self.load(name)
 
     def check_files(self, name: str) -> None:
-        """Raise UserError when the server would wait for one of its files, or could not replace it."""
-        for each in _FILES:
-            path = self.places.device(name) / each
+        """Raise UserError when one of the server's files is not a regular file."""
+        for file_name in _FILES:
+            path = self.places.device(name) / file_name
             if path.exists() and not path.is_file():
                 raise UserError(
                     f"{path} exists and is not a regular file", "move it away, or restore the file"
@@ -162,10 +162,13 @@ class DeviceStore:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[int]:
-        """Hold the lock of a device; yields its descriptor, whose heirs hold it too. Raises ServedError."""
+        """Lock a device; yields the descriptor, which a child may inherit with the lock.
+
+        Raises ServedError.
+        """
         descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER)
         try:
-            # A process that only looks whether the device is served holds the lock for a moment.
+            # `is_served` of another process holds the lock for a moment.
             for _ in range(_LOCK_TRIES):
                 if try_lock(descriptor, fcntl.LOCK_EX):
                     break
@@ -177,7 +180,7 @@ class DeviceStore:
             os.close(descriptor)
 
     def is_served(self, name: str) -> bool:
-        """True while a server has the device."""
+        """Whether a server has locked the device."""
         try:
             descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER, flags=0)
         except FileNotFoundError:
@@ -188,10 +191,9 @@ class DeviceStore:
             os.close(descriptor)
 
     def capacity_bytes(self, record: DeviceRecord) -> int:
-        """What all namespaces can have together, also where some are gone."""
-        # Unless it was made with more, the device has what its first namespaces had.
-        first = read_record(self.places.device(record.name)).namespace
-        return record.capacity_bytes or sum(each.size_bytes for each in first)
+        """Capacity for namespaces; by default the size of the initial namespaces."""
+        initial = read_record(self.places.device(record.name)).namespace
+        return record.capacity_bytes or sum(namespace.size_bytes for namespace in initial)
 
     def allocated_bytes(self, record: DeviceRecord) -> dict[str, int]:
         """Bytes of each namespace's data on disk."""
@@ -206,27 +208,27 @@ class DeviceStore:
 def _not_created(path: Path, why: str) -> UserError:
     return UserError(
         f"cannot create {path}: {why}",
-        "name another directory with --root, or run as root for the system's devices",
+        "use another directory with --root, or run as root for the system's devices",
     )
 
 
-# Commands for a device that is not served: the server program carries one out, saves the placement and ends.
+# Commands for a device that is not served: the server program executes one, saves the placement and exits.
 #
-# The device stays as it was when that is killed in the middle: its placement is replaced in one step.
+# The placement is replaced atomically, so the device is unchanged if the program is killed.
 
 Progress = dict[str, Any]
 
 
-def carry_out(
+def run_offline(
     store: DeviceStore,
     record: DeviceRecord,
     command: dict[str, object],
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Carry out a command of the control protocol and return its reply.
+    """Execute a command of the control protocol on a device that is not served, and return its reply.
 
-    `progress` gets what is reported meanwhile. Raises ControlError with its reason, ServedError
-    while the device is served, UserError when the server cannot run.
+    `progress` receives intermediate reports. Raises ControlError when it is refused, ServedError while the
+    device is served, and UserError when the server program fails.
     """
     server = find_server()
     store.check_files(record.name)
@@ -249,7 +251,7 @@ def carry_out(
 
 def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None]) -> dict[str, Any]:
     reply: dict[str, Any] | None = None
-    with subprocess.Popen(  # noqa: S603 - no shell, and every word is ours
+    with subprocess.Popen(  # noqa: S603 - no shell
         command,
         pass_fds=(lock_fd,),
         stdin=subprocess.DEVNULL,
@@ -259,42 +261,42 @@ def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None])
     ) as process:
         try:
             for line in process.stdout or ():
-                answer = json.loads(line)
-                if "ok" in answer:
-                    reply = answer
+                message = json.loads(line)
+                if "ok" in message:
+                    reply = message
                 else:
-                    progress(answer)
+                    progress(message)
             errors = process.stderr.read().decode("utf-8", "replace") if process.stderr else ""
         except BaseException:
             process.kill()
             raise
     if reply is None:
         raise UserError(
-            _reason(errors) or f"the server ended with status {process.returncode}", "the device is unchanged"
+            _last_error(errors) or f"the server exited with status {process.returncode}",
+            "the device is unchanged",
         )
     if not reply["ok"]:
         raise ControlError(reply["error"]["code"], reply["error"]["message"])
     return reply
 
 
-def _reason(errors: str) -> str:
+def _last_error(errors: str) -> str:
     lines = [line.partition("error: ")[2] for line in errors.splitlines() if "error: " in line]
     return lines[-1] if lines else ""
 
 
-# Namespaces that are resized, added and removed, whether their device is served or not.
+# Resizing, adding and removing namespaces of devices that are served or not.
 
 
 def resize(
     store: DeviceStore, record: DeviceRecord, namespace: str, size_bytes: int, *, lose_data: bool
 ) -> bool:
-    """Give a namespace another size, for good; returns whether the device is being served.
+    """Change the size of a namespace permanently; returns whether the device is being served.
 
-    Unless `lose_data`, it is never made smaller than the data it holds. Raises UserError saying why it does
-    not go, and what would.
+    Without `lose_data`, a size that would lose data is refused. Raises UserError.
     """
     require_namespace(record, namespace)
-    page = needs_flash(record, "`device resize`").drive.page_bytes
+    page = require_ssd(record, "`device resize`").drive.page_bytes
     if size_bytes <= 0 or size_bytes % page:
         raise UserError(
             f"{size_bytes} bytes is not a multiple of the page size, {format_bytes_exact(page)}",
@@ -305,35 +307,37 @@ def resize(
         "size_bytes": size_bytes,
         "keep_data": not lose_data,
     }
-    return change(store, record, "resize", fields)[1]
+    return run_command(store, record, "resize", fields)[1]
 
 
 def add_namespace(
     store: DeviceStore, record: DeviceRecord, name: str, size_bytes: int | None, weight: float | None
 ) -> tuple[int, int, bool]:
-    """Create a namespace, by default of all that is free, with its part of the spare blocks as OPS.
+    """Add a namespace, by default with all unallocated capacity, and a part of the spare blocks as OPS.
 
     Returns its size, its OPS blocks, and whether the device is being served. Raises UserError.
     """
     check_name("namespace", name)
-    page = needs_flash(record, "`device add`").drive.page_bytes
-    if any(each.name == name for each in record.namespace):
+    page = require_ssd(record, "`device add`").drive.page_bytes
+    if any(namespace.name == name for namespace in record.namespace):
         raise UserError(
-            f"device {record.name} has a namespace {name} already",
+            f"device {record.name} already has a namespace {name}",
             f"choose another name, or enlarge it: slo-ctl device resize {record.name}/{name} SIZE",
         )
     folder = store.places.device(record.name)
-    sizes = read_settings(folder).of
-    allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)
+    settings = read_settings(folder)
+    allocated = sum(
+        settings.of(namespace.name).size_bytes or namespace.size_bytes for namespace in record.namespace
+    )
     capacity = store.capacity_bytes(record)
     free = max(0, capacity - allocated) // page * page
     wanted = free if size_bytes is None else size_bytes
     if not 0 < wanted <= free:
-        asked = "a namespace" if size_bytes is None else f"{numbers.size(wanted)}"
+        requested = "a namespace" if size_bytes is None else numbers.size(wanted)
         raise UserError(
-            f"device {record.name} has no room for {asked}: {numbers.size(free)} of {numbers.size(capacity)} "
-            "is unallocated",
-            (f"write size={format_bytes_exact(free)}, or " if free else "") + _more_room(record.name),
+            f"device {record.name} has no space for {requested}: {numbers.size(free)} of "
+            f"{numbers.size(capacity)} is unallocated",
+            (f"write size={format_bytes_exact(free)}, or " if free else "") + _hint_more_space(record.name),
         )
     if wanted % page:
         raise UserError(
@@ -341,11 +345,11 @@ def add_namespace(
             f"write size={format_bytes_exact(max(1, wanted // page) * page)}",
         )
     fields: dict[str, object] = {"name": name, "size_bytes": wanted, "weight": weight}
-    reply, served = change(store, record, "create_namespace", fields)
+    reply, served = run_command(store, record, "create_namespace", fields)
     return wanted, reply["ops_blocks"], served
 
 
-def _more_room(device: str) -> str:
+def _hint_more_space(device: str) -> str:
     return f"remove a namespace, whose blocks become unallocated: slo-ctl device remove {device}/NAMESPACE"
 
 
@@ -353,38 +357,38 @@ _NO_BLOCKS = re.compile(r"needs (\d+) blocks .* only (\d+) to spare")
 
 
 def remove_namespace(store: DeviceStore, record: DeviceRecord, namespace: str) -> bool:
-    """Delete a namespace and its data; returns whether the device is being served. Raises UserError."""
+    """Remove a namespace and its data; returns whether the device is being served. Raises UserError."""
     require_namespace(record, namespace)
-    return change(store, record, "delete_namespace", {"namespace": namespace})[1]
+    return run_command(store, record, "delete_namespace", {"namespace": namespace})[1]
 
 
 def require_namespace(record: DeviceRecord, namespace: str) -> None:
     """Raise UserError unless the device has a namespace of that name."""
-    names = [each.name for each in record.namespace]
+    names = [item.name for item in record.namespace]
     if namespace not in names:
         raise UserError(f"device {record.name} has no namespace {namespace}", did_you_mean(namespace, names))
 
 
-def change(
+def run_command(
     store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
 ) -> tuple[dict[str, Any], bool]:
-    """Carry out a command whether the device is served or not; its reply, and whether it is served.
+    """Execute a command on a device that is served or not; returns its reply, and whether it is served.
 
     Raises UserError.
     """
     try:
-        return carry_out(store, record, {"op": command, **fields}), False
+        return run_offline(store, record, {"op": command, **fields}), False
     except ServedError:
-        return _ask_server(store, record, command, fields), True
+        return _run_on_server(store, record, command, fields), True
     except ControlError as error:
         raise _refusal(record.name, error.message) from None
 
 
 _CHANGE_TIMEOUT_S = 120.0
-"""For a change of a namespace: requests under way and every page of it come first."""
+"""Timeout of changes of a namespace, which wait for requests in flight and visit all its pages."""
 
 
-def _ask_server(
+def _run_on_server(
     store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
 ) -> dict[str, Any]:
     try:
@@ -393,8 +397,8 @@ def _ask_server(
     except ControlError as error:
         if error.code == "late":
             raise UnreachableError(
-                f"device {record.name}: {error.message}, and may still carry it out",
-                f"`slo-ctl device show {record.name}` shows whether it has",
+                f"device {record.name}: {error.message}, but may still execute the command",
+                f"check with `slo-ctl device show {record.name}`",
             ) from None
         if error.code == "unreachable":
             raise UnreachableError(
@@ -409,7 +413,7 @@ def _refusal(device: str, message: str) -> UserError:
         return UserError(
             f"device {device}: a namespace of that size needs {match[1]} blocks for its data and "
             f"over-provisioning, and {match[2]} are unallocated",
-            f"choose a smaller size, or {_more_room(device)}",
+            f"choose a smaller size, or {_hint_more_space(device)}",
         )
     hint = (
         "move the data, or add --lose-data to discard data beyond the end"
@@ -419,7 +423,7 @@ def _refusal(device: str, message: str) -> UserError:
     return UserError(re.sub(r" \(tenant would keep [^)]*\)", "", message), hint)
 
 
-# Preconditioning a device: its placement is brought to the steady state in which garbage collection matters.
+# Preconditioning: writing to a device until its WAF is steady.
 
 FILE = "preconditioned.json"
 
@@ -430,17 +434,17 @@ class Preconditioned(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     waf: float
-    """(host + GC) / host page writes over the last capacity written, of all namespaces together."""
+    """WAF of all namespaces over the last drive write."""
     settled: bool
-    """False when the WAF still moved after the most that preconditioning writes."""
+    """Whether the WAF was steady before the limit of preconditioning was reached."""
     drive_writes: float
-    """Capacities written, the first fill included."""
+    """Drive writes including the initial fill."""
     at_s: int
-    """When, seconds since 1970."""
+    """Time of preconditioning, in seconds since 1970."""
 
 
 def read_preconditioned(folder: Path) -> Preconditioned | None:
-    """How the device in `folder` was preconditioned; None where it was not, or that is not known."""
+    """Result of the last preconditioning of the device in `folder`; None without one or if unreadable."""
     try:
         return Preconditioned.model_validate_json(read_regular(folder / FILE))
     except (OSError, ValidationError):
@@ -448,7 +452,7 @@ def read_preconditioned(folder: Path) -> Preconditioned | None:
 
 
 def _may_have_record(folder: Path) -> bool:
-    """Whether it is the directory of a device, as far as this user may know."""
+    """Whether the directory has a record, or this user may not read it."""
     try:
         return (folder / RECORD_FILE).exists()
     except PermissionError:
@@ -456,8 +460,8 @@ def _may_have_record(folder: Path) -> bool:
 
 
 def check_preconditionable(store: DeviceStore, record: DeviceRecord) -> None:
-    """Raise UserError where `precondition` would be refused, before anything is said about its progress."""
-    needs_flash(record, "`device precondition`")
+    """Raise UserError if `precondition` would be refused, before progress is shown."""
+    require_ssd(record, "`device precondition`")
     find_server()
     store.check_files(record.name)
     if store.is_served(record.name):
@@ -471,14 +475,14 @@ def _is_served(name: str) -> UserError:
 def precondition(
     store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]
 ) -> Preconditioned:
-    """Precondition a device that is not served; `progress` gets the capacities written so far.
+    """Precondition a device that is not served; `progress` receives the drive writes so far.
 
     Guest data is neither read nor written. Raises UserError while the device is served.
     """
-    needs_flash(record, "`device precondition`")
+    require_ssd(record, "`device precondition`")
     try:
-        reply = carry_out(
-            store, record, {"op": "precondition"}, lambda answer: progress(float(answer["drive_writes"]))
+        reply = run_offline(
+            store, record, {"op": "precondition"}, lambda message: progress(float(message["drive_writes"]))
         )
     except ServedError:
         raise _is_served(record.name) from None

@@ -1,1 +1,1 @@
-"""The machine: cgroups, processes, block devices, libvirt, NVMe drives. Reads facts and judges nothing."""
+"""The machine: cgroups, processes, block devices, libvirt, NVMe drives. Read-only."""

@@ -1,4 +1,4 @@
-"""Latencies of block I/O by cgroup and device, as a bpftrace program measures them in the kernel."""
+"""Latencies of block I/O by cgroup and device, measured in the kernel by a bpftrace program."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from slo_ctl.model import DeviceNumber, DiskLatency, LatencyCounts
 
 PROGRAM = "bpftrace"
 LEAST_VERSION = (0, 19)
-"""The first that attaches to raw tracepoints."""
+"""The first version that can attach to raw tracepoints."""
 INSTALL = "apt install bpftrace  # or: dnf install bpftrace"
 TEXT = Path(__file__).with_name("bio_latency.bt")
 MAX_KEYS = 32768
-"""Of each map: about 40 for each VM, device and direction; 13 MB with 2 CPUs, 0.5 MB more for each."""
+"""Keys of each map: about 40 for each VM, device and direction. A map takes 12 MB, and 0.5 MB per CPU."""
 
 _VERSION_S = 60.0
 _SILENT_S = 60.0
-"""bpftrace prints once a second; what says nothing for so long hangs."""
+"""bpftrace prints once a second; a silence of this length means that it hangs."""
 _POLL_S = 0.2
 _END_S = 5.0
 _RETRY_S = 2.0
 _LONGEST_RETRY_S = 300.0
 _MAX_LINE_BYTES = 16 << 20
-_MAX_SAID_LINES = 20
+_MAX_OUTPUT_LINES = 20
 _MAX_REASON = 300
 _MINOR_BITS = 20
 _US_PER_S = 1e6
@@ -55,42 +55,44 @@ def find_program() -> tuple[str, str]:
     if program is None:
         raise UserError(f"{PROGRAM} is not installed", INSTALL)
     try:
-        ran = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+        result = subprocess.run(  # noqa: S603 - no shell, fixed arguments
             [program, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"{program} --version: {error}", INSTALL) from None
-    if ran.returncode:
-        raise UserError(f"{program} --version ends with {ran.returncode}: {ran.stderr.strip()}", INSTALL)
-    version = re.search(r"v(\d{1,6})\.(\d{1,6})[.\d]*", ran.stdout)
+    if result.returncode:
+        raise UserError(
+            f"{program} --version failed with status {result.returncode}: {result.stderr.strip()}", INSTALL
+        )
+    version = re.search(r"v(\d{1,6})\.(\d{1,6})[.\d]*", result.stdout)
     if version is None or (int(version[1]), int(version[2])) < LEAST_VERSION:
         raise UserError(
-            f"{program} is too old ({version[0] if version else 'of no known version'})",
+            f"{program} is too old ({version[0] if version else 'unknown version'})",
             f"install {PROGRAM} {'.'.join(map(str, LEAST_VERSION))} or later (Debian 13, Ubuntu 24.04)",
         )
     return program, version[0]
 
 
-# What bpftrace prints, one JSON object per line.
+# Parsing of bpftrace's output: one JSON object per line.
 
 
 class Totals:
-    """What was printed since the start, by cgroup and device."""
+    """Latencies since the start of bpftrace, by cgroup and device."""
 
     def __init__(self) -> None:
         self.latest: GroupLatencies = {}
-        """As of the end of the last interval: other objects than at the end of the one before."""
+        """Latencies at the end of the last interval; a new object after each interval."""
         self.full = False
-        """The last interval had more keys than a map holds: some latencies are missing."""
+        """Whether some latencies are missing, because the last interval had more keys than a map holds."""
         self._counts: dict[tuple[Key, int], list[int]] = {}
-        """By key and direction (0: reads, 1: writes)."""
+        """Histograms by key and direction (0: reads, 1: writes)."""
         self._sum_us: dict[tuple[Key, int], int] = {}
 
     def add(self, line: str) -> str:
-        """Take a line, without what is damaged in it; what it says if it is none of the program's."""
+        """Add a line of output; invalid entries are skipped. Returns a line that is not JSON, else ""."""
         try:
-            said = json.loads(line)
-            kind, data = said["type"], said["data"]
+            message = json.loads(line)
+            kind, data = message["type"], message["data"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return line.strip()
         if kind == "printf" and data == "end\n":
@@ -109,9 +111,9 @@ class Totals:
             counts[bisect_right(_BOUNDS_US, rest[0])] += value
 
     def forget(self, cgroups: Collection[int]) -> None:
-        """Nobody asks for their latencies."""
-        self._counts = {each: counts for each, counts in self._counts.items() if each[0][0] not in cgroups}
-        self._sum_us = {each: sum_us for each, sum_us in self._sum_us.items() if each in self._counts}
+        """Drop the latencies of removed cgroups."""
+        self._counts = {key: counts for key, counts in self._counts.items() if key[0][0] not in cgroups}
+        self._sum_us = {key: sum_us for key, sum_us in self._sum_us.items() if key in self._counts}
 
     def _latency(self, key: Key) -> DiskLatency:
         reads, writes = (
@@ -126,7 +128,7 @@ class Totals:
 
 
 def _entries(data: object, length: int) -> Iterator[tuple[Key, int, list[int], int]]:
-    """Valid entries of a map: cgroup and device, direction, what else is in the key, and the value."""
+    """Valid entries of a map: cgroup and device, direction, the rest of the key, and the value."""
     for text, value in data.items() if isinstance(data, dict) else ():
         try:
             device, cgroup, direction, *rest = map(int, text.split(","))
@@ -143,17 +145,16 @@ def _entries(data: object, length: int) -> Iterator[tuple[Key, int, list[int], i
 
 
 class BioLatencies:
-    """A thread that runs bpftrace while there are devices to trace, and starts it again when it has ended.
+    """A thread that runs bpftrace while there are devices to trace, and restarts it when it exits.
 
-    The child ends with the daemon, however that ends: its next write, within a second, is to a pipe that
-    nobody reads.
+    The child does not outlive the daemon: it is killed by SIGPIPE at its next write, within a second.
     """
 
     def __init__(self) -> None:
         self.problem = ""
-        """Why nothing is measured, or not all of it; empty while it is, or is not wanted."""
+        """Why latencies are missing; empty if none are missing or no device is traced."""
         self.running = False
-        """Whether it measures."""
+        """Whether latencies are being measured."""
         self._changed = threading.Condition()
         self._devices: frozenset[DeviceNumber] = frozenset()
         self._forgotten: frozenset[int] = frozenset()
@@ -162,7 +163,7 @@ class BioLatencies:
         self._thread: threading.Thread | None = None
 
     def latest(self, devices: Collection[DeviceNumber]) -> GroupLatencies:
-        """Latencies on these devices since the child began; empty at first. Never waits."""
+        """Latencies on these devices since the child was started; empty at first. Never blocks."""
         with self._changed:
             if self._devices != frozenset(devices):
                 self._devices = frozenset(devices)
@@ -173,11 +174,11 @@ class BioLatencies:
             return self._latest
 
     def forget(self, cgroups: Collection[int]) -> None:
-        """After the next interval."""
+        """Drop the latencies of removed cgroups after the next interval."""
         self._forgotten = frozenset(cgroups)
 
     def close(self) -> None:
-        """End the child, and the thread."""
+        """Stop the child and the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -204,15 +205,17 @@ class BioLatencies:
             self._changed.wait_for(lambda: self._stopping or self._devices != devices, pause_s)
 
     def _follow(self, devices: frozenset[DeviceNumber]) -> str:
-        """Run a child until other devices are wanted, or none; else why it has ended."""
+        """Run bpftrace until the devices change. Returns why it exited; "" if it was stopped."""
         try:
             program, _ = find_program()
         except UserError as error:
             return f"{error.message}: {error.hint}"
-        begin = "".join(f"@device[{(each.major << _MINOR_BITS) | each.minor}] = 1; " for each in devices)
+        begin = "".join(
+            f"@device[{(device.major << _MINOR_BITS) | device.minor}] = 1; " for device in devices
+        )
         words = (program, "-B", "line", "-f", "json", "-e", f"{TEXT.read_text()}\nBEGIN {{ {begin}}}")
         try:
-            child = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours
+            child = subprocess.Popen(  # noqa: S603 - no shell, fixed arguments
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -226,45 +229,45 @@ class BioLatencies:
             try:
                 return self._read(child, devices)
             finally:
-                # Its programs and maps in the kernel end with it.
+                # The kernel removes its programs and maps when it exits.
                 child.kill()
 
     def _read(self, child: subprocess.Popen[bytes], devices: frozenset[DeviceNumber]) -> str:
-        totals, waiting, heard_s = Totals(), b"", time.monotonic()
-        published, said = totals.latest, deque[str](maxlen=_MAX_SAID_LINES)
+        totals, unfinished, last_output_s = Totals(), b"", time.monotonic()
+        published, messages = totals.latest, deque[str](maxlen=_MAX_OUTPUT_LINES)
         pipe: Any = child.stdout
         while not self._stopping and self._devices == devices:
             if not select.select([pipe], [], [], _POLL_S)[0]:
-                if time.monotonic() - heard_s > _SILENT_S:
+                if time.monotonic() - last_output_s > _SILENT_S:
                     return f"{PROGRAM} has printed nothing for {_SILENT_S:g} s"
                 continue
-            read, heard_s = os.read(pipe.fileno(), 1 << 20), time.monotonic()
-            *lines, waiting = (waiting + read).split(b"\n")
+            read, last_output_s = os.read(pipe.fileno(), 1 << 20), time.monotonic()
+            *lines, unfinished = (unfinished + read).split(b"\n")
             for line in lines:
-                if other := totals.add(line.decode(errors="replace")):
-                    said.append(other)
+                if message := totals.add(line.decode(errors="replace")):
+                    messages.append(message)
                 if totals.latest is not published:
                     published = totals.latest
                     self._publish(totals)
             if not read:
-                return f"{PROGRAM} has ended: {_reason(said, child)}"
-            if len(waiting) > _MAX_LINE_BYTES:
+                return f"{PROGRAM} exited: {_exit_reason(messages, child)}"
+            if len(unfinished) > _MAX_LINE_BYTES:
                 return f"{PROGRAM} printed a line of more than {_MAX_LINE_BYTES >> 20} MiB"
         return ""
 
     def _publish(self, totals: Totals) -> None:
-        """After an interval."""
+        """Make the latencies of a complete interval available."""
         self._latest, self.running = totals.latest, True
         self.problem = f"latencies of some cgroups are missing: over {MAX_KEYS:,} keys" if totals.full else ""
         totals.forget(self._forgotten)
 
 
-def _reason(said: Iterable[str], child: subprocess.Popen[bytes]) -> str:
-    """Its last error, without what it points at below it; else its status."""
-    errors = [line for line in said if "ERROR" in line or "FATAL" in line]
+def _exit_reason(messages: Iterable[str], child: subprocess.Popen[bytes]) -> str:
+    """The first line of bpftrace's last error; without one, its exit status."""
+    errors = [line for line in messages if "ERROR" in line or "FATAL" in line]
     if errors:
         return errors[-1][:_MAX_REASON]
     with suppress(subprocess.TimeoutExpired):
         status = child.wait(_END_S)
         return f"status {status}" if status >= 0 else f"signal {-status}"
-    return "it has closed its output"
+    return "it closed its output"

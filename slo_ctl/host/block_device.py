@@ -1,4 +1,4 @@
-"""Block devices of the host: which one I/O on a path is charged to, and what its cgroups can do."""
+"""Block devices of the host: the device behind a path, and which cgroup controls work on it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from slo_ctl.model.host import BFQ, CFQ, IO_COST, BlockCapability, Capabilities,
 
 
 def device_behind(path: str, sys: Path) -> DeviceNumber | None:
-    """The whole device behind a block device or a file; None when it is on none (network, overlay, tmpfs).
+    """The whole device behind a block device or a file; None without one (network, overlay, tmpfs).
 
-    Raises OSError when the path cannot be looked at.
+    Raises OSError when the path cannot be read.
     """
     status = Path(path).stat()
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
@@ -27,12 +27,12 @@ def device_behind(path: str, sys: Path) -> DeviceNumber | None:
 
 
 def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
-    """The disk of a partition, a disk itself; None for numbers that are no block device's.
+    """The disk of a partition, or the disk itself; None if the number is not that of a block device.
 
-    cgroups account I/O by whole devices.
+    cgroups account I/O to whole devices.
     """
     if device.major == 0:
-        # Anonymous: the file system has no device of its own to be charged.
+        # An anonymous device: the file system is not on a block device.
         return None
     link = sys / "dev" / "block" / str(device)
     if not (link / "partition").exists():
@@ -43,7 +43,10 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether the kernel lent the device to a mount, swap, RAID or the like. Raises OSError otherwise."""
+    """Whether the device is in use by a mount, swap, RAID or the like.
+
+    Raises OSError if it cannot be opened.
+    """
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
@@ -53,21 +56,21 @@ def is_held(path: Path) -> bool:
     return False
 
 
-# What the kernel can do for cgroups on a block device. Changes nothing.
+# Which cgroup controls the kernel supports on a block device. Read-only.
 
 _SLICES_PER_S, _SHORT_SLICES_PER_S = 10.0, 50.0
 _SHORT_SLICES_FROM: tuple[int, ...] = (6, 10)
 _SHORT_SLICES_UNTIL: tuple[int, ...] = (6, 19)
-"""Releases of Linux in which the throttle of devices that are not rotational has slices of 20 ms."""
+"""Releases of Linux in which the throttle of non-rotational devices has slices of 20 ms."""
 _SHORT_SLICES_FIXED: dict[tuple[int, ...], tuple[int, ...]] = {
     (6, 12): (6, 12, 63),
     (6, 17): (6, 17, 13),
     (6, 18): (6, 18, 2),
 }
-"""The first of each stable series that has commit f76581f9f1d2, "Fix throttle slice time for SSDs"."""
+"""The first release of each stable series with commit f76581f9f1d2, "Fix throttle slice time for SSDs"."""
 _VERSION = re.compile(r"\d+")
 _SUBSYSTEM = "nvme-subsystem"
-"""The class of devices in whose directories the kernel puts the heads of NVMe multipath."""
+"""Class of devices below which sysfs has the heads of NVMe multipath."""
 
 
 def probe(
@@ -79,11 +82,11 @@ def probe(
 ) -> Capabilities:
     """Features of each device; reads files below the tree's root and `sys`, and never fails.
 
-    `run` is where systemd says that it runs; None: it does not matter. `kernel` is a release of Linux, by
-    default this one.
+    `run` is the directory in which systemd shows that it runs (None: do not check). `kernel` is a release of
+    Linux, by default the running one.
 
-    Which weights take effect is the device's affair: those of bfq where it schedules the device, those of
-    io.cost where it is enabled for it. Writing any others succeeds and changes nothing.
+    Weights take effect only with the scheduler bfq or with io.cost enabled for the device. Otherwise writing
+    them succeeds and changes nothing.
     """
     if tree is None or not tree.io:
         why = "no cgroup tree with block I/O on this host"
@@ -94,18 +97,19 @@ def probe(
     release = kernel or os.uname().release
     found = {
         device: replace(
-            _of(tree, sys, device, latency), limit_step_iops=_limit_step_iops(sys, device, release)
+            _capability(tree, sys, device, latency), limit_step_iops=_limit_step_iops(sys, device, release)
         )
         for device in devices
     }
-    # On v1 systemd does not mind what is set on the groups of its units.
+    # On v1 systemd leaves settings on the groups of its units alone.
     return Capabilities(tree.version, found, tree.version == 2 and run is not None and _systemd_runs(run))
 
 
 def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
-    """Whether what libvirt is given as bfq's weight goes through systemd, which maps it: v2, bfq and systemd.
+    """Whether libvirt sets a weight for bfq through systemd, which maps it: on v2 with bfq and systemd.
 
-    `run` is where systemd says that it runs (sd_booted). bfq is in use where any device below `sys` has it.
+    `run` is the directory in which systemd shows that it runs (sd_booted). bfq counts as used if any device
+    below `sys` has it.
     """
     if tree is None or tree.version != 2 or not _systemd_runs(run):
         return False
@@ -118,11 +122,11 @@ def _systemd_runs(run: Path) -> bool:
 
 
 def _has_latency(tree: CgroupTree) -> bool:
-    """Whether the kernel has io.latency, which the root never shows."""
+    """Whether the kernel has io.latency; only groups below the root have the file."""
     return tree.version == 2 and any(tree.root.glob("*/io.latency"))
 
 
-def _of(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> BlockCapability:
+def _capability(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> BlockCapability:
     folder = sys / "dev" / "block" / str(device)
     if not folder.exists():
         return BlockCapability(device, "", None, False, f"block device {device} not found")
@@ -140,7 +144,7 @@ def _of(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> Blo
 
 
 def _limit_step_iops(sys: Path, device: DeviceNumber, release: str) -> float:
-    """One request in each slice of the kernel's throttle."""
+    """Resolution of IOPS limits: one request per slice of the kernel's throttle."""
     rotational = _text(sys / "dev" / "block" / str(device) / "queue" / "rotational").strip() == "1"
     version = tuple(int(number) for number in _VERSION.findall(release)[:3])
     fixed = version >= _SHORT_SLICES_FIXED.get(version[:2], _SHORT_SLICES_UNTIL)
@@ -149,7 +153,7 @@ def _limit_step_iops(sys: Path, device: DeviceNumber, release: str) -> float:
 
 
 def _is_multipath_head(folder: Path) -> bool:
-    """Whether it is the disk over the paths to an NVMe namespace: it passes requests on and queues none."""
+    """Whether it is the head of an NVMe multipath device, which forwards requests and has no queue."""
     return _SUBSYSTEM in folder.resolve().parts
 
 
@@ -180,7 +184,7 @@ def has_io_cost_on(tree: CgroupTree, device: DeviceNumber) -> bool:
 
 
 def _scheduler(path: Path) -> tuple[str, list[str]]:
-    """The scheduler in force, and all that could be."""
+    """The active scheduler and the available ones."""
     words = _text(path).split()
     active = [word.strip("[]") for word in words if word.startswith("[")]
     return (active[0] if active else "none"), [word.strip("[]") for word in words]
@@ -213,6 +217,6 @@ def _text(path: Path) -> str:
     try:
         file = read_bounded(path)
     except OSError:
-        # What cannot be read is not there for us: a weight is said to be there only where its file says so.
+        # An unreadable file counts as missing: a feature needs a file that shows it.
         return ""
     return "" if file is None else file.text

@@ -1,4 +1,4 @@
-"""Calls that may hang, made in separate threads, so that the caller waits for a bounded time."""
+"""Calls that may hang, run in separate threads with a timeout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Result = TypeVar("Result")
 
 TIMEOUT_S = 1.0
 _REDUCED_TIMEOUT_S = 0.1
-"""For the next calls after one that was not answered, until one is: whatever hangs costs an epoch once."""
+"""Timeout after a call that timed out, until one returns: a hanging service delays only one epoch."""
 _UNANSWERED_S = 3.0
-"""From then on an answer that took less counts too: who is slow, but not dead, has the full time again."""
+"""After this time a late answer that took less restores the full timeout: the service is slow, not dead."""
 MAX_THREADS = 4
-"""Calls that may hang at a time, such as those about VMs whose QEMU does not answer its monitor."""
+"""Calls that may hang at the same time, such as those about VMs whose QEMU does not respond."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,28 +37,28 @@ class _Call:
         try:
             self.result = self.do()
         except BaseException as error:
-            self.error = error  # raised where it is waited for
+            self.error = error  # raised in the caller's thread
         self.took_s = self.clock() - self.began_s
         self.done.set()
 
 
 class BoundedCalls:
-    """At most one call at a time for each key, and `MAX_THREADS` in all.
+    """At most one call at a time for each key, and `MAX_THREADS` in total.
 
-    A call that takes too long continues in its thread, as nothing can stop it; until it ends, further ones
-    with its key are refused at once. Threads are made as needed, and hold up no exit of the program.
+    A call that times out continues in its thread, because nothing can stop it; until it returns, calls with
+    the same key are refused at once. Threads are created as needed and do not delay the exit of the program.
     """
 
     def __init__(
         self,
-        what: str,
+        service: str,
         *,
         timeout_s: float = TIMEOUT_S,
         max_threads: int = MAX_THREADS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`what` is said not to have answered."""
-        self._what = what
+        """`service` names the called service in error messages."""
+        self._service = service
         self._timeout_s = timeout_s
         self._reduced_timeout_s = _REDUCED_TIMEOUT_S
         self._max_threads = max_threads
@@ -70,8 +70,11 @@ class BoundedCalls:
         self._threads = 0
 
     def call(self, key: str, do: Callable[[], Result]) -> Result:
-        """Do it, and return or raise what it does. Raises ActError when that takes too long, or would."""
-        self._forget_ended()
+        """Call `do` and return its result.
+
+        Raises its exception, and ActError when it times out or is refused.
+        """
+        self._forget_finished()
         hanging = self._hanging.get(key)
         if hanging is None and len(self._hanging) >= self._max_threads:
             hanging = min(self._hanging.values(), key=lambda call: call.began_s)
@@ -80,7 +83,7 @@ class BoundedCalls:
         call = _Call(do, self._clock, self._clock())
         if self._threads <= len(self._hanging):
             self._threads += 1
-            threading.Thread(target=_work, args=(self._queue,), name=self._what, daemon=True).start()
+            threading.Thread(target=_work, args=(self._queue,), name=self._service, daemon=True).start()
         self._queue.put(call)
         unanswered = self._unanswered_since_s is not None
         if not call.done.wait(self._reduced_timeout_s if unanswered else self._timeout_s):
@@ -95,17 +98,17 @@ class BoundedCalls:
         return result
 
     def refuse_while_hanging(self, key: str) -> None:
-        """Raises ActError while a call with this key continues."""
+        """Raise ActError while a call with this key hangs."""
         hanging = self._hanging.get(key)
         if hanging is not None and not hanging.done.is_set():
             raise self._no_answer(hanging)
 
-    def _forget_ended(self) -> None:
-        ended = [call for call in self._hanging.values() if call.done.is_set()]
-        self._hanging = {key: call for key, call in self._hanging.items() if call not in ended}
+    def _forget_finished(self) -> None:
+        finished = [call for call in self._hanging.values() if call.done.is_set()]
+        self._hanging = {key: call for key, call in self._hanging.items() if call not in finished}
         if self._unanswered_since_s is None:
             return
-        self._answers_slowly |= any(call.took_s < _UNANSWERED_S for call in ended)
+        self._answers_slowly |= any(call.took_s < _UNANSWERED_S for call in finished)
         if self._answers_slowly and self._clock() - self._unanswered_since_s >= _UNANSWERED_S:
             self._restore_timeout()
 
@@ -113,14 +116,14 @@ class BoundedCalls:
         self._unanswered_since_s, self._answers_slowly = None, False
 
     def wait_longer(self, timeout_s: float) -> None:
-        """No epoch waits any more: from now on wait so long for every call, and first for those that hang."""
+        """Set the timeout of all further calls, and wait for hanging calls up to this time."""
         self._timeout_s = self._reduced_timeout_s = timeout_s
         deadline_s = self._clock() + timeout_s
         for call in self._hanging.values():
             call.done.wait(max(0.0, deadline_s - self._clock()))
 
     def close(self) -> None:
-        """End the threads, those that hang as soon as they can; calls after this make new ones."""
+        """End the threads as soon as their calls return; later calls start new threads."""
         for _ in range(self._threads):
             self._queue.put(None)
         self._queue, self._threads, self._hanging = queue.SimpleQueue(), 0, {}
@@ -128,9 +131,9 @@ class BoundedCalls:
     def _no_answer(self, call: _Call) -> ActError:
         since_s = self._clock() - call.began_s
         return ActError(
-            f"{self._what} has not answered for {since_s:.0f} s"
+            f"{self._service} has not answered for {since_s:.0f} s"
             if since_s >= 1
-            else f"{self._what} has not answered for {since_s:.1f} s",
+            else f"{self._service} has not answered for {since_s:.1f} s",
             "it is retried in the next interval",
         )
 

@@ -1,4 +1,4 @@
-"""The cgroup tree that accounts block I/O: which version the host has, and the groups in it."""
+"""The cgroup hierarchy with block I/O: its version, its groups and their I/O counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
 MAX_DEPTH = 16
 MAX_GROUPS = 100_000
-"""A walk ends here; hosts have some thousands."""
+"""Limit of a walk; hosts have some thousand groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class CgroupTree:
     version: int
     root: Path
     io: bool = True
-    """The hierarchy has the controller of block I/O; v2 without it only says which VMs there are."""
+    """Whether the hierarchy has the controller of block I/O; without it, v2 only shows which VMs exist."""
 
     def folder(self, cgroup: str) -> Path:
-        """Where a cgroup, named as in /proc/PID/cgroup, is in the file system."""
+        """The directory of a cgroup named as in /proc/PID/cgroup."""
         return self.root / cgroup.lstrip("/")
 
 
 def find_tree(root: Path = DEFAULT_ROOT) -> CgroupTree | None:
-    """The hierarchy with block I/O at `root`; v2 first. None when there is none of any kind.
+    """The hierarchy at `root`, preferably one with block I/O, and v2 rather than v1. None without any.
 
-    `root` is the mount of v2, the mount of blkio, or the directory that v1 hierarchies are mounted in, which
-    on hybrid hosts also has a v2 without io.
+    `root` is the mount point of v2 or of blkio, or the parent directory of the v1 hierarchies, which on
+    hybrid hosts also has a v2 without io.
     """
     v2 = [tree for place in (root, root / "unified") if (tree := _v2(place))]
     v1 = [CgroupTree(1, place) for place in (root / "blkio", root) if _is_blkio(place)]
@@ -63,7 +63,7 @@ def _v2(place: Path) -> CgroupTree | None:
     try:
         file = read_bounded(place / "cgroup.controllers")
     except OSError:
-        # What cannot be read is not a tree that could be used.
+        # A hierarchy that cannot be read cannot be used.
         return None
     return None if file is None else CgroupTree(2, place, "io" in file.text.split())
 
@@ -75,25 +75,25 @@ def _is_blkio(place: Path) -> bool:
 
 
 def walk_groups(
-    tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
+    tree: CgroupTree, identify: Callable[[str], Found | None], note: Callable[[str], None]
 ) -> Iterator[tuple[str, int, Found]]:
-    """Every group whose name `wanted` knows: its path, its directory's inode, what `wanted` made of the name.
+    """Every group that `identify` recognizes by its name: path, inode of its directory, result of `identify`.
 
-    Another inode means another group of the same name. Groups inside a wanted group are not visited. `note`
-    takes one sentence for what could not be read.
+    A different inode means another group of the same name. Groups inside a recognized group are not visited.
+    `note` receives a sentence for each error.
     """
     root = str(tree.root)
     waiting: list[tuple[str, int]] = [("", 0)]
-    seen = 0
+    visited = 0
     while waiting:
         parent, depth = waiting.pop()
         for name, inode, inner in _children(root + parent, note):
-            seen += 1
-            if seen > MAX_GROUPS:
+            visited += 1
+            if visited > MAX_GROUPS:
                 note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
             cgroup = f"{parent}/{name}"
-            found = wanted(name)
+            found = identify(name)
             if found is not None:
                 yield cgroup, inode, found
             elif inner and depth + 1 < MAX_DEPTH:
@@ -101,11 +101,11 @@ def walk_groups(
 
 
 def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
-    """Name, inode, and whether it may have groups inside, of each group in a directory."""
+    """Name and inode of each group in a directory, and whether it may contain groups."""
     try:
         with os.scandir(folder) as entries:
-            # A directory has a link for itself, one from its parent and one from each directory in it. File
-            # systems that do not count like that report 1.
+            # A directory without subdirectories has two links: its name and ".". File systems that do not
+            # count links of directories report 1.
             return sorted(
                 (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
                 for entry in entries
@@ -114,7 +114,7 @@ def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, 
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        note(f"{folder}: {error.strerror}; VMs below it are not seen")
+        note(f"{folder}: {error.strerror}; VMs below it are not found")
         return []
 
 
@@ -125,21 +125,21 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
     if not path.strip():
         raise UserError(f"{option}: the value is empty", hint)
     if "\0" in path:
-        raise UserError(f"{option}: a NUL cannot be in a path", hint)
+        raise UserError(f"{option}: a path cannot contain NUL", hint)
     root = tree.root.resolve()
     by_folder = Path(path).is_relative_to(tree.root)
     folder = (Path(path) if by_folder else tree.folder(path)).resolve()
     if not folder.is_relative_to(root):
         raise UserError(f"{option} is outside of the cgroup tree", hint)
     if folder == root:
-        raise UserError(f"{option} is the root, which holds the whole host", hint)
+        raise UserError(f"{option} is the root cgroup, which contains all processes of the host", hint)
     if not folder.is_dir():
         raise UserError(f"{option}: no such cgroup", hint)
     return f"/{folder.relative_to(root)}"
 
 
 def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
-    """What is wrong when the cgroup that the configuration gives a VM is not there, and the fix."""
+    """The message for a configured cgroup that does not exist."""
     return (
         f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: "
         f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
@@ -161,7 +161,7 @@ _V2_FIELDS = {
     "cost.usage": "cost_usage_us",
 }
 COUNTED = tuple(_V2_FIELDS.values())
-"""What the kernel counts for a cgroup: fields of IoCounters."""
+"""Fields of IoCounters that the kernel counts for a cgroup."""
 _V1_BYTES = {"Read": "read_bytes", "Write": "written_bytes", "Discard": "discarded_bytes"}
 _V1_REQUESTS = {"Read": "reads", "Write": "writes", "Discard": "discards"}
 _V1_FILES = (
@@ -175,8 +175,8 @@ _V1_FILES = (
     ("blkio.bfq.io_serviced_recursive", _V1_REQUESTS),
 )
 
-RECHECK_LOOKS = 10
-"""Unchanged files are read again within this many scans, each group's in another one."""
+RECHECK_SCANS = 10
+"""Files that add no counters are read again once in this many scans, spread over the groups."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
@@ -185,31 +185,30 @@ _Texts = list[str | None]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
-    """Counters of one group and those inside it; empty when it disappeared or did no I/O.
+    """Counters of a group including those inside it; empty when it does not exist or did no I/O.
 
-    `note` takes one sentence for what could not be read.
+    `note` receives a sentence for each error.
     """
     return CounterReader(tree).read(cgroup, note)
 
 
 @dataclass(slots=True)
 class _Group:
-    """A group as last read."""
+    """The last reading of a group."""
 
     paths: tuple[str, ...]
     texts: _Texts
-    looks_left: int = 0
-    """Scans until all of its files are read again."""
+    scans_left: int = 0
+    """Scans until all files of the group are read again."""
     by_device: ByDevice | None = None
     notes: tuple[str, ...] = ()
 
 
 class CounterReader:
-    """Reads the counters of many groups again and again. What has not changed is not parsed again.
+    """Reads the counters of many groups repeatedly. Files that have not changed are not parsed again.
 
-    Of v1's files most say what others have said already, or nothing: which ones, is the kernel's affair and
-    the same for all groups. Those that never added anything in any group are left out, and looked
-    into again in every tenth look.
+    Most files of v1 repeat the counters of others or are empty; which ones depends on the kernel and is the
+    same for all groups. Files that never added a counter in any group are read only in every tenth scan.
     """
 
     def __init__(self, tree: CgroupTree) -> None:
@@ -220,35 +219,35 @@ class CounterReader:
             else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
         self._useful: list[int] = []
-        """Files, by number, that ever said anything that those before them did not."""
+        """Indexes of files that ever had a counter that the files before them did not have."""
         self._last: dict[str, _Group] = {}
         self._files = OpenFiles()
 
     def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
-        """As `read_counters`; the same object as before when nothing has changed."""
+        """As `read_counters`; returns the same object as before if nothing has changed."""
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
         texts = [*group.texts]
-        for number in self._useful:
-            # What is read in every look stays open.
-            texts[number] = _read(self._files.read, group.paths[number], note)
-        if group.looks_left > 0 and self._useful:
-            group.looks_left -= 1
+        for index in self._useful:
+            # What is read in every scan stays open.
+            texts[index] = _read(self._files.read, group.paths[index], note)
+        if group.scans_left > 0 and self._useful:
+            group.scans_left -= 1
         else:
-            # Those that were seen first together are not all read whole in the same look again.
+            # Spread the complete readings of groups that were found together over different scans.
             known = group.by_device is not None
-            group.looks_left = RECHECK_LOOKS - 1 if known else len(self._last) % RECHECK_LOOKS
-            for number, path in enumerate(group.paths):
-                if number not in self._useful:
-                    texts[number] = _read(read_record, path, note)
+            group.scans_left = RECHECK_SCANS - 1 if known else len(self._last) % RECHECK_SCANS
+            for index, path in enumerate(group.paths):
+                if index not in self._useful:
+                    texts[index] = _read(read_record, path, note)
         if group.by_device is None or texts != group.texts:
             if any(texts[number] is None for number in self._useful):
                 # The group is gone: what other files said before counts no more.
                 texts = [None] * len(texts)
             counted, group.notes = self._parsed(group.paths, texts)
             group.texts = texts
-            # A file that changed and says nothing new is not a change.
+            # A file may change without a change of the counters.
             if group.by_device is None or counted != group.by_device:
                 group.by_device = counted
         for sentence in group.notes:
@@ -261,13 +260,13 @@ class CounterReader:
         return _Group(paths, [None] * len(paths))
 
     def keep(self, cgroups: Set[str]) -> None:
-        """Forget all others."""
+        """Forget all groups but these."""
         for cgroup in self._last.keys() - cgroups:
             for path in self._last.pop(cgroup).paths:
                 self._files.close(path)
 
     def close(self) -> None:
-        """Forget all."""
+        """Forget all groups."""
         self.keep(frozenset())
 
     def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
@@ -280,12 +279,12 @@ class CounterReader:
             if bad_lines:
                 notes.append(f"{paths[number]}: {bad_lines} invalid line(s)")
             for device, values in devices.items():
-                known = merged.setdefault(device, {})
-                if not values.keys() <= known.keys():
+                earlier = merged.setdefault(device, {})
+                if not values.keys() <= earlier.keys():
                     if number not in self._useful:
                         self._useful.append(number)
-                    # What earlier files say goes first.
-                    merged[device] = {**values, **known}
+                    # Counters of earlier files take precedence.
+                    merged[device] = {**values, **earlier}
         return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
 
 
@@ -294,7 +293,10 @@ def _counters(values: Mapping[str, Any]) -> IoCounters:
 
 
 def parse_io_stat(text: str) -> tuple[_Values, int]:
-    """v2: devices of `MAJ:MIN key=value ...` lines, and how many are no such. Unknown keys are left out."""
+    """v2: counters from `MAJ:MIN key=value ...` lines, and the number of invalid lines.
+
+    Skips unknown keys.
+    """
     devices: _Values = {}
     bad_lines = 0
     for line in text.splitlines():
@@ -313,7 +315,7 @@ def parse_io_stat(text: str) -> tuple[_Values, int]:
 
 
 def parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
-    """v1: devices of `MAJ:MIN Operation N` lines, and how many lines are no such. Totals are left out."""
+    """v1: counters from `MAJ:MIN Operation N` lines, and the number of invalid lines. Skips totals."""
     values: _Values = {}
     bad_lines = 0
     for line in text.splitlines():
@@ -343,5 +345,5 @@ def _read(read: Callable[[str], FileText | None], path: str, note: Callable[[str
     if file is None:
         return None
     if file.cut:
-        note(f"{path}: far larger than it can be; the end was not read")
+        note(f"{path}: the file is too large; only its beginning was read")
     return file.text

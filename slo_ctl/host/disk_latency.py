@@ -1,9 +1,9 @@
-"""Latencies of the disks of libvirt's VMs, as QEMU counts them.
+"""Latencies of the disks of libvirt's VMs, as counted by QEMU.
 
-Numbers of requests and their total times come from libvirt's bulk statistics, over a connection that may only
-read; so do histograms, from libvirt 12.1 on, of disks with `<latency-histogram>` in the VM's XML. With any
-libvirt QEMU counts histograms once a monitor command asks for them, and another command reads them. Libvirt
-marks a VM as tainted by either, so they are sent only where the operator allows it.
+The number of requests and their total time come from libvirt's bulk statistics, over a read-only connection;
+so do histograms (libvirt 12.1 and later) of disks with `<latency-histogram>` in the VM's XML. With any
+version of libvirt, monitor commands of QEMU can enable and read histograms. They mark a VM as tainted, so
+they are sent only if the configuration allows it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NS_PER_S = 1e9
 _MAX_BINS = 4096
 _STEPS = (10, 12, 15, 20, 25, 30, 35, 40, 50, 60, 70, 80)
 BOUNDARIES_NS = (*(step * 10**power * _NS_PER_US for power in range(6) for step in _STEPS), 10_000_000_000)
-"""Of the histograms that slo-ctl asks QEMU for: from 10 us to 10 s, each at most a third above the one
-before. The bounds of the metrics are among them."""
+"""Boundaries of the histograms that slo-ctl enables in QEMU: from 10 us to 10 s, each at most a third above
+the one before. They include the bounds of the metrics."""
 
 DiskLatencies = Mapping[str, DiskLatency]
-"""By target of the disk."""
+"""Latencies of a VM by target of the disk."""
 
 
 # Libvirt's bulk statistics.
@@ -40,13 +40,16 @@ def latencies_of_stats(stats: Mapping[str, Any]) -> dict[str, DiskLatency]:
     found = {}
     for number in range(int(stats.get("block.count", 0))):
         prefix = f"block.{number}"
-        reads, writes = _of_stats(stats, prefix, "rd", "read"), _of_stats(stats, prefix, "wr", "write")
+        reads, writes = (
+            _counts_of_stats(stats, prefix, "rd", "read"),
+            _counts_of_stats(stats, prefix, "wr", "write"),
+        )
         if reads is not None and writes is not None:
             found[str(stats.get(f"{prefix}.name", ""))] = DiskLatency(reads, writes)
     return found
 
 
-def _of_stats(stats: Mapping[str, Any], prefix: str, short: str, kind: str) -> LatencyCounts | None:
+def _counts_of_stats(stats: Mapping[str, Any], prefix: str, short: str, kind: str) -> LatencyCounts | None:
     requests, time_ns = stats.get(f"{prefix}.{short}.reqs"), stats.get(f"{prefix}.{short}.times")
     if requests is None or time_ns is None:
         return None
@@ -54,7 +57,7 @@ def _of_stats(stats: Mapping[str, Any], prefix: str, short: str, kind: str) -> L
     numbers = range(min(_MAX_BINS, int(stats.get(f"{bins}.count", 0))))
     starts = [int(stats.get(f"{bins}.{number}.start", 0)) for number in numbers]
     counts = [int(stats.get(f"{bins}.{number}.value", 0)) for number in numbers]
-    # The first bin starts at 0, which is no bound between two.
+    # The first bin starts at 0, which is not a boundary between two bins.
     return _counts(starts[1:], counts or [int(requests)], time_ns)
 
 
@@ -67,16 +70,16 @@ def _counts(boundaries_ns: list[int], counts: list[int], time_ns: float) -> Late
 
 
 class MonitorError(Exception):
-    """QEMU refuses a command, or its answer is not what it documents."""
+    """QEMU refused a command, or its reply does not match its documentation."""
 
 
-def ask_monitor(domain: Any, command: str, **arguments: Any) -> Any:
-    """What QEMU returns for a command. Raises MonitorError, and libvirt's error."""
+def query_monitor(domain: Any, command: str, **arguments: Any) -> Any:
+    """Send a monitor command and return its result. Raises MonitorError, and libvirt's error."""
     text = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
-    answer = json.loads(import_module("libvirt_qemu").qemuMonitorCommand(domain, text, 0))
-    if "return" not in answer:
-        raise MonitorError(str(answer.get("error", {}).get("desc", "QEMU gives no reason"))[:200])
-    return answer["return"]
+    reply = json.loads(import_module("libvirt_qemu").qemuMonitorCommand(domain, text, 0))
+    if "return" not in reply:
+        raise MonitorError(str(reply.get("error", {}).get("desc", "QEMU reports no reason"))[:200])
+    return reply["return"]
 
 
 def block_statistics(domain: Any) -> dict[str, dict[str, Any]]:
@@ -90,8 +93,8 @@ def block_statistics(domain: Any) -> dict[str, dict[str, Any]]:
     except DomainXmlError as error:
         raise MonitorError(str(error)) from None
     found = {}
-    for entry in ask_monitor(domain, "query-blockstats"):
-        # `virtio-disk0`, or a path of QEMU's object model with that in it.
+    for entry in query_monitor(domain, "query-blockstats"):
+        # `virtio-disk0`, or a path of QEMU's object model that contains it.
         for part in str(entry.get("qdev", "")).split("/"):
             if part in targets:
                 found[targets[part]] = entry
@@ -102,12 +105,12 @@ def latency_of_blockstats(entry: Mapping[str, Any]) -> DiskLatency:
     """Latencies of one disk, from its statistics. Raises MonitorError."""
     stats = entry.get("stats", {})
     try:
-        return DiskLatency(_of_blockstats(stats, "rd"), _of_blockstats(stats, "wr"))
+        return DiskLatency(_counts_of_blockstats(stats, "rd"), _counts_of_blockstats(stats, "wr"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MonitorError(f"query-blockstats: {type(error).__name__}: {error}") from None
 
 
-def _of_blockstats(stats: Mapping[str, Any], short: str) -> LatencyCounts:
+def _counts_of_blockstats(stats: Mapping[str, Any], short: str) -> LatencyCounts:
     histogram = stats.get(f"{short}_latency_histogram")
     time_ns = stats[f"{short}_total_time_ns"]
     if histogram is None or len(histogram["bins"]) != len(histogram["boundaries"]) + 1:
@@ -116,20 +119,20 @@ def _of_blockstats(stats: Mapping[str, Any], short: str) -> LatencyCounts:
 
 
 def has_histogram(latency: DiskLatency) -> bool:
-    """Whether more than means are known of it."""
+    """Whether there is a histogram for reads or writes, not only a mean."""
     return bool(latency.reads.bounds_s or latency.writes.bounds_s)
 
 
-# All of it again and again, in a thread of its own: a QEMU that hangs delays no epoch.
+# Polling in a separate thread: a hanging QEMU delays no epoch.
 
 _POLL_S = 1.0
 _RETRY_S = 5.0
-"""After a connection was lost."""
+"""Pause after a connection was lost."""
 _CLOSE_TIMEOUT_S = 1.0
 
 
 class LatencyWatch:
-    """Latencies of the VMs that are asked for, at most `_POLL_S` old while libvirt answers.
+    """Latencies of the requested VMs, at most `_POLL_S` old while libvirt responds.
 
     The thread starts with the first VM.
     """
@@ -145,7 +148,7 @@ class LatencyWatch:
         self._thread: threading.Thread | None = None
 
     def latest(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
-        """Latencies of these VMs, by UUID; none of those not asked for before. Never waits."""
+        """Latencies of these VMs by UUID; VMs that were never requested before are missing. Never blocks."""
         with self._changed:
             self._uuids = frozenset(uuids)
             if self._uuids and self._thread is None:
@@ -154,7 +157,7 @@ class LatencyWatch:
             return self._latest
 
     def close(self) -> None:
-        """Stop; a thread that waits for a hanging libvirtd is left to itself."""
+        """Stop the thread; it is abandoned if it waits for a hanging libvirtd."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -165,10 +168,10 @@ class LatencyWatch:
         try:
             module = load_module()
         except LibvirtError:
-            return  # the watch of domains says so
+            return  # LibvirtWatch reports it
         start_event_loop(module)
         while not self._stopping:
-            with suppress(module.libvirtError):  # the watch of domains says so
+            with suppress(module.libvirtError):  # LibvirtWatch reports it
                 self._follow(module)
             self._latest = {}
             self._pause(_RETRY_S)
@@ -181,13 +184,13 @@ class LatencyWatch:
         """Follow a connection to its end. Raises libvirt's error."""
         connection = (module.open if self._monitor else module.openReadOnly)(self._uri)
         try:
-            with suppress(module.libvirtError):  # drivers within this process have nothing to keep alive
+            with suppress(module.libvirtError):  # drivers without a connection do not support it
                 connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
             while not self._stopping:
                 began_s = time.monotonic()
                 if self._uuids:
                     self._latest = self._read(module, connection)
-                # Where an answer takes long, libvirtd has time for others.
+                # Use libvirtd at most half of the time.
                 self._pause(max(_POLL_S, time.monotonic() - began_s))
         finally:
             with suppress(module.libvirtError):
@@ -196,20 +199,20 @@ class LatencyWatch:
     def _read(self, module: Any, connection: Any) -> dict[str, DiskLatencies]:
         domains = []
         for uuid in sorted(self._uuids):
-            with suppress(module.libvirtError):  # it is gone
+            with suppress(module.libvirtError):  # it no longer exists
                 domains.append(connection.lookupByUUIDString(uuid))
         if not domains:
             if not connection.isAlive():
-                connection.getLibVersion()  # raises what is wrong
+                connection.getLibVersion()  # raises the error
             return {}
-        # Those that are busy with another command are left out.
+        # Skip VMs that are busy with another command.
         flags = module.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
         found: dict[str, DiskLatencies] = {}
         for domain, stats in connection.domainListGetStats(domains, module.VIR_DOMAIN_STATS_BLOCK, flags):
             uuid = str(domain.UUIDString())
             latencies = latencies_of_stats(stats)
             if self._monitor and latencies and not any(map(has_histogram, latencies.values())):
-                with suppress(MonitorError, module.libvirtError):  # the lever says why there are none
+                with suppress(MonitorError, module.libvirtError):  # the actuator reports why there are none
                     latencies |= {
                         target: latency_of_blockstats(entry)
                         for target, entry in block_statistics(domain).items()

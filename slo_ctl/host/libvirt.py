@@ -1,4 +1,4 @@
-"""VMs as libvirt knows them: name, UUID, state, disks. Over a connection that may only read."""
+"""VMs of libvirt: name, UUID, state, disks, SLO metadata. Read-only."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class DomainXmlError(ValueError):
 
 
 def parse_domain(xml: str) -> ElementTree.Element:
-    """The element `domain`. Raises DomainXmlError for text that is not a domain's, however hostile."""
+    """The element `domain`. Raises DomainXmlError for invalid text, also if it is hostile."""
     if len(xml) > LIMIT_CHARACTERS:
         raise DomainXmlError("its XML is far larger than a domain's can be")
     if "<!DOCTYPE" in xml:
-        # libvirt writes none; entities are all it could be for.
+        # libvirt writes none; it could only define entities.
         raise DomainXmlError("its XML has a document type")
     try:
         return ElementTree.fromstring(xml)  # noqa: S314 - no document type, so no entities to expand
@@ -40,7 +40,7 @@ def parse_domain(xml: str) -> ElementTree.Element:
 
 
 def disks_of(xml: str) -> tuple[Disk, ...]:
-    """Every disk, in the guest's order, without the device numbers. Raises DomainXmlError."""
+    """All disks in the order of the XML, without device numbers. Raises DomainXmlError."""
     disks = parse_domain(xml).findall("devices/disk")
     if len(disks) > MAX_DISKS:
         raise DomainXmlError(f"it has more than {MAX_DISKS} disks")
@@ -71,12 +71,12 @@ def _source(kind: str, source: ElementTree.Element) -> str | None:
             return source.get("dir")
         case "file":
             return source.get("file")
-        case _:  # vhostuser and vhostvdpa name a socket or device; what comes after them may
+        case _:  # vhostuser and vhostvdpa have a socket or a device; so may future types
             return source.get("path") or source.get("dev")
 
 
 def _network(source: ElementTree.Element) -> str:
-    """The URI that QEMU's tools take."""
+    """The URI of a network disk, as QEMU's tools accept it."""
     protocol, name = source.get("protocol", ""), source.get("name", "")
     host = source.find("host")
     if host is not None and host.get("transport") == "unix":
@@ -89,7 +89,7 @@ def _network(source: ElementTree.Element) -> str:
 
 
 def _nvme(source: ElementTree.Element) -> str:
-    """A controller that the VM's process drives by itself: its PCI address and the namespace."""
+    """PCI address and namespace of a controller that QEMU drives itself."""
     address = source.find("address")
     parts = [address.get(key, "?").removeprefix("0x") for key in _PCI] if address is not None else ["?"] * 4
     return "nvme://{}:{}:{}.{}".format(*parts) + f"/{source.get('namespace', '?')}"
@@ -113,7 +113,7 @@ _STATES = {
 
 
 class LibvirtError(UserError):
-    """libvirt cannot be asked."""
+    """libvirt is not installed or does not respond."""
 
 
 class LibvirtHost:
@@ -126,12 +126,12 @@ class LibvirtHost:
 
     @property
     def uri(self) -> str:
-        """Where this is connected to."""
+        """URI of the connection."""
         return str(self._connection.getURI())
 
     @property
-    def runs_here(self) -> bool:
-        """Its VMs are QEMU processes of this host: their paths, cgroups and devices are ours."""
+    def has_local_vms(self) -> bool:
+        """Whether its VMs are QEMU processes of this host."""
         return str(self._connection.getType()) == "QEMU" and is_local(self.uri)
 
     @property
@@ -140,32 +140,32 @@ class LibvirtHost:
         try:
             number = int(self._connection.getLibVersion())
         except self._module.libvirtError as error:
-            raise LibvirtError(str(error), "see whether libvirtd still runs") from None
+            raise LibvirtError(str(error), "check that libvirtd is running") from None
         return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
     def vms(self, note: Callable[[str], None]) -> list[Vm]:
         """Every VM, running or not, without cgroup and device numbers. Raises LibvirtError.
 
-        A VM that is undefined meanwhile is left out. `note` takes one sentence for what could not be read.
+        Skips VMs that are undefined meanwhile. `note` receives a sentence for each error.
         """
         try:
             domains = self._connection.listAllDomains()
         except self._module.libvirtError as error:
-            raise LibvirtError(str(error), "see whether libvirtd still runs") from None
+            raise LibvirtError(str(error), "check that libvirtd is running") from None
         return [vm for domain in domains if (vm := self._vm(domain, note)) is not None]
 
     def _vm(self, domain: Any, note: Callable[[str], None]) -> Vm | None:
         try:
-            known = read_domain(domain, self._module)
+            reading = read_domain(domain, self._module)
         except self._module.libvirtError as error:
-            note(f"VM {domain.name()} is left out: {error}")
+            note(f"VM {domain.name()} is skipped: {error}")
             return None
-        for sentence in known.notes if known else ():
+        for sentence in reading.notes if reading else ():
             note(sentence)
-        return known.vm if known else None
+        return reading.vm if reading else None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def __enter__(self) -> LibvirtHost:
@@ -178,20 +178,20 @@ class LibvirtHost:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownDomain:
-    """A domain as it was read last."""
+class DomainReading:
+    """One reading of a domain."""
 
     vm: Vm
     xml: str
-    """All of it, the metadata of other programs included."""
+    """The complete XML, including the metadata of other programs."""
     notes: tuple[str, ...] = ()
-    """Parts that are not valid."""
+    """One sentence for each invalid part."""
 
 
-def read_domain(domain: Any, module: Any, before: KnownDomain | None = None) -> KnownDomain | None:
-    """Ask for one domain. None when it is undefined by now. Raises libvirt's error.
+def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -> DomainReading | None:
+    """Read a domain; None when it no longer exists. Raises libvirt's error.
 
-    `before` is what was known; what has not changed is not looked through again.
+    `before` is the last reading; unchanged XML is not parsed again.
     """
     name = str(domain.name())
     try:
@@ -209,7 +209,7 @@ def read_domain(domain: Any, module: Any, before: KnownDomain | None = None) -> 
         try:
             disks = disks_of(xml)
         except DomainXmlError as error:
-            disks, notes = (), (f"disks of VM {name} are not known: {error}",)
+            disks, notes = (), (f"disks of VM {name} are unknown: {error}",)
     vm = Vm(
         name=name,
         found_by=FoundBy.LIBVIRT,
@@ -218,23 +218,23 @@ def read_domain(domain: Any, module: Any, before: KnownDomain | None = None) -> 
         libvirt_id=libvirt_id if libvirt_id >= 0 else None,
         disks=disks,
     )
-    return KnownDomain(vm, xml, notes)
+    return DomainReading(vm, xml, notes)
 
 
-def starting_domain(xml: str) -> KnownDomain:
-    """A domain that libvirt is about to start, from its XML alone. Raises DomainXmlError."""
+def starting_domain(xml: str) -> DomainReading:
+    """A domain that libvirt is about to start, from its XML. Raises DomainXmlError."""
     domain = parse_domain(xml)
     name, uuid = domain.findtext("name", ""), domain.findtext("uuid", "")
     if not (0 < len(name) <= 255 and _UUID.fullmatch(uuid)):
         raise DomainXmlError("its XML has no name or no UUID")
-    return KnownDomain(Vm(name, FoundBy.LIBVIRT, VmState.SHUT_OFF, uuid, disks=disks_of(xml)), xml)
+    return DomainReading(Vm(name, FoundBy.LIBVIRT, VmState.SHUT_OFF, uuid, disks=disks_of(xml)), xml)
 
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def load_module() -> Any:
-    """libvirt-python. Raises LibvirtError when it is not there."""
+    """The module libvirt-python. Raises LibvirtError when it is not installed."""
     try:
         module = import_module("libvirt")
     except ImportError as error:
@@ -242,24 +242,24 @@ def load_module() -> Any:
             f"libvirt-python is not installed ({error})",
             "install the extra `host` of slo-ctl, or libvirt-python with the headers of libvirt",
         ) from None
-    # By default libvirt prints every error on stderr, besides raising it.
+    # By default libvirt also prints every error that it raises.
     module.registerErrorHandler(lambda _context, _error: None, None)
     return module
 
 
 def connect(uri: str = DEFAULT_URI) -> LibvirtHost:
-    """Connect, for reading only. Raises LibvirtError."""
+    """Open a read-only connection. Raises LibvirtError."""
     module = load_module()
     try:
         return LibvirtHost(module.openReadOnly(uri), module)
     except module.libvirtError as error:
         raise LibvirtError(
-            f"no connection to {uri}: {error}", "start libvirtd, or name another with --connect URI"
+            f"no connection to {uri}: {error}", "start libvirtd, or use another with --connect URI"
         ) from None
 
 
 def is_local(uri: str) -> bool:
-    """Whether a libvirt URI names a daemon of this host: no server, and no transport but a socket of ours."""
+    """Whether a libvirt URI names a daemon of this host: no server, no transport but a Unix socket."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -268,7 +268,7 @@ def is_local(uri: str) -> bool:
     return not parts.netloc and transport in ("", "unix")
 
 
-# The SLO that a libvirt domain carries in its metadata, so that it moves with the VM.
+# The SLO in the metadata of a libvirt domain, which migrates with the VM.
 
 URI = "https://slo-ctl.org/xmlns/libvirt/1.0"
 PREFIX = "slo-ctl"
@@ -276,25 +276,25 @@ ELEMENT = "slo"
 
 
 def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
-    """The fields of `<slo-ctl:slo .../>` in the metadata of a domain; none where there is none.
+    """The fields of `<slo-ctl:slo .../>` in the metadata of a domain; empty without that element.
 
-    A field that cannot be is left out. `note` takes one sentence for each, naming the VM.
+    Invalid fields are skipped; `note` receives a sentence for each, which names the VM.
     """
-    say = note or (lambda _: None)
+    report = note or (lambda _: None)
     try:
         domain = parse_domain(xml)
     except DomainXmlError as error:
-        say(f"SLO in libvirt metadata is not known: {error}")
+        report(f"SLO in libvirt metadata is unknown: {error}")
         return {}
     found = domain.findall(f"metadata/{{{URI}}}{ELEMENT}")
     where = f"VM {domain.findtext('name', '?')}: libvirt metadata"
     if len(found) > 1:
-        say(f"{where}: {len(found)} elements {PREFIX}:{ELEMENT}; the first one counts")
-    return _fields(found[0].attrib, lambda text: say(f"{where}: {text}")) if found else {}
+        report(f"{where}: {len(found)} elements {PREFIX}:{ELEMENT}; only the first one is used")
+    return _fields(found[0].attrib, lambda text: report(f"{where}: {text}")) if found else {}
 
 
 def read_xml(uri: str, name: str) -> str | None:
-    """The XML of one VM of libvirt, over a connection that may only read; None when it cannot be had."""
+    """The XML of a VM, over a read-only connection; None when libvirt does not return it."""
     try:
         module = load_module()
     except LibvirtError:
@@ -327,7 +327,7 @@ def _fields(attributes: dict[str, str], note: Callable[[str], None]) -> SloField
     return fields
 
 
-# What libvirt and systemd call the cgroup of a VM, and which VM that is.
+# Names that libvirt and systemd give the cgroup of a VM.
 
 _ESCAPED_BYTE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _SYSTEMD_SCOPE = re.compile(r"machine-(?P<machine>.+)\.scope", re.DOTALL)
@@ -337,21 +337,21 @@ _PLAIN_SUFFIX = ".libvirt-qemu"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """ID and name of a VM in the name of its cgroup."""
+    """A VM's ID and name according to the name of its cgroup."""
 
     libvirt_id: int
     name: str
-    """libvirt leaves characters out and cuts the end off: a hint, not the VM's name."""
+    """Name of the VM without some characters and possibly truncated by libvirt."""
 
     def may_be(self, vm_name: str) -> bool:
-        """Whether a VM of that name can have a cgroup of this one."""
+        """Whether the cgroup can be that of a VM with this name."""
         return _alphanumeric(vm_name).startswith(_alphanumeric(self.name))
 
 
 def machine_of(folder: str) -> Machine | None:
-    r"""The VM that a cgroup's directory is named after, else None.
+    r"""The VM in the name of a cgroup's directory; None if it is not named by libvirt.
 
-    libvirt with systemd makes `machine-qemu\x2d3\x2dNAME.scope`, without it `qemu-3-NAME.libvirt-qemu`.
+    libvirt with systemd creates `machine-qemu\x2d3\x2dNAME.scope`, without it `qemu-3-NAME.libvirt-qemu`.
     """
     scope = _SYSTEMD_SCOPE.fullmatch(folder)
     if scope:
@@ -365,12 +365,12 @@ def machine_of(folder: str) -> Machine | None:
 
 
 def _unescaped(unit: str) -> str:
-    r"""systemd's `\x2d` as the byte it stands for."""
+    r"""A unit name with systemd's escapes, such as `\x2d`, replaced."""
     raw = unit.encode("utf-8", "surrogateescape")
     plain = _ESCAPED_BYTE.sub(lambda match: bytes.fromhex(match[1].decode("ascii")), raw)
     return plain.decode("utf-8", "surrogateescape")
 
 
 def _alphanumeric(name: str) -> str:
-    """Characters of a name that appear in the name of a cgroup in any case."""
+    """The characters of a name that libvirt keeps in the name of a cgroup."""
     return "".join(c for c in name if c.isascii() and c.isalnum())

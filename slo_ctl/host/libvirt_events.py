@@ -1,7 +1,7 @@
-"""The domains of libvirt, kept up to date by its events, without ever making anybody wait for libvirt.
+"""The domains of libvirt, kept up to date by its events, without blocking the caller.
 
-Two threads: libvirt's event loop, one for the process, which also sends the keepalive; and one for each
-watch, which makes the calls. A libvirtd that hangs holds up only the latter, until the keepalive ends the
+There are two threads: libvirt's event loop, one per process, which also sends the keepalive; and one per
+watch, which makes the calls. A hanging libvirtd blocks only the latter, until the keepalive closes the
 connection.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from slo_ctl.host.libvirt import (
     DEFAULT_URI,
-    KnownDomain,
+    DomainReading,
     LibvirtError,
     LibvirtHost,
     load_module,
@@ -29,16 +29,16 @@ _Resolve = Callable[[Vm, Callable[[str], None]], Vm]
 
 
 REFRESH_S = 30.0
-"""Everything is read again so often, whatever the events say."""
+"""Interval of complete readings, independent of events."""
 _POLL_S = 1.0
-"""Instead, where a driver has no events."""
+"""The same for drivers without events."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-"""Pause between attempts to connect; a failed attempt is cheap."""
+"""Longest pause between attempts to connect."""
 KEEPALIVE_S = 2
 KEEPALIVES = 3
 _SLOW_S = 1.0
-"""An answer that takes longer is worth a note."""
+"""Time without an answer after which `domains` adds a note."""
 _CLOSE_TIMEOUT_S = 1.0
 
 _EVENTS = (
@@ -54,21 +54,21 @@ _EVENTS = (
 
 @dataclass(frozen=True, slots=True)
 class LatestDomains:
-    """Latest state from libvirt."""
+    """The latest readings of all domains of one libvirt."""
 
     uri: str
-    by_uuid: Mapping[str, KnownDomain] = field(default_factory=dict)
-    runs_here: bool = True
+    by_uuid: Mapping[str, DomainReading] = field(default_factory=dict)
+    has_local_vms: bool = True
     """Whether its VMs are processes of this host."""
     notes: tuple[str, ...] = ()
-    """About the connection, first; then about domains."""
+    """Notes about the connection, followed by those about domains."""
     version: int = 0
     """Increased by every change."""
 
     @property
     def vms(self) -> list[Vm]:
         """VMs without their cgroups."""
-        return [known.vm for known in self.by_uuid.values()]
+        return [reading.vm for reading in self.by_uuid.values()]
 
 
 class LibvirtWatch:
@@ -80,22 +80,22 @@ class LibvirtWatch:
         resolve: _Resolve | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """`resolve` finds the devices of a VM's disks; it may be slow, and is called in the watch's
-        thread, as is `on_change` after the domains have changed."""
+        """`resolve` finds the devices of a VM's disks, which may be slow. It is called in the watch's thread,
+        as is `on_change` after the domains have changed."""
         self.uri = uri
         self._resolve = resolve
         self._on_change = on_change or (lambda: None)
         self._changed = threading.Condition()
         self._domains = LatestDomains(uri)
         self._problem = "no connection yet"
-        self._asking_since_s: float | None = None
-        self._heard_at_s: float | None = None
+        self._waiting_since_s: float | None = None
+        self._answered_at_s: float | None = None
         self._answered = threading.Event()
         # Guarded by `_changed`, as callbacks come from the event loop's thread.
-        self._touched: set[str] = set()
+        self._changed_uuids: set[str] = set()
         self._tuned: set[str] = set()
-        self._lost = ""
-        self._all = False
+        self._disconnect_reason = ""
+        self._read_all = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="slo-ctl libvirt", daemon=True)
 
@@ -104,7 +104,7 @@ class LibvirtWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a thread that waits for a hanging libvirtd is left to itself."""
+        """Stop the thread; it is abandoned if it waits for a hanging libvirtd."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -112,31 +112,32 @@ class LibvirtWatch:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the first answer, or the first failure; whether there was one."""
+        """Wait for the first answer or failure; False after the timeout."""
         return self._answered.wait(timeout_s)
 
     def refresh(self) -> None:
-        """Have everything read again, such as after a block device has come or gone."""
+        """Read all domains again, such as after a block device was added or removed."""
         with self._changed:
-            self._all = True
+            self._read_all = True
             self._changed.notify()
 
     def domains(self) -> LatestDomains:
-        """The latest inventory; never waits. Notes say how old it is when libvirt does not answer."""
+        """The latest readings; never blocks. Notes say how old they are when libvirt does not answer."""
         domains = self._domains
         notes = list(domains.notes)
-        asking, heard, problem = self._asking_since_s, self._heard_at_s, self._problem
+        waiting_since_s, answered_at_s, problem = self._waiting_since_s, self._answered_at_s, self._problem
         now_s = time.monotonic()
-        age = "" if heard is None else f"; its VMs are as of {now_s - heard:.0f} s ago"
+        age = "" if answered_at_s is None else f"; its VMs were last read {now_s - answered_at_s:.0f} s ago"
         if problem:
             notes.insert(0, f"libvirt at {self.uri}: {problem}{age}")
-        elif asking is not None and now_s - asking > _SLOW_S:
-            notes.insert(0, f"libvirt has not answered for {now_s - asking:.0f} s{age}")
+        elif waiting_since_s is not None and now_s - waiting_since_s > _SLOW_S:
+            notes.insert(0, f"libvirt has not answered for {now_s - waiting_since_s:.0f} s{age}")
         return replace(domains, notes=tuple(notes))
 
     def announce(self, xml: str) -> str:
-        """The name of a domain that libvirt is about to start; known from now on, though libvirt does not
-        answer about it while it starts. Raises DomainXmlError.
+        """Add a domain that libvirt is about to start, and return its name. Raises DomainXmlError.
+
+        libvirt does not answer queries about a domain while it is starting.
         """
         found = starting_domain(xml)
         uuid = str(found.vm.uuid)
@@ -146,8 +147,8 @@ class LibvirtWatch:
             now = self._domains
             if uuid not in now.by_uuid:
                 self._domains = replace(now, by_uuid={**now.by_uuid, uuid: found}, version=now.version + 1)
-            # Libvirt's own account of it replaces this, or removes a domain that did not start.
-            self._touched.add(uuid)
+            # Reading it from libvirt later replaces this entry, or removes it if the domain did not start.
+            self._changed_uuids.add(uuid)
             self._changed.notify()
         return found.vm.name
 
@@ -163,7 +164,7 @@ class LibvirtWatch:
             try:
                 module = load_module()
             except LibvirtError as error:
-                # Nothing will change that while we run.
+                # This cannot change while the program runs.
                 self._problem = f"{error.message}: {error.hint}"
                 self._answered.set()
                 return
@@ -173,7 +174,7 @@ class LibvirtWatch:
                 pause_s = _FIRST_PAUSE_S
             except module.libvirtError as error:
                 self._problem = str(error)
-            self._asking_since_s = None
+            self._waiting_since_s = None
             self._answered.set()
             with self._changed:
                 if not self._stopping:
@@ -182,25 +183,25 @@ class LibvirtWatch:
 
     def _follow(self, module: Any) -> None:
         """Follow a connection to its end. Raises libvirt's error."""
-        self._asking_since_s = time.monotonic()
+        self._waiting_since_s = time.monotonic()
         connection = module.openReadOnly(self.uri)
         try:
             with self._changed:
-                self._touched.clear()
-                self._lost, self._all = "", True
+                self._changed_uuids.clear()
+                self._disconnect_reason, self._read_all = "", True
             has_events = self._subscribe(module, connection)
             self._follow_open(module, connection, REFRESH_S if has_events else _POLL_S)
         finally:
-            self._asking_since_s = None
-            with suppress(module.libvirtError):  # it is gone: there is nothing left to close
+            self._waiting_since_s = None
+            with suppress(module.libvirtError):  # it is already closed
                 connection.close()
 
     def _subscribe(self, module: Any, connection: Any) -> bool:
-        """Whether there are events of domains."""
-        with suppress(module.libvirtError):  # drivers without a connection have nothing that could close
+        """Register for events; whether the driver has events of domains."""
+        with suppress(module.libvirtError):  # drivers without a connection do not support it
             connection.registerCloseCallback(self._on_close, None)
             connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
-        # Those that a driver or an older libvirt lacks are made good for by the regular refresh.
+        # The regular refresh replaces events that a driver or an older libvirt lacks.
         subscribed = 0
         for name in _EVENTS:
             number = getattr(module, f"VIR_DOMAIN_EVENT_ID_{name}", None)
@@ -213,39 +214,42 @@ class LibvirtWatch:
 
     def _follow_open(self, module: Any, connection: Any, refresh_s: float) -> None:
         host = LibvirtHost(connection, module)
-        runs_here = host.runs_here
+        has_local_vms = host.has_local_vms
         refreshed_s = 0.0
         while True:
             with self._changed:
                 if self._stopping:
                     return
-                if self._lost:
-                    self._problem = self._lost
+                if self._disconnect_reason:
+                    self._problem = self._disconnect_reason
                     return
                 now_s = time.monotonic()
-                everything = self._all or now_s - refreshed_s >= refresh_s
-                touched, self._touched, self._all = self._touched, set(), False
-            self._asking_since_s = time.monotonic()
+                everything = self._read_all or now_s - refreshed_s >= refresh_s
+                changed_uuids, self._changed_uuids, self._read_all = self._changed_uuids, set(), False
+            self._waiting_since_s = time.monotonic()
             if everything:
                 found = self._read(module, connection.listAllDomains(), {})
                 refreshed_s = time.monotonic()
-                self._publish(found, runs_here=runs_here)
-            elif touched:
-                known = {u: k for u, k in self._domains.by_uuid.items() if u not in touched}
+                self._publish(found, has_local_vms=has_local_vms)
+            elif changed_uuids:
+                known = {u: k for u, k in self._domains.by_uuid.items() if u not in changed_uuids}
                 self._publish(
-                    self._read(module, _looked_up(module, connection, touched), known), runs_here=runs_here
+                    self._read(module, _lookup_domains(module, connection, changed_uuids), known),
+                    has_local_vms=has_local_vms,
                 )
-            self._asking_since_s = None
+            self._waiting_since_s = None
             with self._changed:
                 self._changed.wait_for(
-                    lambda: bool(self._stopping or self._lost or self._all or self._touched),
+                    lambda: bool(
+                        self._stopping or self._disconnect_reason or self._read_all or self._changed_uuids
+                    ),
                     max(0.0, refreshed_s + refresh_s - time.monotonic()),
                 )
 
     def _read(
-        self, module: Any, domains: Iterable[Any], known: dict[str, KnownDomain]
-    ) -> dict[str, KnownDomain]:
-        """`known`, with `domains` as they are now."""
+        self, module: Any, domains: Iterable[Any], known: dict[str, DomainReading]
+    ) -> dict[str, DomainReading]:
+        """The readings `known`, updated with new ones of `domains`."""
         for domain in domains:
             uuid = str(domain.UUIDString())
             try:
@@ -254,7 +258,7 @@ class LibvirtWatch:
                 before = self._domains.by_uuid.get(uuid)
                 if not connected(domain.connect(), module) or before is None:
                     raise
-                known[uuid] = replace(before, notes=(f"VM {domain.name()} is as it was: {error}",))
+                known[uuid] = replace(before, notes=(f"VM {domain.name()} could not be read again: {error}",))
                 continue
             if found is None:
                 continue
@@ -264,30 +268,30 @@ class LibvirtWatch:
             known[uuid] = replace(found, notes=tuple(dict.fromkeys(notes)))
         return known
 
-    def _publish(self, found: dict[str, KnownDomain], *, runs_here: bool) -> None:
-        self._heard_at_s = time.monotonic()
+    def _publish(self, found: dict[str, DomainReading], *, has_local_vms: bool) -> None:
+        self._answered_at_s = time.monotonic()
         self._problem = ""
         before = self._domains
-        notes = tuple(note for known in found.values() for note in known.notes)
+        notes = tuple(note for reading in found.values() for note in reading.notes)
         changed = found != before.by_uuid
-        self._domains = LatestDomains(self.uri, found, runs_here, notes, before.version + changed)
+        self._domains = LatestDomains(self.uri, found, has_local_vms, notes, before.version + changed)
         self._answered.set()
         if changed:
             self._on_change()
 
     def _on_event(self, _connection: Any, domain: Any, *_details: Any) -> None:
         with self._changed:
-            self._touched.add(str(domain.UUIDString()))
+            self._changed_uuids.add(str(domain.UUIDString()))
             self._changed.notify()
 
     def _on_tunable(self, _connection: Any, domain: Any, *_details: Any) -> None:
-        # Nothing of a Vm depends on it, and the controller itself tunes all the time.
+        # No reading is necessary: Vm has no tuning parameters, and the daemon itself sets them.
         with self._changed:
             self._tuned.add(str(domain.UUIDString()))
 
     def _on_close(self, _connection: Any, reason: int, _opaque: Any) -> None:
         with self._changed:
-            self._lost = _REASONS.get(reason, "the connection was closed")
+            self._disconnect_reason = _REASONS.get(reason, "the connection was closed")
             self._changed.notify()
 
 
@@ -300,7 +304,7 @@ _REASONS = {
 """Texts by virConnectCloseReason."""
 
 
-def _looked_up(module: Any, connection: Any, uuids: Iterable[str]) -> Iterable[Any]:
+def _lookup_domains(module: Any, connection: Any, uuids: Iterable[str]) -> Iterable[Any]:
     for uuid in uuids:
         try:
             yield connection.lookupByUUIDString(uuid)
@@ -310,7 +314,7 @@ def _looked_up(module: Any, connection: Any, uuids: Iterable[str]) -> Iterable[A
 
 
 def connected(connection: Any, module: Any) -> bool:
-    """Whether a connection still stands."""
+    """Whether a connection is still open."""
     try:
         return bool(connection.isAlive())
     except module.libvirtError:
@@ -336,5 +340,5 @@ def _run_loop(module: Any) -> None:
         try:
             module.virEventRunDefaultImpl()
         except module.libvirtError:
-            # It cannot wait for anything now, such as without descriptors left: later it may.
+            # A temporary error, such as no free descriptors.
             time.sleep(_POLL_S)

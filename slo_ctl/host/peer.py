@@ -1,4 +1,4 @@
-"""The user at the other end of a Unix socket, and the users and groups that an administrator names."""
+"""The user at the other end of a Unix socket, and entries of access lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from slo_ctl.base.accounts import group_id, groups_of, user_id, user_name
 
 EVERYONE = "*"
-"""Names every user."""
+"""Entry for all users."""
 _GROUP_MARK = "@"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
@@ -19,12 +19,12 @@ _CREDENTIALS = struct.Struct("=iII")
 _SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)
 _GID = struct.Struct("=I")
 _MOST_BYTES = 1024
-"""Python asks the kernel for no more."""
+"""Largest buffer that Python allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A process as it was when it connected."""
+    """User and groups of a process at the time when it connected."""
 
     uid: int
     gids: frozenset[int]
@@ -36,7 +36,7 @@ class Peer:
 
     @property
     def entry(self) -> str:
-        """What names this user in a list."""
+        """The entry for this user in an access list."""
         return user_name(self.uid) or str(self.uid)
 
     def is_named_by(self, entry: str) -> bool:
@@ -59,18 +59,18 @@ def _groups(connection: socket.socket, uid: int, gid: int) -> frozenset[int]:
     try:
         found = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_BYTES)
     except OSError as error:
-        # More groups than fit: those of the user in the database.
+        # There are too many groups for the buffer: use those in the group database.
         return groups_of(uid, gid) if error.errno == errno.ERANGE else frozenset({gid})
     return frozenset({gid, *(group for (group,) in _GID.iter_unpack(found))})
 
 
 def is_entry(text: str) -> bool:
-    """Whether it has the form of an entry: a user, a number of one, `@GROUP` or `*`."""
+    """Whether the text has the form of an entry: a user name or number, `@GROUP` or `*`."""
     return text == EVERYONE or _NAME.fullmatch(text.removeprefix(_GROUP_MARK)) is not None
 
 
 def why_unknown(entry: str) -> str:
-    """What completes "ENTRY ..." when there is no such user or group; empty if there is."""
+    """Completes the sentence "ENTRY ..." if the user or group does not exist; empty if it exists."""
     if entry == EVERYONE:
         return ""
     if entry.startswith(_GROUP_MARK):

@@ -1,4 +1,4 @@
-"""Which VM a QEMU process runs, by its own command line."""
+"""QEMU processes of VMs, processes connected to sockets, and events of processes and block devices."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.cgroup import CgroupTree
 
 _MAX_PIDS = 64
-"""A VM's group has QEMU and a few helpers."""
+"""Largest number of processes of a group that are read; a VM has QEMU and a few helpers."""
 
 _GROUPS_WITH_QEMU = ("", "libvirt", "libvirt/emulator", "emulator")
 
 
 @dataclass(frozen=True, slots=True)
 class QemuProcess:
-    """Value on the command line, or None."""
+    """Name and UUID of a VM on QEMU's command line; None if they are missing."""
 
     name: str | None
     uuid: str | None
 
 
 def qemu_in(tree: CgroupTree, cgroup: str, proc: Path) -> QemuProcess | None:
-    """The first QEMU among the processes of a VM's group; None when there is none that we may look at."""
+    """The first QEMU process in a VM's group; None when there is none or its /proc files are unreadable."""
     for inner in _GROUPS_WITH_QEMU:
         for pid in _pids(tree.folder(cgroup) / inner / "cgroup.procs"):
             arguments = _arguments(proc / pid / "cmdline")
@@ -43,19 +43,19 @@ def qemu_in(tree: CgroupTree, cgroup: str, proc: Path) -> QemuProcess | None:
 
 def identity(arguments: list[str]) -> QemuProcess:
     """Name and UUID from QEMU's `-name` and `-uuid`."""
-    name = _after(arguments, "name")
-    return QemuProcess(None if name is None else _guest(name), _after(arguments, "uuid"))
+    name = _option_value(arguments, "name")
+    return QemuProcess(None if name is None else _guest_name(name), _option_value(arguments, "uuid"))
 
 
-def _after(arguments: list[str], option: str) -> str | None:
+def _option_value(arguments: list[str], option: str) -> str | None:
     for word, value in pairwise(arguments):
         if word in (f"-{option}", f"--{option}"):
             return value
     return None
 
 
-def _guest(value: str) -> str | None:
-    """`guest=a,,b,debug-threads=on` is the VM `a,b`; so is `a,,b` alone."""
+def _guest_name(value: str) -> str | None:
+    """The name in the value of `-name`: `a,b` for `guest=a,,b,debug-threads=on` and for `a,,b`."""
     for number, part in enumerate(value.replace(",,", "\0").split(",")):
         key, equals, text = part.partition("=")
         if equals and key == "guest":
@@ -69,8 +69,8 @@ def _pids(procs: Path) -> list[str]:
     try:
         file = read_bounded(procs)
     except OSError:
-        # Threaded groups have no list of processes, and others' may be closed to us: the name of the cgroup
-        # then has to do.
+        # Threaded groups have no list of processes, and others may be unreadable: the VM is then known only
+        # by the name of its cgroup.
         return []
     pids = file.text.split() if file else []
     return [pid for pid in pids if pid.isascii() and pid.isdigit()][:_MAX_PIDS]
@@ -80,15 +80,15 @@ def _arguments(cmdline: Path) -> list[str]:
     try:
         file = read_bounded(cmdline)
     except OSError:
-        # Hidden from us (hidepid): as above.
+        # Hidden by hidepid: as above.
         return []
     return file.text.split("\0") if file else []
 
 
-# Which processes are connected to which Unix sockets, asked of the kernel (sock_diag).
+# Processes that are connected to Unix sockets, from the kernel (sock_diag).
 #
-# The raw messages are read here: pyroute2 takes 30 us for each socket of the host, and fails where any
-# program has bound a name that is no UTF-8.
+# The messages are parsed here because pyroute2 takes 30 us for each socket of the host and fails if any
+# program has bound a name that is not UTF-8.
 
 _SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -107,15 +107,15 @@ _ATTRIBUTE = struct.Struct("=HH")
 _PEER = struct.Struct("=I")
 
 MAX_DEPTH = 4
-"""How deep a VM's groups are looked through for processes."""
+"""Levels of a VM's groups that are searched for processes."""
 _RESCAN_S = 10.0
-"""A process that was moved to another cgroup is noticed after so long."""
+"""Time until a process that was moved to another cgroup is noticed."""
 
 
 def connections(wanted: Callable[[bytes], bool]) -> dict[int, bytes]:
-    """Inode of the client's end, and path of the server's, of each connection to a socket with a wanted path.
+    """Paths of sockets by the inode of the connected client, for each path that `wanted` selects.
 
-    Raises OSError where the kernel does not report it.
+    Raises OSError if the kernel does not report connections.
     """
     found: dict[int, bytes] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
@@ -127,10 +127,10 @@ def connections(wanted: Callable[[bytes], bool]) -> dict[int, bytes]:
         netlink.sendto(header + request, (0, 0))
         while True:
             data = netlink.recv(_BUFFER_BYTES)
-            for kind, body in messages(data):
-                if kind == _DONE:
+            for message_type, body in netlink_messages(data):
+                if message_type == _DONE:
                     return found
-                if kind == _ERROR:
+                if message_type == _ERROR:
                     number = -struct.unpack_from("=i", body)[0]
                     raise OSError(number, os.strerror(number))
                 path, peer = name_and_peer(body)
@@ -156,35 +156,35 @@ def tcp_connections(port: int) -> int:
     return found
 
 
-def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and body of each netlink message in a datagram; what is cut off is left out."""
+def netlink_messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and body of each netlink message in a datagram; a truncated message is skipped."""
     offset = 0
     while offset + _HEADER.size <= len(data):
-        length, kind, _, _, _ = _HEADER.unpack_from(data, offset)
+        length, message_type, _, _, _ = _HEADER.unpack_from(data, offset)
         if length < _HEADER.size or offset + length > len(data):
             return
-        yield kind, data[offset + _HEADER.size : offset + length]
+        yield message_type, data[offset + _HEADER.size : offset + length]
         offset += (length + 3) & ~3
 
 
 def name_and_peer(body: bytes) -> tuple[bytes, int]:
-    """Path and the inode of the peer from a `unix_diag_msg`; empty and 0 where it has none."""
+    """Path of the socket and inode of the peer in a `unix_diag_msg`; empty and 0 if they are missing."""
     path, peer = b"", 0
     offset = _UNIX_REPLY.size
     while offset + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, offset)
+        length, attribute = _ATTRIBUTE.unpack_from(body, offset)
         if length < _ATTRIBUTE.size or offset + length > len(body):
             break
-        if kind == _ATTRIBUTE_NAME:
+        if attribute == _ATTRIBUTE_NAME:
             path = body[offset + _ATTRIBUTE.size : offset + length].rstrip(b"\0")
-        elif kind == _ATTRIBUTE_PEER and length >= _ATTRIBUTE.size + _PEER.size:
+        elif attribute == _ATTRIBUTE_PEER and length >= _ATTRIBUTE.size + _PEER.size:
             peer = _PEER.unpack_from(body, offset + _ATTRIBUTE.size)[0]
         offset += (length + 3) & ~3
     return path, peer
 
 
 def processes_in(tree: CgroupTree, cgroup: str) -> list[str]:
-    """Process numbers in a group and those inside it; what cannot be read is left out."""
+    """PIDs in a group and in those inside it; unreadable groups are skipped."""
     found: list[str] = []
     waiting = [(str(tree.folder(cgroup)), 0)]
     while waiting:
@@ -194,7 +194,7 @@ def processes_in(tree: CgroupTree, cgroup: str) -> list[str]:
                 inner = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
             procs = read_bounded(f"{folder}/cgroup.procs")
         except OSError:
-            # Gone, or threaded: such a group's processes are listed further up.
+            # Removed, or threaded: the parent lists the processes of a threaded group.
             continue
         found += procs.text.split() if procs else []
         if depth < MAX_DEPTH:
@@ -203,10 +203,10 @@ def processes_in(tree: CgroupTree, cgroup: str) -> list[str]:
 
 
 def sockets_of(proc: Path, pid: str) -> Iterator[int]:
-    """Inodes of the sockets a process has open; none when it is gone or may not be looked at."""
+    """Inodes of the open sockets of a process; empty when it ended or is unreadable."""
     folder = f"{proc}/{pid}/fd"
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - a Path for each descriptor costs more than reading it
+        names = os.listdir(folder)  # noqa: PTH208 - a Path for each descriptor is slower
     except OSError:
         return
     for name in names:
@@ -225,7 +225,7 @@ class _Owner:
 
 
 class SocketPeers:
-    """Which cgroup is connected to which socket, asked again only about connections that are new."""
+    """Finds the cgroups connected to sockets; searches processes only for new connections."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class SocketPeers:
         self._ask = ask
         self._clock = clock
         self._owners: dict[int, _Owner] = {}
-        self._nobodys: frozenset[int] = frozenset()
+        self._without_owner: frozenset[int] = frozenset()
         self._scanned_at_s = -_RESCAN_S
         self._scanned: frozenset[str] = frozenset()
 
@@ -250,26 +250,28 @@ class SocketPeers:
         changed: bool,
         note: Callable[[str], None],
     ) -> dict[str, set[bytes]]:
-        """Paths of the sockets each of the cgroups is connected to. `changed`: processes started, ended or
-        called exec since the last call, so that connections without an owner may have one now.
+        """Paths of the sockets that each of the cgroups is connected to.
+
+        `changed`: processes started, ended or called exec since the last call, so that connections without an
+        owner may have one now.
         """
         try:
-            open_now = self._ask(wanted)
+            open_connections = self._ask(wanted)
         except OSError as error:
             note(f"connections of Unix sockets are unknown: {error.strerror}; name namespaces= in [vm]")
             return {}
         groups = frozenset(cgroups)
         if groups != self._scanned or self._clock() - self._scanned_at_s >= _RESCAN_S:
-            self._owners, self._nobodys = {}, frozenset()
+            self._owners, self._without_owner = {}, frozenset()
             self._scanned, self._scanned_at_s = groups, self._clock()
         self._owners = {
-            inode: owner for inode, owner in self._owners.items() if open_now.get(inode) == owner.path
+            inode: owner for inode, owner in self._owners.items() if open_connections.get(inode) == owner.path
         }
-        missing = {inode for inode in open_now if inode not in self._owners}
-        if missing and (changed or missing != self._nobodys):
+        missing = {inode for inode in open_connections if inode not in self._owners}
+        if missing and (changed or missing != self._without_owner):
             for inode, cgroup in self._find(tree, groups, missing):
-                self._owners[inode] = _Owner(cgroup, open_now[inode])
-        self._nobodys = frozenset(open_now) - self._owners.keys()
+                self._owners[inode] = _Owner(cgroup, open_connections[inode])
+        self._without_owner = frozenset(open_connections) - self._owners.keys()
         found: dict[str, set[bytes]] = {}
         for owner in self._owners.values():
             found.setdefault(owner.cgroup, set()).add(owner.path)
@@ -278,7 +280,7 @@ class SocketPeers:
     def _find(
         self, tree: CgroupTree, cgroups: Collection[str], inodes: Collection[int]
     ) -> Iterator[tuple[int, str]]:
-        """The innermost of the cgroups that has each connection."""
+        """Each inode with the innermost of the cgroups that has this socket open."""
         left = set(inodes)
         for cgroup in sorted(cgroups, key=len, reverse=True):
             for pid in processes_in(tree, cgroup):
@@ -290,75 +292,74 @@ class SocketPeers:
                     return
 
 
-# Hints from the kernel that something may have changed: processes, and block devices.
+# Events of processes and block devices, which only trigger a new scan.
 #
-# Hints only: they say when to scan again, never what exists. Both can be missing (no privilege, no such
-# netlink in a container), and then everything is looked at every time.
+# They may be unavailable (no privilege, container without this netlink protocol); then every epoch scans.
 
 _KERNEL_GROUP = 1
 _ANSWER_S = 0.5
 _DATAGRAM_BYTES = 1 << 14
 _MAX_DATAGRAMS = 256
-"""With more, events count as lost: something has changed."""
+"""Datagrams that are read at a time; with more of them, events count as lost."""
 _PROCESS_BUFFER_BYTES = 1 << 14
-"""Small, as all that counts is whether there was anything; what does not fit is an error that says so."""
-_WHAT_OFFSET = 36
-"""Of the kind of event in a message of the process connector: after the netlink and connector headers."""
+"""Receive buffer; small, because an overflow is reported and counts as a change."""
+_EVENT_OFFSET = 36
+"""Offset of the type of event in a message of the process connector, after both headers."""
 _FORK, _EXEC, _EXIT = 0x1, 0x2, 0x80000000
 _INTERESTING = frozenset({_FORK, _EXEC, _EXIT})
 
 
 class _Events:
-    """Events on a netlink socket of pyroute2, if there is one."""
+    """Events on a netlink socket of pyroute2, if it could be opened."""
 
-    _without = ""
-    """What is done without them, after the error."""
+    _problem_format = ""
+    """`problem` with the placeholder `{error}`."""
 
     def __init__(self, open_socket: Callable[[], Any]) -> None:
         self.problem = ""
-        """Why there are no events; empty when there are."""
+        """Why there are no events; empty if there are."""
         self._socket: Any = None
         try:
             self._socket = open_socket()
-        except Exception as error:  # noqa: BLE001, RUF100 - pyroute2 raises what it likes
-            self.problem = self._without.format(error=error)
+        except Exception as error:  # noqa: BLE001, RUF100 - pyroute2 documents no exceptions
+            self.problem = self._problem_format.format(error=error)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         if self._socket is not None:
-            with suppress(OSError):  # it is given up in any case
+            with suppress(OSError):  # it is not used any more
                 self._socket.close()
             self._socket = None
 
 
 class ProcessEvents(_Events):
-    """Whether any process began, ended or became another program since the last time it was asked."""
+    """Events of processes that started, ended or called exec."""
 
-    _without = "no events of processes ({error}): every cgroup is looked at in every epoch"
+    _problem_format = "no events of processes ({error}): every cgroup is scanned in every epoch"
 
     def __init__(self) -> None:
         super().__init__(_process_socket)
 
     def changed(self) -> bool:
-        """Whether there may be something new. True when there are no events."""
+        """Whether there were events since the last call; True if events are unavailable."""
         return self._socket is None or _drain(self._socket.fileno(), _is_interesting)
 
 
 class BlockEvents(_Events):
-    """Whether any block device came, went or changed since the last time it was asked."""
+    """Events of block devices that were added, removed or changed."""
 
-    _without = "no events of block devices ({error}): they are looked at again every 30 s"
+    _problem_format = "no events of block devices ({error}): they are scanned every 30 s"
 
     def __init__(self) -> None:
         super().__init__(_block_socket)
 
     def changed(self) -> bool:
-        """Whether there may be something new. False when there are no events."""
+        """Whether there were events since the last call; False if events are unavailable."""
         return self._socket is not None and _drain(self._socket.fileno(), _is_block)
 
 
 def _block_socket() -> Any:
-    """A socket that gets events. Raises what pyroute2 does."""
+    """A socket that receives uevents. Raises the exceptions of pyroute2."""
     from pyroute2.netlink.nlsocket import NetlinkSocket
     from pyroute2.netlink.uevent import UeventSocket
 
@@ -373,14 +374,14 @@ def _block_socket() -> Any:
 
 
 def _process_socket() -> Any:
-    """A socket that gets events. Raises what pyroute2 does, and OSError when the kernel does not answer."""
+    """A socket of the process connector. Raises the exceptions of pyroute2, and OSError after a timeout."""
     from pyroute2.netlink import NLMSG_DONE
     from pyroute2.netlink.connector import cn_proc
 
     events = cn_proc.ProcEventSocket()
     try:
         events.bind()
-        # As its `control` does, which would wait indefinitely for an answer.
+        # As `control` does, which would wait for an answer without a timeout.
         message = cn_proc.proc_event_control()
         message["header"]["type"] = NLMSG_DONE
         message["action"] = cn_proc.PROC_CN_MCAST_LISTEN
@@ -406,7 +407,7 @@ def _limit_buffer(descriptor: int) -> None:
 
 
 def _drain(descriptor: int, interesting: Callable[[bytes], bool]) -> bool:
-    """Take everything that waits; whether any of it was interesting, or was lost."""
+    """Read all queued datagrams; whether one of them was interesting or any was lost."""
     view = socket.socket(fileno=os.dup(descriptor))
     found = False
     try:
@@ -416,7 +417,7 @@ def _drain(descriptor: int, interesting: Callable[[bytes], bool]) -> bool:
             except BlockingIOError:
                 return found
             except OSError:
-                # ENOBUFS: more has happened than fits.
+                # ENOBUFS: events were lost.
                 found = True
                 continue
             found = found or interesting(data)
@@ -426,8 +427,8 @@ def _drain(descriptor: int, interesting: Callable[[bytes], bool]) -> bool:
 
 
 def _is_interesting(data: bytes) -> bool:
-    what = int.from_bytes(data[_WHAT_OFFSET : _WHAT_OFFSET + 4], "little")
-    return what in _INTERESTING
+    event = int.from_bytes(data[_EVENT_OFFSET : _EVENT_OFFSET + 4], "little")
+    return event in _INTERESTING
 
 
 def _is_block(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Requirements of slo-ctl on a host: satisfied, or missing with reason and fix."""
+"""Requirements of slo-ctl on a host, and which of them are satisfied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slo_ctl.host.task_delay import SYSCTL
 
 GROUP = "slo-ctl"
 _QEMU_FOLDERS = ("/usr/libexec", "/usr/lib/qemu")
-"""Where distributions install a QEMU that is not in PATH."""
+"""Directories outside of PATH in which distributions install QEMU."""
 
 
 def _libvirt_version(uri: str) -> str:
@@ -30,13 +30,13 @@ def _libvirt_version(uri: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one requirement stands."""
+    """Result of the check of one requirement."""
 
     satisfied: bool
     reason: str
-    """The finding."""
+    """What was found, such as a version."""
     fix: str = ""
-    """The fix; empty when it is satisfied."""
+    """How to satisfy the requirement; empty if it is satisfied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Host:
     libvirt_version: Callable[[str], str] = _libvirt_version
     """Version of the daemon at a URI. Raises LibvirtError."""
     nvme: Callable[[], NvmeTool] = NvmeTool
-    """Raises UserError when it is not installed."""
+    """nvme-cli. Raises UserError when it is not installed."""
     bpftrace: Callable[[], tuple[str, str]] = bio_latency.find_program
-    """Path and version. Raises UserError when there is none that can be used."""
+    """Path and version of bpftrace. Raises UserError when no usable one is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,19 @@ class Requirement:
     needed_for: str
     find: Callable[[Host], Finding]
     optional: bool = False
-    """Hosts are useful without it."""
+    """Whether slo-ctl works without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A requirement and how it stands on a host."""
+    """A requirement and the result of its check."""
 
     requirement: Requirement
     finding: Finding
 
 
 def check(host: Host) -> list[Checked]:
-    """Look at every requirement. Changes nothing; starts no program but nvme and bpftrace, which change
-    nothing either."""
+    """Check all requirements. Read-only; starts no programs but nvme and bpftrace."""
     return [Checked(requirement, requirement.find(host)) for requirement in REQUIREMENTS]
 
 
@@ -213,15 +212,15 @@ def _nvme_namespaces(host: Host) -> Finding:
         return Finding(True, "this host has no NVMe drive")
     try:
         tool = host.nvme()
-        found = {each: pages.controller(tool.read("id-ctrl", f"/dev/{each}"), each) for each in drives}
+        found = {name: pages.controller(tool.read("id-ctrl", f"/dev/{name}"), name) for name in drives}
     except UserError as error:
         return Finding(False, error.message, error.hint)
     able = [name for name, controller in found.items() if controller.namespace_management]
     if able:
-        return Finding(True, f"{', '.join(able)} of {len(drives)} NVMe drives claim it (oacs bit 3)")
+        return Finding(True, f"{', '.join(able)} of {len(drives)} NVMe drives support it (oacs bit 3)")
     return Finding(
         False,
-        f"no NVMe drive has it ({', '.join(drives)}: oacs bit 3 is 0)",
+        f"no NVMe drive supports it ({', '.join(drives)}: oacs bit 3 is 0)",
         "use existing namespaces, or a drive with namespace management",
     )
 
@@ -243,8 +242,9 @@ def _tracing(host: Host) -> Finding:
     if "[confidentiality]" in _words(host.sys / "kernel" / "security" / "lockdown"):
         return Finding(False, "kernel lockdown forbids tracing", "boot with lockdown=integrity, or none")
     status = _words(host.proc / "self" / "status")
-    held = int(status[status.index("CapEff:") + 1], 16) if "CapEff:" in status else 0
-    if not (held >> _CAP_SYS_ADMIN & 1 or (held >> _CAP_PERFMON & 1 and held >> _CAP_BPF & 1)):
+    capabilities = int(status[status.index("CapEff:") + 1], 16) if "CapEff:" in status else 0
+    may_trace = capabilities >> _CAP_PERFMON & 1 and capabilities >> _CAP_BPF & 1
+    if not (capabilities >> _CAP_SYS_ADMIN & 1 or may_trace):
         return Finding(False, "tracing needs CAP_BPF and CAP_PERFMON", "run it as root: sudo slo-ctl doctor")
     return Finding(True, f"bpftrace {version} at {program}; the kernel has BTF")
 
@@ -288,6 +288,6 @@ def _words(path: Path) -> list[str]:
     try:
         file = read_bounded(path)
     except OSError:
-        # For a requirement, what cannot be read cannot be used.
+        # A file that cannot be read does not satisfy a requirement.
         return []
     return file.text.split() if file else []

@@ -1,7 +1,4 @@
-"""Listening Unix sockets: made in one step with their mode and group, never in the way of one in use.
-
-Of TCP, which addresses only this host can reach.
-"""
+"""Listening Unix sockets with mode and group; loopback addresses of TCP."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ _MAX_SOCKET_PATH_BYTES = 107
 
 
 def check_socket_path(path: Path) -> None:
-    """Raise UserError when no socket can have this path."""
+    """Raise UserError when the path is too long for a socket."""
     length = len(os.fsencode(path))
     if length > _MAX_SOCKET_PATH_BYTES:
         raise UserError(
-            f"{path}: {length} bytes are too long for a socket, which can have {_MAX_SOCKET_PATH_BYTES}",
+            f"{path}: {length} bytes are too long for a socket path (at most {_MAX_SOCKET_PATH_BYTES})",
             "choose a shorter --root or shorter names",
         )
 
 
 def make_socket_folder(folder: Path) -> None:
-    """Make a directory for sockets that all can enter; what they can use is up to each socket's mode.
+    """Create a directory for sockets that all users can enter; the mode of each socket limits access.
 
-    Raises UserError when it cannot be made.
+    Raises UserError when it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -41,21 +38,21 @@ def make_socket_folder(folder: Path) -> None:
 
 
 def listen(path: Path, mode: int, group: int | None) -> socket.socket:
-    """A socket at `path`, in a directory that is there, which `group` (a number) owns where one is given.
+    """A listening socket at `path`, in an existing directory; `group` is the number of its group.
 
-    A socket file without a listener is replaced. Raises UserError when it cannot be made or another process
-    listens on it.
+    Replaces a socket file without a listener. Raises UserError when the socket cannot be created or another
+    process listens on it.
     """
     check_socket_path(path)
-    _make_way(path)
+    _remove_stale_socket(path)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # On Linux the file has the mode of the descriptor from its first moment.
+        # On Linux the file is created with the mode of the descriptor.
         os.fchmod(opened.fileno(), mode)
         opened.bind(str(path))
         path.chmod(mode)
         if group is not None and path.stat().st_gid != group:
-            # A service whose own group it is needs no right to give files away.
+            # A service whose own group it is needs no privilege to change the group.
             os.chown(path, -1, group)
         opened.listen(_BACKLOG)
     except OSError as error:
@@ -64,7 +61,7 @@ def listen(path: Path, mode: int, group: int | None) -> socket.socket:
     return opened
 
 
-def _make_way(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     """Remove a socket left behind by a server that no longer exists."""
     if not path.is_socket():
         if path.exists():
@@ -82,13 +79,13 @@ def _make_way(path: Path) -> None:
 
 
 def own_group_id(name: str) -> int | None:
-    """The group's number when there is such a group and this process may give files to it."""
+    """The number of a group; None if it does not exist or this process may not give files to it."""
     number = group_id(name)
     return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is an address (not a name) that only this host can reach."""
+    """Whether it is a loopback address (not a name)."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

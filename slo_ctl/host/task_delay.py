@@ -1,4 +1,4 @@
-"""How long the threads of VMs waited for block I/O, as the kernel accounts delays (taskstats)."""
+"""Time that threads of VMs waited for block I/O, from the delay accounting of the kernel (taskstats)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from slo_ctl.base.kernel_files import read_bounded
 
 SYSCTL = "kernel.task_delayacct"
 MAX_THREADS = 64
-"""Asked about in one call, at 0.13 ms each; where there are more, VMs take turns."""
+"""Threads that are read in one call, at 0.13 ms each; VMs with more threads in total take turns."""
 _NS_PER_S = 1e9
 _SLACK = 1.5
-"""A thread cannot wait longer than time passes; what exceeds that by so much is an outlier, such as a
-counter that was
-cleared, or a number that came to belong to another thread."""
+"""A wait that exceeds the elapsed time by this factor is an outlier, such as a counter that was cleared or a
+thread number that was reused."""
 
 Waits = tuple[int, int]
-"""Of one thread since it began: how often it waited, and for how many nanoseconds in all."""
+"""Counters of a thread since its start: number of waits, and their total time in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockDelay:
-    """Time that a VM's threads waited between two readings, in total."""
+    """Total time that a VM's threads waited between two readings."""
 
     window_s: float
     waits: int
     delay_s: float
-    """Exceeds the window where several threads wait at a time."""
+    """Total of all threads; exceeds the window if several threads wait at the same time."""
     threads: int
     """Threads present at both readings."""
 
 
 def delay_between(earlier: Mapping[str, Waits], later: Mapping[str, Waits], window_s: float) -> BlockDelay:
-    """Sum up the differences of threads that are in both readings, without outliers."""
+    """Sum of the differences of threads that are in both readings, without outliers."""
     waits = delay_ns = threads = 0
     for thread, (count, total_ns) in later.items():
         before = earlier.get(thread)
@@ -52,36 +51,35 @@ def delay_between(earlier: Mapping[str, Waits], later: Mapping[str, Waits], wind
 
 
 class TaskDelay:
-    """Delays of VMs, each since it was asked about last. Off where the kernel does not account them."""
+    """Delays of VMs since their last reading. Disabled if the kernel does not account delays."""
 
     def __init__(
         self,
         proc: Path,
         read: Callable[[int], Waits] | None = None,
     ) -> None:
-        """`read` asks for one thread and raises OSError; by default it is the kernel that is asked."""
+        """`read` returns the counters of a thread or raises OSError; by default it reads from the kernel."""
         self._proc = proc
         self._stats: Any = None
-        self._read = read or self._ask
+        self._read = read or self._read_kernel
         self._last: dict[str, tuple[float, dict[str, Waits]]] = {}
         self._turn = 0
         self.problem = self._why_off()
-        """Why there are none; empty when there are."""
+        """Why there are no delays; empty if there are."""
 
     def _why_off(self) -> str:
         try:
             file = read_bounded(self._proc / "sys" / "kernel" / "task_delayacct")
         except OSError as error:
-            return f"delays of block I/O are not known: {error.strerror}"
+            return f"delays of block I/O are unknown: {error.strerror}"
         if file is None:
-            return "delays of block I/O are not known: this kernel lacks CONFIG_TASK_DELAY_ACCT"
+            return "delays of block I/O are unknown: this kernel lacks CONFIG_TASK_DELAY_ACCT"
         if file.text.strip() == "0":
-            return f"delays of block I/O are not known: set sysctl {SYSCTL}=1 before VMs start"
+            return f"delays of block I/O are unknown: set sysctl {SYSCTL}=1 before VMs start"
         return ""
 
     def sample(self, pids: Mapping[str, Iterable[str]]) -> dict[str, BlockDelay]:
-        """Of the VMs whose turn it is and that were asked about before. `pids` are the processes of each
-        VM."""
+        """Delays of the VMs whose turn it is and that were read before. `pids`: processes of each VM."""
         self._last = {vm: reading for vm, reading in self._last.items() if vm in pids}
         found: dict[str, BlockDelay] = {}
         if self.problem:
@@ -98,7 +96,7 @@ class TaskDelay:
             try:
                 waits = self._waits(threads)
             except OSError as error:
-                self.problem = f"delays of block I/O are not known: taskstats: {error.strerror or error}"
+                self.problem = f"delays of block I/O are unknown: taskstats: {error.strerror or error}"
                 return {}
             if vm in self._last:
                 before_s, before = self._last[vm]
@@ -107,9 +105,9 @@ class TaskDelay:
         return found
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         if self._stats is not None:
-            with suppress(OSError):  # it is given up in any case
+            with suppress(OSError):  # it is not used any more
                 self._stats.close()
             self._stats = None
 
@@ -117,7 +115,7 @@ class TaskDelay:
         try:
             return [entry.name for entry in (self._proc / pid / "task").iterdir()]
         except OSError:
-            # It has ended.
+            # The process has ended.
             return []
 
     def _waits(self, threads: Iterable[str]) -> dict[str, Waits]:
@@ -129,7 +127,7 @@ class TaskDelay:
                 continue
         return found
 
-    def _ask(self, thread: int) -> Waits:
+    def _read_kernel(self, thread: int) -> Waits:
         try:
             from pyroute2.netlink.exceptions import NetlinkError
             from pyroute2.netlink.taskstats import TaskStats

@@ -1,7 +1,7 @@
-"""The nouns everything else speaks of: VMs and their streams, SLOs, samples, decisions.
+"""Data types shared by all packages: VMs and their streams, SLOs, samples, decisions.
 
-Data only: nothing in here performs I/O or reads a clock. Observers produce samples, `slo_ctl.decide` turns
-them into decisions, actuators carry the decisions out, `slo_ctl.show` prints all three.
+Nothing here performs I/O or reads a clock. Observers produce samples, `slo_ctl.decide` turns them into
+decisions, actuators apply these, `slo_ctl.show` prints all three.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes decided for a device."""
+"""Decisions for a device, settings of knobs, and outcomes of applying them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class OpsMove:
-    """Give `blocks` OPS blocks of `source` to `target`; None as an end is the device's unassigned spare."""
+    """A move of OPS blocks from `source` to `target`; None: the spare blocks of the device."""
 
     source: str | None
     target: str | None
@@ -21,44 +21,44 @@ class OpsMove:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """Moves of OPS that are worth what they cost, and how far they have come."""
+    """A series of OPS moves whose saving exceeds their cost, and its progress."""
 
     source: str | None
     target: str | None
     blocks: int
-    """Still to be moved."""
+    """Blocks still to be moved."""
     share_done: float = 0.0
     """Part of the planned blocks that has been moved, 0..1."""
     cost_s: float = 0.0
-    """Device time that the rest costs (pages copied, where there is no clock)."""
+    """Device time that the remaining moves cost (or pages copied, without a clock)."""
     saving_s: float = 0.0
-    """Device time that it saves over the next drive write."""
+    """Device time saved over the next drive write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The changes. Empty means: leave everything as it is."""
+    """Changes decided for a device; empty: no change."""
 
     moves: tuple[OpsMove, ...] = ()
     limits_iops: dict[str, float | None] = field(default_factory=dict)
-    """New rate limits; None lifts a limit; VMs not named keep theirs."""
+    """New rate limits by VM; None removes a limit; VMs that are not listed keep theirs."""
     scheduler_weights: dict[str, float] = field(default_factory=dict)
     plans: tuple[MovePlan, ...] = ()
-    """Moves under way, which `moves` are the next step of."""
+    """Plans in progress; `moves` are their next steps."""
     remarks: dict[str, str] = field(default_factory=dict)
-    """Measures for a VM or because of others, by VM."""
+    """Explanation of measures, by VM."""
     reasons: tuple[str, ...] = ()
-    """One plain sentence per thing that was decided, for status, history and logs."""
+    """One sentence for each decision, for status, history and logs."""
 
 
-# What an actuator can set, what should be set, and what became of it.
+# Knobs, settings and outcomes.
 
 SettingValue = float | str | None
-"""The value of a knob: a number; words, such as `bfq low_latency=0`; or None: no limit, or the default."""
+"""Value of a knob: a number; text such as `bfq low_latency=0`; None: no limit, or the default."""
 
 
 class Lever(StrEnum):
-    """Mechanism that controls a VM's I/O."""
+    """A mechanism that controls I/O."""
 
     __hash__ = str.__hash__  # Enum's own is written in Python, and every set of levers asks for it
 
@@ -79,11 +79,11 @@ class Lever(StrEnum):
 
 
 FTL_LEVERS = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
-"""Levers of an emulated SSD, which keeps their values in its folder."""
+"""Levers of an emulated SSD, which stores their values in its directory."""
 DEVICE_LEVERS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 """Levers of a whole device, not of one VM on it."""
-LEVERS_OF_WORDS = DEVICE_LEVERS | {Lever.LATENCY_HISTOGRAM}
-"""Levers whose knobs hold words; all others hold numbers."""
+TEXT_LEVERS = DEVICE_LEVERS | {Lever.LATENCY_HISTOGRAM}
+"""Levers whose knobs have text as their value; all others have numbers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,10 +95,10 @@ class Knob:
     """A cgroup (as in /proc/PID/cgroup), a libvirt UUID, `DEVICE/NAMESPACE` of an emulated SSD, a device."""
     name: str
     """`weight`; `read_iops`, `write_iops`, `total_iops`, `read_bytes_s`, `write_bytes_s`, `total_bytes_s`;
-    `latency_us`; `histogram`; `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its
-    actuator knows what they are called there."""
+    `latency_us`; `histogram`; `ops_blocks`; `scheduler`; `qos`, `model`. Independent of the lever, whose
+    actuator translates it."""
     device: str = ""
-    """`MAJOR:MINOR` (cgroup, devices) or the disk's target (libvirt) where the knob is for one device."""
+    """`MAJOR:MINOR` (cgroup, devices) or target of the disk (libvirt), if the knob is for one device."""
 
     def __hash__(self) -> int:
         # Texts remember their hashes; the lever says little that the name does not.
@@ -115,9 +115,9 @@ class Setting:
 
     knob: Knob
     value: SettingValue
-    """Words are in force if the knob reads all of them, possibly with others."""
+    """Text is in force if the knob contains all of its words."""
     vm: str
-    """The VM it is set for; empty for a whole device."""
+    """Name of the VM; empty for a setting of a whole device."""
     reason: str
 
 
@@ -125,17 +125,17 @@ class OutcomeState(StrEnum):
     """State of a setting after it was applied."""
 
     UNCHANGED = "unchanged"
-    """The value was in force already."""
+    """The value was already in force."""
     PLANNED = "planned"
-    """A dry run: it would be changed."""
+    """Dry run: the value would be changed."""
     APPLIED = "applied"
-    """Changed, and read back."""
+    """The value was changed and verified."""
     RESTORED = "restored"
-    """Restored the value it had before slo-ctl."""
+    """The value from before slo-ctl was restored."""
     RESTORING = "restoring"
-    """On its way back to that value: the device continues by itself."""
+    """The device continues to restore the value by itself."""
     UNAPPLIED = "unapplied"
-    """It is not in force; the reason says why."""
+    """The value is not in force; see the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +145,15 @@ class Outcome:
     setting: Setting
     state: OutcomeState
     before: SettingValue
-    """Read before anything was done; None also when there was no limit."""
+    """Value before the change; None also means no limit."""
     after: SettingValue
-    """Read back."""
+    """Value after the change."""
     reason: str = ""
-    """Why it could not be applied, or what was rounded; empty otherwise."""
+    """Why it could not be applied, or how it was rounded; else empty."""
 
 
 def in_force(wanted: SettingValue, read: SettingValue) -> bool:
-    """Whether a knob that reads `read` has the value wanted; the last digits of a float do not count."""
+    """Whether the value `read` of a knob is the value `wanted`, apart from the last digits of a float."""
     if isinstance(wanted, str) and isinstance(read, str):
         return set(wanted.split()) <= set(read.split())
     if isinstance(wanted, str) or isinstance(read, str):
@@ -164,36 +164,39 @@ def in_force(wanted: SettingValue, read: SettingValue) -> bool:
 
 
 def value_text(value: SettingValue) -> str:
-    """A value for people."""
+    """A value as text."""
     if isinstance(value, str):
         return value
     return "none" if value is None else f"{value:.15g}"
 
 
 def change_of(before: SettingValue, after: SettingValue) -> tuple[SettingValue, SettingValue]:
-    """Both for people: of words only the first, and those that `after` says otherwise than `before`."""
+    """Both values for display; of text, the first word and the words that differ."""
     if not isinstance(before, str) or not isinstance(after, str):
         return before, after
     old, new = before.split(), after.split()
-    named = {word.partition("=")[0] for word in new}
-    was = [word for word in old[1:] if word not in new and word.partition("=")[0] in named]
-    return " ".join([*old[:1], *was]), " ".join([*new[:1], *(word for word in new[1:] if word not in old)])
+    new_names = {word.partition("=")[0] for word in new}
+    changed = [word for word in old[1:] if word not in new and word.partition("=")[0] in new_names]
+    added = [word for word in new[1:] if word not in old]
+    return " ".join([*old[:1], *changed]), " ".join([*new[:1], *added])
 
 
 class ActError(Exception):
-    """A knob cannot be read or written: why, and what to do about it.
+    """A knob cannot be read or written: the reason and a hint.
 
-    `gone` means that the object which had the knob no longer exists (a cgroup, a VM, a disk), so that nothing
-    is left to restore. A daemon that does not answer is not gone: its objects keep their values. `under_way`
-    means that the device continues by itself until the knob has the value.
+    `target_removed`: the object of the knob (a cgroup, a VM, a disk) no longer exists, so that nothing needs
+    to be restored; not for a daemon that does not answer. `in_progress`: the device continues by itself until
+    the knob has the value.
     """
 
-    def __init__(self, reason: str, hint: str = "", *, gone: bool = False, under_way: bool = False) -> None:
+    def __init__(
+        self, reason: str, hint: str = "", *, target_removed: bool = False, in_progress: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
-        self.gone = gone
-        self.under_way = under_way
+        self.target_removed = target_removed
+        self.in_progress = in_progress
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.hint})" if self.hint else self.reason

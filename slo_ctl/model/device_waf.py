@@ -1,4 +1,4 @@
-"""The WAF of a drive, and where it comes from."""
+"""The WAF of a drive and its source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class WafSource(StrEnum):
-    """Where a device's WAF is from, best first."""
+    """Source of a device's WAF, best first."""
 
     FTL = "emulated FTL"
     FDP = "FDP statistics"
@@ -18,7 +18,7 @@ class WafSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MediaCounters:
-    """Bytes written in the life of the drive, by one source, at one moment."""
+    """Lifetime counters of bytes written, from one source at one time."""
 
     source: WafSource
     at_s: float
@@ -33,18 +33,18 @@ class DeviceWaf:
 
     source: WafSource = WafSource.NONE
     waf: float | None = None
-    """None: `reason` says why."""
+    """WAF; None: unknown, see `reason`."""
     uncertainty: float | None = None
-    """Maximum error, from the resolution of the counters alone."""
+    """Maximum error caused by the resolution of the counters."""
     window_s: float = 0.0
-    """Time it is a mean over."""
+    """Length of the window of `waf`."""
     host_bytes: int = 0
-    """Written in the window."""
+    """Bytes written by hosts in the window."""
     resolution_bytes: int | None = None
-    """The coarser of the two counters: bytes per count."""
+    """Bytes per count of the coarser counter."""
     scope: str = ""
-    """Whose counters: `endurance group 1 of nvme0`."""
+    """What the counters cover, such as `endurance group 1 of nvme0`."""
     emulated: bool = False
-    """The counters are synthetic, of an emulator: no ground truth."""
+    """Whether the counters come from an emulator."""
     reason: str = ""
-    """Why there is none, or why better sources were passed over."""
+    """Why the WAF is unknown, or why better sources are not used."""

@@ -17,7 +17,7 @@ class VmState(StrEnum):
     CRASHED = "crashed"
     SUSPENDED = "suspended"
     UNKNOWN = "unknown"
-    """Not known: a VM found only by its cgroup."""
+    """State of a VM that was found only by its cgroup."""
 
     @property
     def is_off(self) -> bool:
@@ -35,14 +35,14 @@ class FoundBy(StrEnum):
 
     LIBVIRT = "libvirt"
     CGROUP_NAME = "cgroup name"
-    """A cgroup is named as libvirt names those of its VMs."""
+    """By a cgroup with a name as libvirt gives it."""
     OPTION = "option"
-    """The operator named the cgroup."""
+    """By a cgroup in the configuration or an option."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceNumber:
-    """A block device as the kernel's I/O accounting names it."""
+    """Major and minor number of a block device."""
 
     major: int
     minor: int
@@ -53,7 +53,7 @@ class DeviceNumber:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk as the guest sees it, and what is behind it."""
+    """A disk of a VM, and its source on the host."""
 
     target: str
     """Name in the guest's bus order, such as `vda`; unique within the VM."""
@@ -62,12 +62,12 @@ class Disk:
     source: str | None = None
     """Path or URI; None for an empty drive."""
     device: DeviceNumber | None = None
-    """The host's block device that is charged for its I/O; None when there is none or it is not known."""
+    """Block device of the host that does its I/O; None if there is none or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """A virtual machine of this host, or what the operator wants treated as one."""
+    """A virtual machine of this host, or a cgroup that is configured as one."""
 
     name: str
     found_by: FoundBy
@@ -76,24 +76,27 @@ class Vm:
     libvirt_id: int | None = None
     """Number of this run of the VM; None while it is shut off or unknown."""
     cgroup: str | None = None
-    """The group with all of its processes, as in /proc/PID/cgroup; None when it has none."""
+    """Cgroup with all its processes, as in /proc/PID/cgroup; None if unknown."""
     disks: tuple[Disk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyCounts:
-    """How long requests of one kind took since some time, counted between bounds."""
+    """Histogram of latencies of reads or writes, cumulative since some time."""
 
     bounds_s: tuple[float, ...]
-    """Empty: only the number of requests and their mean are known."""
+    """Bounds of the bins; empty: only the number of requests and their mean are known."""
     counts: tuple[int, ...]
-    """One more than there are bounds: the last is of what took longer than all of them."""
+    """Requests by bin; one more than bounds, the last for latencies above all bounds."""
     sum_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class IoCounters:
-    """I/O on one device since the cgroup was created or the device was served. None: not counted there."""
+    """Counters of I/O on one device since the cgroup was created or the device was served.
+
+    None: not counted.
+    """
 
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -102,7 +105,7 @@ class IoCounters:
     discarded_bytes: int | None = None
     discards: int | None = None
     cost_usage_us: int | None = None
-    """Device time as io.cost models it."""
+    """Device time according to the model of io.cost."""
     host_page_writes: int | None = None
     gc_page_writes: int | None = None
     read_latency: LatencyCounts | None = None
@@ -111,7 +114,7 @@ class IoCounters:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tenant:
-    """A stream as the flash sees it: a namespace of an emulated SSD."""
+    """A namespace of an emulated SSD."""
 
     device: str
     namespace: str
@@ -122,38 +125,38 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """I/O that can be distinguished: one VM's, on one disk, through one cgroup, on one device."""
+    """I/O of one VM, on one disk, through one cgroup, on one device."""
 
     vm: str
     disk: Disk | None
-    """None: the cgroup did I/O on a device that is behind no known disk."""
+    """None: I/O of the cgroup on a device that no known disk uses."""
     cgroup: str | None
     device: DeviceNumber | None
     counters: IoCounters | None = None
-    """Counters of the cgroup on the device, shared by a VM's disks there. None: no I/O was counted."""
+    """Counters of the cgroup on the device, which all disks of the VM on it share; None: no I/O."""
     tenant: Tenant | None = None
-    """The namespace of an emulated SSD that it is stored on."""
+    """Namespace of an emulated SSD behind the disk; None for other disks."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLatency:
-    """Latencies of the requests to one disk of a VM since it was started, as QEMU counts them."""
+    """Latencies of one disk of a VM since its start, as counted by QEMU."""
 
     reads: LatencyCounts
     writes: LatencyCounts
 
 
-# What a host's kernel can do for the I/O of cgroups, device by device.
+# Features of the host's kernel for the I/O of cgroups, by device.
 
 
 @dataclass(frozen=True, slots=True)
 class WeightScale:
-    """The weights a mechanism takes: whole numbers, shares in proportion to them."""
+    """Range of the weights of a mechanism, which are whole numbers."""
 
     mechanism: str
     """`bfq`, `io.cost` or `cfq`."""
     knob: str
-    """Name of the Knob: `weight`, or `cost_weight` for io.cost's."""
+    """Name of the Knob: `weight`, or `cost_weight` for io.cost."""
     low: int
     high: int
 
@@ -169,19 +172,19 @@ class BlockCapability:
 
     device: DeviceNumber
     name: str
-    """The kernel's, such as `sda`; empty when it is not there."""
+    """Kernel name, such as `sda`; empty if the device does not exist."""
     weights: WeightScale | None
-    """Mechanism that shares the device in proportion to weights, if any."""
+    """Mechanism for weights; None: none is active."""
     limits: bool
-    """IOPS and bytes can be limited."""
+    """Whether IOPS and bandwidth can be limited."""
     problem: str = ""
-    """Why there are no weights, and what would give them; empty otherwise."""
+    """Why there are no weights, and how to enable them; else empty."""
     latency: bool = False
-    """A cgroup can have a latency target there, for which its neighbours are slowed down."""
+    """Whether cgroups can have latency targets (io.latency), for which others are throttled."""
     cautions: tuple[str, ...] = ()
-    """Reasons why shares are inexact there, one sentence each with the fix."""
+    """One sentence for each reason why shares are inexact, with the fix."""
     limit_step_iops: float = 10.0
-    """Limits on IOPS act in such steps: the kernel grants whole requests in each slice of time."""
+    """Resolution of IOPS limits: the kernel admits whole requests in each time slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,7 @@ class Capabilities:
     """Features of one host."""
 
     cgroup_version: int | None
-    """None: no cgroup tree with block I/O."""
+    """None: no cgroup hierarchy with block I/O."""
     devices: dict[DeviceNumber, BlockCapability] = field(default_factory=dict)
     systemd: bool = False
-    """systemd runs and sets what cgroups of its units have: what is written past it, it may overwrite."""
+    """Whether systemd manages the cgroups of its units, so that it may overwrite direct writes."""

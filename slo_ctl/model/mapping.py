@@ -1,4 +1,4 @@
-"""A VM's stream on an NVMe namespace: how it came to be there, step by step, and how it is undone."""
+"""Mapping of a VM onto an NVMe namespace: the steps of mapping and unmapping, and their state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Purpose(StrEnum):
 
 
 class SpareOwner(StrEnum):
-    """Whose over-provisioning the spare capacity is."""
+    """Owner of spare capacity."""
 
     VM = "the VM's own"
     DRIVE = "the drive's"
@@ -23,7 +23,7 @@ class SpareOwner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DriveIdentity:
-    """Identity of a drive, the same when the kernel renames it."""
+    """Identity of a drive, independent of its kernel name."""
 
     model: str
     serial: str
@@ -35,7 +35,7 @@ class DriveIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LbaFormat:
-    """A way of formatting a namespace that a drive offers."""
+    """An LBA format that a drive supports."""
 
     index: int
     block_bytes: int
@@ -46,7 +46,7 @@ class LbaFormat:
 
 @dataclass(frozen=True, slots=True)
 class CreateNamespace:
-    """Allocate a namespace, all of its size as capacity."""
+    """Create a namespace whose capacity equals its size."""
 
     size_blocks: int
     block_bytes: int
@@ -54,13 +54,13 @@ class CreateNamespace:
     endurance_group: int | None = None
     nvm_set: int | None = None
     handles: tuple[int, ...] = ()
-    """Reclaim unit handles that it may write through."""
+    """Reclaim unit handles that the namespace may use."""
     kind: Literal["create"] = "create"
 
 
 @dataclass(frozen=True, slots=True)
 class AttachNamespace:
-    """Have a controller of this host offer the namespace."""
+    """Attach the namespace to a controller of this host."""
 
     controller_id: int
     kind: Literal["attach"] = "attach"
@@ -68,7 +68,7 @@ class AttachNamespace:
 
 @dataclass(frozen=True, slots=True)
 class Deallocate:
-    """Tell the drive that nothing is stored in these bytes of the namespace."""
+    """Deallocate a range of the namespace."""
 
     offset_bytes: int
     length_bytes: int
@@ -76,21 +76,21 @@ class Deallocate:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveDisk:
-    """Make the namespace's first `size_bytes` a disk of the VM."""
+class AddDisk:
+    """Add the first `size_bytes` of the namespace to the VM as a disk."""
 
     target: str | None
-    """None: the next free one."""
+    """Target of the disk; None: the next free one."""
     bus: str | None
     size_bytes: int
     whole: bool
-    """The VM gets all of the namespace."""
+    """Whether the disk is the whole namespace."""
     kind: Literal["give disk"] = "give disk"
 
 
 @dataclass(frozen=True, slots=True)
-class TakeDisk:
-    """Take the disk out of the VM."""
+class RemoveDisk:
+    """Remove the disk from the VM."""
 
     unplug: bool
     """Also remove it from the running VM."""
@@ -99,7 +99,7 @@ class TakeDisk:
 
 @dataclass(frozen=True, slots=True)
 class DetachNamespace:
-    """Have a controller of this host offer the namespace no more; the data stay."""
+    """Detach the namespace from a controller of this host; its data is kept."""
 
     controller_id: int
     kind: Literal["detach"] = "detach"
@@ -107,13 +107,13 @@ class DetachNamespace:
 
 @dataclass(frozen=True, slots=True)
 class DeleteNamespace:
-    """Destroy the namespace and its data."""
+    """Delete the namespace and its data."""
 
     kind: Literal["delete"] = "delete"
 
 
 Step = (
-    CreateNamespace | AttachNamespace | Deallocate | GiveDisk | TakeDisk | DetachNamespace | DeleteNamespace
+    CreateNamespace | AttachNamespace | Deallocate | AddDisk | RemoveDisk | DetachNamespace | DeleteNamespace
 )
 DESTRUCTIVE = (Deallocate, DeleteNamespace)
 """Steps that destroy data."""
@@ -121,17 +121,17 @@ DESTRUCTIVE = (Deallocate, DeleteNamespace)
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """Capacity beyond what the VM can write, for the drive's garbage collection."""
+    """Capacity that the VM cannot write, for garbage collection of the drive."""
 
     size_bytes: int
     owner: SpareOwner
     how: str
-    """`unallocated` or `deallocated`; empty for none."""
+    """`unallocated` or `deallocated`; empty without spare capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePlacement:
-    """Isolation of this VM's stream, in the terms of docs/nvme.md."""
+    """Isolation of the VM's stream, and the mechanism; see docs/nvme.md."""
 
     isolation: str
     by: str
@@ -139,37 +139,37 @@ class NamespacePlacement:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceMapping:
-    """One VM on one namespace. Complete when all `steps` are `done` and the purpose is to map."""
+    """One VM on one namespace, with the steps of mapping or unmapping."""
 
     vm: str
     drive: DriveIdentity
     controller: str
-    """Last known name, such as `nvme0`."""
+    """Last known name of the controller, such as `nvme0`."""
     size_bytes: int
-    """Size that the VM sees."""
+    """Size of the VM's disk."""
     created: bool
-    """The namespace is ours; otherwise it was adopted, and is never deleted."""
+    """Whether slo-ctl created the namespace; otherwise it was adopted and is never deleted."""
     spare: Spare
     placement: NamespacePlacement
     steps: tuple[Step, ...]
     done: int = 0
-    """Number of `steps` that are done."""
+    """Number of completed `steps`."""
     purpose: Purpose = Purpose.MAP
     nsid: int | None = None
-    """None: not yet created."""
+    """NSID; None: not yet created."""
     namespace_bytes: int = 0
     """Size of the whole namespace."""
     nguid: str = ""
     attached_by_us: bool = False
-    """The namespace was not offered to this host before."""
+    """Whether slo-ctl attached the namespace."""
     pool: str = ""
-    """Capacity that its spare is a part of: `drive`, `group N` or `set N`."""
+    """Capacity that the namespace is part of: `drive`, `group N` or `set N`."""
     target: str = ""
-    """The VM's disk, once it has one."""
+    """Target of the VM's disk; empty before it was added."""
     path: str = ""
-    """The path that libvirt opens for it."""
+    """Path of the disk's source."""
     namespaces_before: tuple[int, ...] | None = None
-    """NSIDs on the drive just before ours was created: after a crash, ours is one that is not among them."""
+    """NSIDs before the creation, to identify the new namespace, also after a crash."""
 
     @property
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""Measurements: four kinds of access, each at a size, several times."""
+"""Measurements of access times: sequential and random reads and writes by request size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class Order(StrEnum):
-    """One request after the other's end, or anywhere."""
+    """Order of the offsets of requests."""
 
     SEQUENTIAL = "sequential"
     RANDOM = "random"
 
 
 class Direction(StrEnum):
-    """Reads or writes."""
+    """Direction of requests."""
 
     READ = "read"
     WRITE = "write"
@@ -37,46 +37,46 @@ RAND_WRITE = Access(Order.RANDOM, Direction.WRITE)
 SEQ_READ = Access(Order.SEQUENTIAL, Direction.READ)
 RAND_READ = Access(Order.RANDOM, Direction.READ)
 ACCESSES = (SEQ_WRITE, RAND_WRITE, SEQ_READ, RAND_READ)
-"""In the order of the paper's figures and of AGIOS's file."""
+"""All tests, in the order of the paper's figures and of AGIOS's file."""
 
 
 def accesses_of(directions: tuple[Direction, ...]) -> tuple[Access, ...]:
-    """The tests there are in these directions."""
+    """The tests with these directions."""
     return tuple(access for access in ACCESSES if access.direction in directions)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One test at one size."""
+    """Result of one test at one request size."""
 
     access: Access
     size_bytes: int
     repetition: int
-    """Tests of one repetition at one size ran one right after the other: their ratio is a pair's."""
+    """Tests of one repetition and size ran directly after each other, so that their ratios are paired."""
     access_time_s: float
-    """Mean for each request: at queue depth 1 its latency, else latency / queue depth."""
+    """Mean latency / queue depth of a request."""
     requests: int
     elapsed_s: float
 
 
 PARTS = 64
-"""A test can be split into this many, at most."""
+"""Largest number of parts of a test."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """A stretch of a test's requests, in units of 1 / PARTS of them."""
+    """A range of a test's requests, in units of 1 / PARTS of all requests."""
 
     begin: int = 0
     end: int = PARTS
 
     @property
     def share(self) -> float:
-        """Part of the whole test."""
+        """Share of the whole test."""
         return (self.end - self.begin) / PARTS
 
     def of(self, requests: int) -> range:
-        """Which of a whole test's requests; one at least."""
+        """Indices of the part's requests, at least one, of a test with `requests` requests."""
         first = min(requests * self.begin // PARTS, requests - 1)
         return range(first, max(requests * self.end // PARTS, first + 1))
 
@@ -85,12 +85,12 @@ WHOLE = Part()
 
 
 class Benchmark(Protocol):
-    """Something that can measure: fio on a target, or a model in virtual time."""
+    """Runs tests: fio on a target, or a model in virtual time."""
 
     def measure(
         self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
     ) -> Measurement:
-        """Run one test, or a part of it; for `limit_s` at most, where that is not None."""
+        """Run a test or a part of it, for at most `limit_s` (None: no limit)."""
 
     def now_s(self) -> float:
-        """The clock that tests pass on, s."""
+        """Time of the clock that measures tests, in seconds."""

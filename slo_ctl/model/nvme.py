@@ -1,4 +1,4 @@
-"""An NVMe drive: its parts and features, from its identify data and logs.
+"""Parts and features of an NVMe drive, from its identify data and logs.
 
 Bit and field names are those of the NVM Express Base Specification 2.0: section 5.17 (identify), 5.16 (logs).
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 QEMU_VENDOR = 0x1B36
-"""PCI vendor of QEMU's emulated controller, whose media counters are synthetic."""
+"""PCI vendor ID of QEMU's emulated controller, whose media counters are synthetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,31 +19,31 @@ class PlacementHandle:
     index: int
     """Placement identifier in writes (`pid` with one reclaim group)."""
     reclaim_unit_handle: int
-    """Of the endurance group: namespaces that have the same one share reclaim units."""
+    """Index in the endurance group; namespaces with the same handle share reclaim units."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeNamespace:
-    """A namespace that is allocated on the drive, whether a controller of this host has it or not."""
+    """A namespace allocated on the drive, attached to this host or not."""
 
     nsid: int
     attached: bool
     size_blocks: int
-    """NSZE."""
+    """Size (NSZE) in LBAs."""
     capacity_blocks: int
-    """NCAP: less than the size where it is thinly provisioned."""
+    """Capacity (NCAP) in LBAs; below the size if thinly provisioned."""
     used_blocks: int
-    """NUSE."""
+    """Utilization (NUSE) in LBAs."""
     block_bytes: int
-    """Data of one LBA in the format in use, without metadata."""
+    """Bytes of an LBA without metadata."""
     name: str | None = None
-    """The block device of this host, such as `nvme0n1`. The number in it is not the NSID."""
+    """Block device, such as `nvme0n1` (its number is not the NSID); None: not attached."""
     shared: bool = False
-    """NMIC bit 0: several controllers may have it."""
+    """Whether it may be attached to several controllers (NMIC bit 0)."""
     nvm_set: int | None = None
     endurance_group: int | None = None
     nguid: str = ""
-    """32 hexadecimal digits; empty when the drive gives none. `eui64` likewise, 16."""
+    """32 hexadecimal digits; empty if the drive reports none. `eui64` has 16."""
     eui64: str = ""
     handles: tuple[PlacementHandle, ...] = ()
 
@@ -60,7 +60,7 @@ class NvmeNamespace:
 
 @dataclass(frozen=True, slots=True)
 class FdpConfig:
-    """A way of placing data that an endurance group can be set to."""
+    """An FDP configuration of an endurance group."""
 
     index: int
     reclaim_groups: int
@@ -70,11 +70,11 @@ class FdpConfig:
 
 @dataclass(frozen=True, slots=True)
 class EnduranceGroup:
-    """Media that wears, and is counted, apart from the rest."""
+    """Media with separate wear and counters."""
 
     id: int
     total_bytes: int | None = None
-    """None: the drive does not report it. Same for what is unallocated."""
+    """None: not reported; so is `unallocated_bytes`."""
     unallocated_bytes: int | None = None
     fdp_enabled: bool = False
     fdp_configs: tuple[FdpConfig, ...] = ()
@@ -83,7 +83,7 @@ class EnduranceGroup:
 
     @property
     def handles_in_use(self) -> int | None:
-        """How many are."""
+        """Number of reclaim unit handles in use; None: not reported."""
         return None if self.handles_used is None else sum(self.handles_used)
 
     @property
@@ -94,7 +94,7 @@ class EnduranceGroup:
 
 @dataclass(frozen=True, slots=True)
 class NvmSet:
-    """Media that is managed apart from the rest: its garbage collection is its own."""
+    """Media with separate garbage collection."""
 
     id: int
     endurance_group: int
@@ -104,10 +104,10 @@ class NvmSet:
 
 @dataclass(frozen=True, slots=True)
 class NvmeController:
-    """Part of Identify Controller."""
+    """Fields of Identify Controller."""
 
     name: str
-    """`nvme0`: the admin device below /dev."""
+    """Name below /dev, such as `nvme0`."""
     model: str
     serial: str
     firmware: str
@@ -115,18 +115,18 @@ class NvmeController:
     controller_id: int
     subsystem_nqn: str
     oacs: int
-    """Optional admin commands."""
+    """Optional admin commands (bits)."""
     ctratt: int
-    """Controller attributes."""
+    """Controller attributes (bits)."""
     total_bytes: int | None
-    """TNVMCAP; None: not reported. Same for UNVMCAP."""
+    """TNVMCAP; None: not reported; so is `unallocated_bytes` (UNVMCAP)."""
     unallocated_bytes: int | None
     max_namespaces: int
     max_endurance_group: int = 0
     transport: str = ""
     address: str = ""
     multipath: bool = False
-    """The kernel puts multipath disks before its namespaces."""
+    """Whether the kernel uses multipath for its namespaces."""
 
     @property
     def emulated(self) -> bool:
@@ -135,38 +135,38 @@ class NvmeController:
 
     @property
     def namespace_management(self) -> bool:
-        """OACS bit 3. QEMU claims it and knows attachment only."""
+        """OACS bit 3, which QEMU sets although it only supports attachment."""
         return bool(self.oacs & 1 << 3)
 
     @property
     def nvm_sets(self) -> bool:
-        """CTRATT bit 2."""
+        """Whether it has NVM sets (CTRATT bit 2)."""
         return bool(self.ctratt & 1 << 2)
 
     @property
     def uuid_list(self) -> bool:
-        """CTRATT bit 9: it says whose its vendor-specific logs and commands are."""
+        """Whether a UUID list identifies its vendor-specific logs and commands (CTRATT bit 9)."""
         return bool(self.ctratt & 1 << 9)
 
     @property
     def endurance_groups(self) -> bool:
-        """CTRATT bit 4."""
+        """Whether it has endurance groups (CTRATT bit 4)."""
         return bool(self.ctratt & 1 << 4)
 
     @property
     def capacity_management(self) -> bool:
-        """CTRATT bits 11 (fixed) and 12 (variable): endurance groups and NVM sets can be made."""
+        """Whether endurance groups and NVM sets can be created (CTRATT bits 11 and 12)."""
         return bool(self.ctratt & (1 << 11 | 1 << 12))
 
     @property
     def fdp(self) -> bool:
-        """CTRATT bit 19."""
+        """Whether it supports FDP (CTRATT bit 19)."""
         return bool(self.ctratt & 1 << 19)
 
 
 @dataclass(frozen=True, slots=True)
 class NvmeDevice:
-    """All that was found out about one controller's drive."""
+    """A drive as discovered through one controller."""
 
     controller: NvmeController
     namespaces: tuple[NvmeNamespace, ...] = ()
@@ -175,64 +175,64 @@ class NvmeDevice:
     ocp: bool = False
     """Whether it has OCP's extended SMART log (C0h)."""
     ops: DriveOps | None = None
-    """OPS of its namespaces; None: it does not report that."""
+    """OPS of its namespaces; None: not reported."""
     notes: tuple[str, ...] = field(default=())
-    """Reads that failed, one sentence each."""
+    """One sentence for each read that failed."""
 
     def namespace(self, nsid: int) -> NvmeNamespace | None:
-        """The one with this NSID."""
-        return next((each for each in self.namespaces if each.nsid == nsid), None)
+        """The namespace with this NSID; None if there is none."""
+        return next((namespace for namespace in self.namespaces if namespace.nsid == nsid), None)
 
     @property
     def has_own_ops(self) -> bool:
-        """Whether each namespace has flash blocks of its own; those of one pool report the blocks of all."""
-        sizes = {each.nsid: each.size_bytes for each in self.namespaces}
+        """Whether each namespace has its own blocks; in a shared pool each reports the blocks of all."""
+        sizes = {namespace.nsid: namespace.size_bytes for namespace in self.namespaces}
         return self.ops is not None and all(
-            each.logical_blocks * self.ops.block_bytes < sizes[each.nsid] + self.ops.block_bytes
-            for each in self.ops.namespaces
-            if each.nsid in sizes
+            item.logical_blocks * self.ops.block_bytes < sizes[item.nsid] + self.ops.block_bytes
+            for item in self.ops.namespaces
+            if item.nsid in sizes
         )
 
     def group(self, id_: int | None) -> EnduranceGroup | None:
-        """The endurance group with this number."""
-        return next((each for each in self.groups if each.id == id_), None)
+        """The endurance group with this ID; None if there is none."""
+        return next((group for group in self.groups if group.id == id_), None)
 
 
 class Isolation(StrEnum):
-    """The strongest that a drive offers to a VM's stream, in the words of docs/nvme.md."""
+    """Isolation of a VM's stream, strongest first; see docs/nvme.md."""
 
     ISOLATED = "isolated OPS"
-    """Media, garbage collection and spare of its own."""
+    """Separate media, garbage collection and spare capacity."""
     SEPARATION = "separation"
-    """FDP: reclaim units of its own, spare shared."""
+    """FDP: separate reclaim units, shared spare capacity."""
     CAPACITY = "capacity partition"
-    """A namespace: only the address space is its own."""
+    """A namespace: only the address space is separate."""
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedPlacement:
-    """Placement that a drive offers, and what it does and does not isolate."""
+    """Strongest placement of a drive, with what it isolates and what it shares."""
 
     isolation: Isolation
     by: str
-    """The mechanism, such as `NVM sets` or `FDP`; empty for none."""
+    """Mechanism, such as `NVM sets` or `FDP`; empty without one."""
     isolates: str
     shares: str
     why: str
-    """The data of the drive that shows it."""
+    """Identify data or log that shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceOps:
-    """OPS of a namespace, and what garbage collection has done there since it was created."""
+    """OPS and GC counters (since its creation) of a namespace."""
 
     nsid: int
     ops_blocks: int
     min_ops_blocks: int
-    """The fewest with which GC is sure to make progress."""
+    """Minimum with which GC always makes progress."""
     logical_blocks: int
-    """Blocks that its size fills."""
+    """Blocks of its logical size."""
     host_page_writes: int
     gc_page_writes: int
     victims: int
@@ -241,7 +241,7 @@ class NamespaceOps:
 
 @dataclass(frozen=True, slots=True)
 class DriveOps:
-    """OPS of every namespace of a drive, as its log page E0h has them (`host.nvme.ops`)."""
+    """OPS of all namespaces of a drive, from its log page E0h (`host.nvme.ops`)."""
 
     at_s: float
     """Time of a monotonic clock."""
@@ -249,7 +249,7 @@ class DriveOps:
     page_bytes: int
     spare_blocks: int
     pending_blocks: int
-    """That moves still have to hand over."""
+    """Blocks still to be moved."""
     namespaces: tuple[NamespaceOps, ...]
 
     @property
@@ -258,5 +258,5 @@ class DriveOps:
         return self.block_bytes // self.page_bytes
 
     def namespace(self, nsid: int) -> NamespaceOps | None:
-        """The one with this NSID."""
-        return next((each for each in self.namespaces if each.nsid == nsid), None)
+        """The namespace with this NSID; None if there is none."""
+        return next((namespace for namespace in self.namespaces if namespace.nsid == nsid), None)

@@ -1,4 +1,4 @@
-"""The SLO of a VM, and what was done in a window."""
+"""The SLO of a VM, and samples of its activity in a window."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from enum import StrEnum
 
 from slo_ctl.model.host import IoCounters
 
-# How the flash of an emulated SSD behaves.
+# Flash of an emulated SSD.
 
 
 class TimingModel(StrEnum):
-    """Cost of a host page write on flash."""
+    """Model of the time of a host page write."""
 
     PAPER = "paper"
     """t_gc = gc_write_ratio x t_prog (FAST'15, section 4.1)."""
     FULL = "full"
     """t_gc also pays the reads, the transfers (unless copied back) and the erase of every victim."""
     NONE = "none"
-    """Count-only: no clock; IOPS are not known."""
+    """Count-only: no clock, so IOPS are unknown."""
 
 
 class Placement(StrEnum):
-    """Whose pages share a block."""
+    """Sharing of blocks between VMs."""
 
     SHARED = "shared"
-    """One pool for all: GC of one VM moves pages of the others."""
+    """One pool for all VMs: GC for one VM copies pages of others."""
     ISOLATED = "isolated"
-    """Every VM owns its blocks, its OPS and its GC."""
+    """Each VM has its own blocks, OPS and GC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,16 @@ class FlashTiming:
     transfer_us: float
     model: TimingModel = TimingModel.FULL
     copyback: bool = True
-    """GC copies stay inside the die and need no transfer over the channel."""
+    """Whether GC copies pages inside the die, without the channel."""
 
     @property
     def copy_us(self) -> float:
-        """Time of one page that GC copies: without copyback it crosses the channel twice, out and in."""
+        """Time to copy one page; without copyback it crosses the channel twice."""
         return self.read_us + self.program_us + (0.0 if self.copyback else 2.0 * self.transfer_us)
 
 
 class ShareBy(StrEnum):
-    """The unit in which shares are kept and shown."""
+    """Unit of shares."""
 
     PAGES = "pages"
     """Host pages read and written, close to IOPS normalised to 4 KiB."""
@@ -61,7 +61,7 @@ class ShareBy(StrEnum):
     """Die and channel time, garbage collection included."""
 
     def amount(self, pages: int, requests: int, device_s: float) -> float:
-        """The one of these that is in this unit."""
+        """The argument that has this unit."""
         match self:
             case ShareBy.PAGES:
                 return pages
@@ -73,7 +73,7 @@ class ShareBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The SLO of one VM. Bounds are absent when None."""
+    """The SLO of one VM; None: no bound."""
 
     weight: float = 1.0
     min_iops: float | None = None
@@ -93,44 +93,44 @@ class VmSample:
 
     vm: str
     slo: Slo
-    """Joined by `DeviceSample.with_slos`: who measures does not know it."""
+    """Set by `DeviceSample.with_slos`, because observers do not know SLOs."""
     active: bool
-    """The VM had requests outstanding or arriving during the window."""
+    """Whether the VM had requests in the window."""
     window_s: float
-    """Length of the window (virtual or real time; 0 in count-only mode)."""
+    """Length of the window in virtual or real time; 0 in count-only mode."""
     requests: int
     """Requests of every kind completed in the window."""
     host_page_writes: int
     gc_page_writes: int
-    """Pages copied by GC while serving this VM's writes, of any owner."""
+    """Pages, of any owner, that GC copied for this VM's writes."""
     victim_pages: int
-    """Pages, valid or not, of the victim blocks collected while serving this VM."""
+    """Pages of victim blocks that were collected for this VM's writes."""
     victim_valid_pages: int
-    """Of those, the pages still valid; victim_valid_pages / victim_pages is u."""
+    """Valid pages among `victim_pages`."""
     logical_blocks: int
-    """Blocks that the VM's logical size fills (rounded up)."""
+    """Blocks of the VM's logical size, rounded up."""
     ops_blocks: int
-    """Blocks the VM owns beyond logical_blocks."""
+    """Blocks that the VM owns beyond `logical_blocks`."""
     min_ops_blocks: int
-    """The fewest OPS blocks with which GC is sure to make progress."""
+    """Minimum of OPS blocks with which GC always makes progress."""
     limit_iops: float | None = None
-    """Rate limit in force on the device's queue of this VM."""
+    """Rate limit in force on the device; None: none."""
     scheduler_weight: float = 1.0
     host_page_reads: int = 0
     outstanding: float | None = None
-    """Mean number of requests on the device, without those a rate limit throttles; None: not measured."""
+    """Mean number of requests in the device, without throttled ones; None: not measured."""
     backlog_share: float = 1.0
-    """Share of the window with a request on the device or throttled; below 1 the VM asks for less."""
+    """Share of the window with a request in the device or throttled; below 1 the VM is partly idle."""
     throttled: float | None = None
-    """Mean number of requests that a rate limit throttled; None: not measured."""
+    """Mean number of requests throttled by a rate limit; None: not measured."""
     device_s: float = 0.0
-    """Die and channel time spent on this VM's requests, garbage collection included."""
+    """Die and channel time of this VM's requests, including GC."""
     queued_share: float = 1.0
-    """Share of the window with a request waiting for its turn, held up by nothing but the device's queue."""
+    """Share of the window with a request waiting in the device's queue."""
     p99_us: float | None = None
-    """The 99th percentile of latency, of reads or of writes, whichever is longer; None: not measured."""
+    """99th percentile of latency, the larger of reads and writes; None: not measured."""
     p99_window_s: float = 0.0
-    """Time it is measured over, where longer than this window."""
+    """Window of `p99_us`, if longer than this window."""
 
     @property
     def pages(self) -> int:
@@ -138,7 +138,7 @@ class VmSample:
         return self.host_page_reads + self.host_page_writes
 
     def amount(self, share_by: ShareBy) -> float:
-        """Delivered to the VM in the window, in the unit of shares."""
+        """Work delivered to the VM in the window, in the unit of shares."""
         return share_by.amount(self.pages, self.requests, self.device_s)
 
     @property
@@ -148,7 +148,7 @@ class VmSample:
 
     @property
     def u(self) -> float | None:
-        """Utilization of victim blocks; None when GC collected none in the window."""
+        """Utilization of victim blocks; None if GC collected none in the window."""
         return self.victim_valid_pages / self.victim_pages if self.victim_pages else None
 
     @property
@@ -164,17 +164,17 @@ class VmSample:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One window of one device: every VM on it, in a stable order."""
+    """Samples of all VMs on one device in one window, in a stable order."""
 
     timing: FlashTiming
     vms: tuple[VmSample, ...]
     spare_blocks: int = 0
-    """Blocks that belong to no VM and may be given to one."""
+    """Blocks that belong to no VM."""
     max_move_blocks: int | None = None
     share_by: ShareBy = ShareBy.PAGES
 
     def with_slos(self, slos: Mapping[str, Slo]) -> DeviceSample:
-        """Each VM with its SLO; streams without one belong to no VM and are inactive."""
+        """The sample with the SLO of each VM; streams without one belong to no VM and become inactive."""
         vms = tuple(
             replace(vm, slo=slos[vm.vm]) if vm.vm in slos else replace(vm, active=False) for vm in self.vms
         )
@@ -182,7 +182,7 @@ class DeviceSample:
 
     @property
     def total_ops_blocks(self) -> int:
-        """OPS over all VMs plus what is unassigned."""
+        """OPS of all VMs and spare blocks."""
         return self.spare_blocks + sum(v.ops_blocks for v in self.vms)
 
 
@@ -191,17 +191,17 @@ _NOT_COUNTED = IoCounters()
 
 @dataclass(frozen=True, slots=True)
 class StreamWindow:
-    """One VM on one device over the status window. None: not known there."""
+    """Activity of one VM on one device in the status window. None: unknown."""
 
     vm: str
     """Key of the stream, as in `VmSample.vm`."""
     window_s: float
-    """Time covered: shorter than asked for in the beginning; 0 before the second reading. Modelled time
-    on an emulated SSD with latency, else real time."""
+    """Length of the window: shorter at first, 0 before the second reading. Modelled time on an emulated SSD
+    with latency, else real time."""
     totals: IoCounters = _NOT_COUNTED
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
-    """Reads and writes."""
+    """Sum of reads and writes."""
     p99_read_us: float | None = None
     p99_write_us: float | None = None
     throttle_wait_us: float | None = None
@@ -212,20 +212,20 @@ class StreamWindow:
     waf: float | None = None
     size_bytes: int | None = None
     ops_blocks: int | None = None
-    """OPS without the blocks that are kept free for GC."""
+    """OPS without the blocks that GC keeps free."""
     ops_bytes: int | None = None
     requests: int = 0
     pages: int = 0
     """Host pages read and written."""
     device_s: float = 0.0
-    """Die and channel time spent on its requests."""
+    """Die and channel time of its requests."""
     queued_share: float = 1.0
-    """Share of the time with a request waiting for its turn in the device's queue."""
+    """Share of the window with a request waiting in the device's queue."""
     backlog_share: float = 1.0
-    """Share of the time with a request outstanding."""
+    """Share of the window with a request outstanding."""
 
     def amount(self, share_by: ShareBy) -> float:
-        """Delivered to the VM, in the unit of shares."""
+        """Work delivered to the VM, in the unit of shares."""
         return share_by.amount(self.pages, self.requests, self.device_s)
 
     @property
@@ -236,5 +236,5 @@ class StreamWindow:
 
     @property
     def ops_share(self) -> float | None:
-        """OPS over the logical size."""
+        """OPS / logical size."""
         return self.ops_bytes / self.size_bytes if self.ops_bytes is not None and self.size_bytes else None

@@ -1,7 +1,4 @@
-"""One SLO, wherever it is written: how its fields are spelled and what they may be.
-
-The configuration, `slo-ctl vm set`, libvirt metadata and the API all come through here.
-"""
+"""Parsing and validation of SLOs for the configuration, `slo-ctl vm set`, libvirt metadata and the API."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.model.sample import Slo
 
 SloFields = dict[str, float]
-"""Some fields of `model.Slo` by name, in its units; a field that is not there is not set."""
+"""Values of fields of `model.Slo` by name; missing fields are not set."""
 
 FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
 """Fields of `model.Slo`."""
@@ -31,17 +28,17 @@ FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_l
 
 @dataclass(frozen=True, slots=True)
 class SloClass:
-    """An SLO with a name, which VMs take their fields from."""
+    """A named SLO whose fields VMs can use."""
 
     name: str
     fields: SloFields
     source: str
-    """`FILE:LINE` where the configuration names it first."""
+    """`FILE:LINE` where the configuration defines it first."""
     field_sources: dict[str, str] = field(default_factory=dict)
-    """`FILE:LINE` of the value in force, by field."""
+    """`FILE:LINE` of each value, by field."""
 
     def by_source(self) -> dict[str, SloFields]:
-        """The fields by where they are from: `class NAME (FILE:LINE)`."""
+        """The fields by source, `class NAME (FILE:LINE)`."""
         found: dict[str, SloFields] = {}
         for name, value in self.fields.items():
             place = self.field_sources.get(name, self.source)
@@ -51,36 +48,36 @@ class SloClass:
 
 @dataclass(frozen=True, slots=True)
 class SloGroup:
-    """VMs that have one minimum and one maximum together."""
+    """A group of VMs with a common minimum and maximum."""
 
     name: str
     fields: SloFields
-    """Of GROUP_FIELDS."""
+    """Values of GROUP_FIELDS."""
     source: str
-    """`FILE:LINE` where the configuration names it first."""
+    """`FILE:LINE` where the configuration defines it first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SloEntry:
-    """What one source sets of the SLO of a VM: `vm set`, libvirt metadata, or a line of the configuration."""
+    """Part of the SLO of a VM from one source: `vm set`, libvirt metadata or a line of the configuration."""
 
     fields: SloFields = field(default_factory=dict)
     class_name: str | None = None
     group_name: str | None = None
 
     @property
-    def sets(self) -> bool:
-        """Whether anything is set."""
+    def is_set(self) -> bool:
+        """Whether it sets any field, class or group."""
         return bool(self.fields or self.chosen)
 
     @property
     def chosen(self) -> dict[str, str]:
         """Class and group by their keys, if set."""
-        named = {CLASS_KEY: self.class_name, GROUP_KEY: self.group_name}
-        return {key: name for key, name in named.items() if name is not None}
+        names = {CLASS_KEY: self.class_name, GROUP_KEY: self.group_name}
+        return {key: name for key, name in names.items() if name is not None}
 
     def only(self, keys: Collection[str]) -> SloEntry:
-        """Those of SLO_KEYS alone."""
+        """The part with these keys of SLO_KEYS."""
         return SloEntry(
             {name: value for name, value in self.fields.items() if name in keys},
             self.class_name if CLASS_KEY in keys else None,
@@ -89,18 +86,18 @@ class SloEntry:
 
 
 SloBySource = dict[str, SloEntry]
-"""By `vm set`, `metadata` and `config FILE:LINE`."""
+"""Parts of an SLO by source: `vm set`, `metadata` and `config FILE:LINE`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SloUpdate(SloEntry):
-    """A change of the SLO of one or several VMs; what is not set stays as it is."""
+    """A change of the SLO of one or several VMs; other fields are kept."""
 
     unset: frozenset[str] = frozenset()
-    """Those of SLO_KEYS to remove."""
+    """Keys of SLO_KEYS to remove."""
 
     def applied_to(self, before: SloEntry) -> SloEntry:
-        """Raises SloError when fields contradict each other."""
+        """`before` with the change. Raises SloError when fields contradict each other."""
         kept = before.only([key for key in SLO_KEYS if key not in self.unset])
         after = SloEntry(
             kept.fields | self.fields, self.class_name or kept.class_name, self.group_name or kept.group_name
@@ -111,27 +108,27 @@ class SloUpdate(SloEntry):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSlo:
-    """The SLO in force for a VM, and where it comes from."""
+    """The SLO in force for a VM, and its sources."""
 
     slo: Slo
     slo_source: str
-    """Every place that sets a field, strongest first, such as `vm set` or `vm set, config web.toml:4`;
-    `default` when there is none."""
+    """All sources that set a field, strongest first, such as `vm set` or `vm set, config web.toml:4`;
+    `default` if there are none."""
     conflicts: tuple[str, ...] = ()
-    """One sentence for each field that a stronger place overrides with something else. Those of a class are
-    meant to be overridden."""
+    """One sentence for each field that a stronger source overrides with another value. Fields of a class do
+    not count as conflicts."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Where each of SLO_KEYS comes from; `class NAME (FILE:LINE)` of fields of the class."""
+    """Source of each of SLO_KEYS; `class NAME (FILE:LINE)` for fields of the class."""
     class_name: str | None = None
-    """The class in force."""
+    """Class in force; None: none."""
     group_name: str | None = None
-    """The group in force; the VM has a part of its minimum and maximum."""
+    """Group in force, of whose minimum and maximum the VM has a part; None: none."""
 
 
 CLASS_KEY, GROUP_KEY = "class", "group"
-"""Beside the fields, wherever an SLO is written."""
+"""Keys of class and group, besides the fields of an SLO."""
 GROUP_FIELDS = ("min_iops", "max_iops", "max_bandwidth_bytes_s")
-"""Those of `model.Slo` that a group of VMs can have together."""
+"""Fields of `model.Slo` that a group of VMs can have in common."""
 
 CONFIG_KEYS = {
     "weight": "weight",
@@ -140,7 +137,7 @@ CONFIG_KEYS = {
     "max_bandwidth": "max_bandwidth_bytes_s",
     "p99": "p99_latency_us",
 }
-"""Names in the configuration and in libvirt metadata."""
+"""Fields of `model.Slo` by their keys in the configuration and in libvirt metadata."""
 
 SYNONYMS = {
     "min": "min_iops",
@@ -150,10 +147,10 @@ SYNONYMS = {
     "total_iops_sec": "max_iops",
     "total_bytes_sec": "max_bandwidth",
 }
-"""Other names that are taken for keys of the configuration."""
+"""Synonyms of keys of the configuration."""
 
 KEY_OF = {name: key for key, name in CONFIG_KEYS.items()}
-"""The inverse."""
+"""Keys by field of `model.Slo`."""
 
 _SPELLINGS = {
     **CONFIG_KEYS,
@@ -166,17 +163,17 @@ _ONE_DIRECTION = {
     "read_bytes_sec": "max_bandwidth",
     "write_bytes_sec": "max_bandwidth",
 }
-"""Limits of libvirt that an SLO does not have, and the one for both directions."""
+"""Limits of libvirt that an SLO does not have, and the key that limits both directions."""
 
 SLO_KEYS = (*FIELD_NAMES, CLASS_KEY, GROUP_KEY)
-"""All that can be unset."""
+"""All keys that can be unset."""
 
 MAX_NAME_BYTES = 4096
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
 
 
 class SloError(ValueError):
-    """A field of an SLO cannot be so. `key` is as it was spelled; `problem` completes "KEY=VALUE ..."."""
+    """An invalid field of an SLO. `key` is as it was written; `problem` completes "KEY=VALUE ..."."""
 
     def __init__(self, key: str, value: object, problem: str, hint: str) -> None:
         super().__init__(f"{key}={_quoted(value)} {problem}")
@@ -186,12 +183,12 @@ class SloError(ValueError):
 
     @property
     def message(self) -> str:
-        """Field, value and what is wrong with it."""
+        """Sentence with field, value and problem."""
         return str(self)
 
 
 def field_named(key: str) -> str:
-    """The field of `model.Slo` that `key` spells. Raises SloError."""
+    """The field of `model.Slo` for a key or synonym. Raises SloError."""
     name = _SPELLINGS.get(key)
     if key in _ONE_DIRECTION:
         raise SloError(key, "", "limits one direction only", f"limit both with {_ONE_DIRECTION[key]}")
@@ -202,7 +199,7 @@ def field_named(key: str) -> str:
 
 
 def parse_fields(values: Mapping[str, object]) -> SloFields:
-    """Texts or numbers by any spelling of their fields, checked each and together. Raises SloError."""
+    """Parse and validate values by key or synonym. Raises SloError."""
     fields: SloFields = {}
     for key, value in values.items():
         name = field_named(key)
@@ -214,7 +211,7 @@ def parse_fields(values: Mapping[str, object]) -> SloFields:
 
 
 def parse_change(values: Mapping[str, object]) -> SloUpdate:
-    """As `parse_fields`; besides, `class` and `group` may be among them, and what is None is to be unset."""
+    """As `parse_fields`, with `class` and `group`, and with None for keys to unset. Raises SloError."""
     given = {key: value for key, value in values.items() if value is not None}
     names: dict[str, str | None] = {}
     for key, example in ((CLASS_KEY, "class=gold"), (GROUP_KEY, "group=shop")):
@@ -225,12 +222,12 @@ def parse_change(values: Mapping[str, object]) -> SloUpdate:
     fields = parse_fields(given)
     unset = frozenset(slo_key(key) for key, value in values.items() if value is None)
     for name in unset & fields.keys():
-        raise SloError(KEY_OF[name], "", "is both set and unset", "do one of them")
+        raise SloError(KEY_OF[name], "", "is both set and unset", "give it only once")
     return SloUpdate(fields, names[CLASS_KEY], names[GROUP_KEY], unset)
 
 
 def slo_key(key: str) -> str:
-    """As `field_named`, CLASS_KEY for the class and GROUP_KEY for the group."""
+    """As `field_named`, but also accepts CLASS_KEY and GROUP_KEY."""
     return key if key in (CLASS_KEY, GROUP_KEY) else field_named(key)
 
 
@@ -252,7 +249,7 @@ def parse_field(key: str, value: object) -> float:
 
 
 def check_fields(fields: Mapping[str, float]) -> None:
-    """Raise SloError unless these fields of `model.Slo` can be set, each and together."""
+    """Raise SloError unless these fields of `model.Slo` are valid and do not contradict each other."""
     for name, value in fields.items():
         if name not in FIELD_NAMES:
             raise SloError(name, value, "is not a field of an SLO", did_you_mean(name, FIELD_NAMES))
@@ -268,7 +265,7 @@ def check_fields(fields: Mapping[str, float]) -> None:
 
 
 def check_vm_name(vm: str) -> None:
-    """Raise UserError for a name that no VM can have: nothing, far too long, or no Unicode."""
+    """Raise UserError for a name that is empty, too long or not Unicode."""
     try:
         usable = 0 < len(vm.encode()) <= MAX_NAME_BYTES
     except UnicodeEncodeError:
@@ -278,14 +275,14 @@ def check_vm_name(vm: str) -> None:
 
 
 def check_named(key: str, name: str, known: Collection[str]) -> None:
-    """Raise SloError, with the nearest, unless the configuration has this class (CLASS_KEY) or group."""
+    """Raise SloError unless the configuration has this class (CLASS_KEY) or group (GROUP_KEY)."""
     if name not in known:
-        none = f"there is none: write [{key}.{name}] in slo-ctl.toml"
+        none = f"none is configured: write [{key}.{name}] in slo-ctl.toml"
         raise SloError(key, name, f"is not a {key}", did_you_mean(name, known) if known else none)
 
 
 def field_text(name: str, value: float) -> str:
-    """The value of a field of `model.Slo` as `parse_field` reads it under the configuration's spelling."""
+    """The value of a field as text that `parse_field` accepts."""
     if name == "max_bandwidth_bytes_s":
         text = format_bytes_exact(int(value)) if value == int(value) else format_number(value)
         return text if text.endswith("B") else f"{text}B"
@@ -294,8 +291,8 @@ def field_text(name: str, value: float) -> str:
     return format_number(value)
 
 
-def spelled(fields: Mapping[str, float]) -> dict[str, str]:
-    """The fields as the configuration and libvirt metadata spell them; the inverse of `parse_fields`."""
+def config_texts(fields: Mapping[str, float]) -> dict[str, str]:
+    """Keys and values as in the configuration and libvirt metadata; the inverse of `parse_fields`."""
     return {KEY_OF[name]: field_text(name, fields[name]) for name in FIELD_NAMES if name in fields}
 
 
@@ -307,17 +304,17 @@ def _check_one(key: str, name: str, value: float, written: object) -> None:
             key, written, "is out of range", f"a weight is from {MIN_WEIGHT:g} to {format_number(MAX_WEIGHT)}"
         )
     if value <= 0:
-        raise SloError(key, written, "is not more than 0", f"leave {key} out for no limit")
+        raise SloError(key, written, "is not more than 0", f"omit {key} for no limit")
 
 
 def _is_plain(value: object) -> bool:
-    """A number without a unit."""
+    """Whether it is a number without a unit."""
     return not isinstance(value, str) or not value.strip()[-1:].isalpha()
 
 
 _UNIT_EXPECTED = ("max_bandwidth", "bandwidth")
 _PLAIN_BYTES_FROM = 2**20
-"""Bytes a second: less without a unit is meant to be kilobytes or megabytes."""
+"""Bytes per second; a smaller number without a unit probably means kilobytes or megabytes."""
 
 
 def _number(value: float) -> float:
@@ -331,7 +328,7 @@ def _bandwidth(text: str) -> float:
     number = text.removesuffix("/s").rstrip()
     plain = number.removesuffix("B")
     if plain.lstrip("+-").replace(".", "").isdigit():
-        # Bytes a second may be any number; one that is not more than 0 is reported as for the others.
+        # Values that are not more than 0 are refused later, as for the other fields.
         return parse_number(plain)
     return float(parse_bytes(number))
 
@@ -343,7 +340,7 @@ def _iops(text: str) -> float:
 
 
 def _microseconds(text: str) -> float:
-    # Rounded so that 5ms is 5000 and not a hair less.
+    # Rounded so that 5ms is exactly 5000.
     return round(parse_time_s(text) * 1e6, 6)
 
 
@@ -370,17 +367,17 @@ _EXAMPLES = {
 
 
 def _quoted(value: object) -> str:
-    """Values are untrusted: never more of one than fits on a line."""
+    """A value as text of at most one line."""
     try:
         text = f"{value:g}" if isinstance(value, float) else str(value)
-    except ValueError:  # a number of more digits than Python turns into text
-        return "(a number far too long)"
+    except ValueError:  # Python refuses to convert a number with too many digits
+        return "(a number with too many digits)"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def update_text(change: SloUpdate) -> str:
     """`set weight=3, class=gold; unset p99`, as `vm set` is typed."""
-    done = [f"{key}={text}" for key, text in spelled(change.fields).items()]
+    done = [f"{key}={text}" for key, text in config_texts(change.fields).items()]
     done += [f"{key}={printable(name)}" for key, name in change.chosen.items()]
     texts = [f"set {', '.join(done)}"] if done else []
     keys = sorted(KEY_OF.get(name, name) for name in change.unset)

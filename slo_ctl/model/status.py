@@ -1,4 +1,4 @@
-"""The status: what `slo-ctl status`, the API, the history and the metrics report."""
+"""Status of the host, for `slo-ctl status`, the API, the history and the metrics."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from slo_ctl.model.slo import ResolvedSlo, SloFields
 
 
 class Verdict(StrEnum):
-    """Whether a VM's SLO was kept in the window."""
+    """Whether a VM's SLO was met in the window."""
 
     OK = "ok"
     INSUFFICIENT = "insufficient"
     """Below its target or its minimum, or above its latency target."""
     SETTLING = "settling"
-    """Below its entitlement in a window in which a VM woke up or an SLO changed."""
+    """Below its entitlement in a window in which a VM became active or an SLO changed."""
     IDLE = "idle"
-    """Asked for nothing."""
+    """No requests."""
     CAPPED = "capped"
     """At its maximum."""
     NO_MECHANISM = "no-mechanism"
-    """Nothing on this host can keep the SLO."""
+    """This host has no mechanism for the SLO."""
     UNAPPLIED = "unapplied"
     """A setting could not be applied."""
     UNKNOWN_VM = "unknown-vm"
-    """Named in the configuration, but not on this host."""
+    """Configured, but not on this host."""
 
 
 DEGRADED = frozenset({Verdict.INSUFFICIENT, Verdict.NO_MECHANISM, Verdict.UNAPPLIED, Verdict.UNKNOWN_VM})
-"""Verdicts for which `slo-ctl status` exits with 3."""
+"""Verdicts for which the exit status of `slo-ctl status` is 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class VmStatus:
-    """One VM on one device over the status window. None: not known, or has no meaning there."""
+    """One VM on one device in the status window. None: unknown or not applicable."""
 
     vm: str
     device: str
-    """Name of a managed device; empty when the VM has I/O on none."""
+    """Name of a managed device; empty if the VM has no I/O on one."""
     disks: tuple[str, ...]
     slo: Slo
     slo_source: str
-    """Where the SLO in force comes from, such as `vm set`, `metadata`, `config FILE` or `default`."""
+    """Sources of the SLO in force, such as `vm set`, `metadata`, `config FILE` or `default`."""
     state: str
-    """libvirt's word for what the VM does; empty where it is not known."""
+    """libvirt's state of the VM; empty if unknown."""
     backend: str
     """Isolation mechanism, such as `emulated SSD, isolated OPS`, `cgroup v1 bfq` or `none`."""
     verdict: Verdict
     reason: str
-    """One sentence: why this verdict."""
+    """One sentence that explains the verdict."""
     target_iops: float | None = None
     target_share: float | None = None
     share: float | None = None
-    """Share of the device's IOPS, or of its NVMe drive's where VMs on several namespaces share that."""
+    """Share of the device's IOPS, or of those of the NVMe drive if VMs on several namespaces share it."""
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
@@ -67,47 +67,47 @@ class VmStatus:
     ops_blocks: int | None = None
     ops_bytes: int | None = None
     ops_share: float | None = None
-    """OPS over the VM's logical size."""
+    """OPS / logical size of the VM."""
     u: float | None = None
     waf: float | None = None
     unapplied: tuple[Outcome, ...] = ()
     group: str = ""
-    """Group of whose minimum and maximum `slo` includes a part; empty: none."""
+    """Group of whose minimum and maximum `slo` contains a part; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """VMs that have one minimum and one maximum together, over the status window."""
+    """A group of VMs with a common minimum and maximum, in the status window."""
 
     name: str
     vms: tuple[str, ...]
-    """Those of this host that belong to it."""
+    """VMs of this host in the group."""
     verdict: Verdict
     reason: str
     min_iops: float | None = None
     max_iops: float | None = None
     max_bandwidth_bytes_s: float | None = None
     iops: float | None = None
-    """Of all of them, on managed devices."""
+    """Sum of its VMs on managed devices."""
     bandwidth_bytes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MoveStatus:
-    """OPS on its way from one VM to another."""
+    """A move of OPS in progress."""
 
     source: str
-    """Empty: the device's spare blocks."""
+    """VM that gives blocks; empty: the spare blocks of the device."""
     target: str
     blocks_left: int
     share_done: float
     """Part of the planned blocks that has been moved, 0..1."""
     cost_s: float
-    """Device time that the rest costs."""
+    """Device time that the remaining moves cost."""
     saving_s: float
-    """Device time that it saves over the next drive write."""
+    """Device time saved over the next drive write."""
     left_s: float | None = None
-    """How long the rest takes within the budget; None: not known."""
+    """Time until completion within the move budget; None: unknown."""
 
     def __str__(self) -> str:
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
@@ -121,33 +121,33 @@ class MoveStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One managed device over the status window."""
+    """One managed device in the status window."""
 
     name: str
     kind: str
     """`emulated` or `block`."""
     backend: str
     policy: str
-    """How OPS or weights are decided there; empty where nothing is."""
+    """OPS policy, or how weights are decided; empty if nothing is decided."""
     window_s: float
     iops: float | None = None
     capacity_iops: float | None = None
-    """The most that was measured with the VMs asking for more; None before that."""
+    """Maximum measured while VMs had waiting requests; None before that."""
     estimated_iops: float | None = None
-    """Maximum of an emulated SSD, from its timing and the GC so far; None: not known."""
+    """Maximum of an emulated SSD, from its timing and present GC; None: unknown."""
     sum_min_iops: float = 0.0
     overcommitted: bool = False
-    """The minimums exceed what the device can do."""
+    """Whether the minimums exceed the capacity of the device."""
     problem: str = ""
-    """Why nothing is known or done at the moment; empty otherwise."""
+    """Why the device cannot be observed or controlled now; else empty."""
     reasons: tuple[str, ...] = ()
     """Recent decisions."""
     waf: DeviceWaf | None = None
-    """WAF of all writes, with the counters used; None where it cannot be known."""
+    """WAF of the device, with its source; None if there is no source."""
     placement: str = ""
-    """The strongest that the drive offers, such as `separation by FDP`; empty when not known."""
+    """Strongest placement of the drive, such as `separation by FDP`; empty if unknown."""
     share_by: str = ""
-    """The unit of shares: pages, requests or device-time; empty where shares are not kept."""
+    """Unit of shares: pages, requests or device-time; empty if shares are not controlled."""
     move_budget: float | None = None
     """Share of the time of each die that moves of OPS may take while requests are outstanding."""
     moves: tuple[MoveStatus, ...] = ()
@@ -155,7 +155,7 @@ class DeviceStatus:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """Everything, at one moment."""
+    """Status of the host at one time."""
 
     at: float
     """Seconds since 1970 (UTC)."""
@@ -165,37 +165,37 @@ class HostStatus:
     daemon_pid: int
     started_at: float
     config_problem: str
-    """Why the configuration on disk is not the one in force; empty when it is."""
+    """Why the configuration on disk is not in force; empty if it is."""
     devices: tuple[DeviceStatus, ...] = ()
     vms: tuple[VmStatus, ...] = ()
     groups: tuple[GroupStatus, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    """Failures to observe or act, one sentence each."""
+    """One sentence for each failure to observe or act."""
     epoch_cpu_ms: float = 0.0
     """CPU time of the last epoch."""
 
 
-# Replies of the daemon besides its status: the SLO of a VM, and the changes planned next.
+# Further replies of the daemon: the SLO of a VM, planned changes, health.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSlo(ResolvedSlo):
-    """The SLO of a VM, and who set it."""
+    """The SLO of a VM and its sources."""
 
     vm: str
     vm_set: SloFields = field(default_factory=dict)
-    """Given by `slo-ctl vm set`, or by this API."""
+    """Fields set by `slo-ctl vm set` or the API."""
     vm_set_class: str | None = None
-    """Given as `vm_set`."""
+    """Class set by `slo-ctl vm set` or the API; None: none."""
     vm_set_group: str | None = None
-    """Given as `vm_set`."""
+    """Group set by `slo-ctl vm set` or the API; None: none."""
     notes: tuple[str, ...] = ()
     """Warnings, such as minimums that exceed what a device can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """Decision for one device as of now."""
+    """Present decision for one device."""
 
     device: str
     policy: str
@@ -216,15 +216,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Daemon health with its work."""
+    """Health of the daemon."""
 
     pid: int
     program_version: str
     started_at: float
     epochs: int
-    """Completed since the start."""
+    """Completed epochs since the start."""
     missed_epochs: int
-    """Left out because earlier ones took too long."""
+    """Epochs skipped because earlier ones took too long."""
     last_epoch_at: float | None
-    """Seconds since 1970; None before the first."""
+    """Seconds since 1970; None before the first epoch."""
     config_problem: str

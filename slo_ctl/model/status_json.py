@@ -1,7 +1,7 @@
-"""A HostStatus as JSON and back: what the API, `status --json` and the history's reader all speak.
+"""Conversion of HostStatus to and from JSON, for the API, `status --json` and the history.
 
-Fields are named as those of the dataclasses, enumerations by their value, tuples are arrays and None is null.
-What a newer daemon adds is ignored, what an older one lacks gets the dataclass's default.
+Names are those of the dataclasses; enumerations become their values, tuples arrays and None null. Unknown
+fields of a newer daemon are ignored; missing fields of an older one get their defaults.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT_VERSION = 1
-"""Of the API."""
+"""Format version of the API."""
 _MAX_EXACT_INT = 2**53
-"""Integers up to this one are floats without rounding."""
+"""Integers up to this one are exact as floats."""
 
 _T = TypeVar("_T")
 
@@ -31,12 +31,12 @@ class StatusFormatError(Exception):
 
 
 def to_json(status: HostStatus) -> dict[str, Any]:
-    """`status` in plain JSON types. Numbers that JSON cannot write (infinite, not a number) become null."""
+    """`status` in plain JSON types; infinite numbers and NaN become null."""
     return {"format_version": FORMAT_VERSION, **plain(status)}
 
 
 def from_json(value: Mapping[str, Any]) -> HostStatus:
-    """The status that `to_json` gave `value` for; StatusFormatError when it is none."""
+    """The inverse of `to_json`. Raises StatusFormatError."""
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StatusFormatError(f"format_version is {version!r} and not {FORMAT_VERSION}")
@@ -44,28 +44,28 @@ def from_json(value: Mapping[str, Any]) -> HostStatus:
 
 
 def plain(value: Any) -> Any:
-    """A dataclass of the model, or what one is made of, in plain JSON types."""
+    """A dataclass of the model, or a value of a field, in plain JSON types."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, inf_nan_mode="null")
 
 
 def from_plain(kind: type[_T], value: Any) -> _T:
-    """The dataclass `kind` that `plain` gave `value` for."""
+    """The inverse of `plain` for the type `kind`. Raises StatusFormatError."""
     try:
         read: _T = _read(kind, value)
-    except _OtherTypeError:
+    except _TypeMismatchError:
         return _converted(kind, value)
     return read
 
 
 def _converted(kind: type[_T], value: Any) -> _T:
-    """As `from_plain`, for what needs a conversion or has to be refused."""
+    """As `from_plain`, for values that need a conversion or are invalid."""
     from pydantic import ValidationError
 
     from slo_ctl.base.json_store import problem_of
 
-    # Not from text: names of cgroups may have bytes that are no UTF-8, which pydantic's own parser refuses.
+    # Not from text: names of cgroups may contain bytes that are not UTF-8, which pydantic's parser refuses.
     hashable: Any = kind
     try:
         read: _T = _adapter(hashable).validate_python(value)
@@ -81,18 +81,18 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-# What is exactly of the declared types is read without the time that pydantic takes to be imported. Anything
-# else is left to pydantic, which knows more conversions and says which field is wrong.
+# Values of exactly the declared types are read without pydantic, whose import takes long. Pydantic reads all
+# others, as it has more conversions and names invalid fields.
 
 
-class _OtherTypeError(Exception):
+class _TypeMismatchError(Exception):
     """A value is not of the declared type."""
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """The value of type `kind` that `value` is in plain types. Raises _OtherTypeError.
+    """The value of type `kind` for a plain value. Raises _TypeMismatchError.
 
-    Fields that `kind` does not have are ignored; those that `value` lacks get their defaults.
+    Unknown fields are ignored; missing fields get their defaults.
     """
     if kind is NoneType and value is None:
         return None
@@ -109,8 +109,8 @@ def _read(kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple and isinstance(value, list):
         item, *rest = get_args(kind)
         if rest == [...]:
-            return tuple([_read(item, each) for each in value])
-    raise _OtherTypeError
+            return tuple([_read(item, element) for element in value])
+    raise _TypeMismatchError
 
 
 def _read_dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
@@ -119,18 +119,18 @@ def _read_dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
         if name in value:
             read_fields[name] = _read(field_type, value[name])
         elif required:
-            raise _OtherTypeError
+            raise _TypeMismatchError
     return kind(**read_fields)
 
 
 @cache
 def _fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Name, type and whether there is no default, of each field."""
+    """Name and type of each field, and whether it is required."""
     types = get_type_hints(kind)
     return tuple(
-        (each.name, types[each.name], each.default is MISSING and each.default_factory is MISSING)
-        for each in fields(kind)
-        if each.init
+        (item.name, types[item.name], item.default is MISSING and item.default_factory is MISSING)
+        for item in fields(kind)
+        if item.init
     )
 
 
@@ -138,16 +138,16 @@ def _read_enum(kind: type[Enum], value: Any) -> Enum:
     try:
         return kind(value)
     except ValueError:
-        raise _OtherTypeError from None
+        raise _TypeMismatchError from None
 
 
 def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Of the type that the value has already, else of the first one that it can be read as."""
+    """The value itself if it has one of the types, else as the first type that accepts it."""
     if type(value) in kinds:
         return value
     for kind in kinds:
         try:
             return _read(kind, value)
-        except _OtherTypeError:
+        except _TypeMismatchError:
             continue
-    raise _OtherTypeError
+    raise _TypeMismatchError

@@ -201,7 +201,7 @@ class HostObserver:
         """libvirt's VMs, cgroups and named VMs; the same list as before when all are the same."""
         version, found = self._joined_from
         if version != domains.version or found is not self._groups.found:
-            groups = self._groups.found if domains.runs_here else []
+            groups = self._groups.found if domains.has_local_vms else []
             self._vms = joined(domains.vms, groups, self._named, self._namespaces)
             self._joined_from = (domains.version, self._groups.found)
             if self._reader is not None:

@@ -338,7 +338,7 @@ def read_inventory(
     notes: list[str] = []
     found = libvirt.vms(notes.append) if libvirt else []
     groups = MachineGroups(roots)
-    if libvirt is None or libvirt.runs_here:
+    if libvirt is None or libvirt.has_local_vms:
         found = [with_devices(vm, roots, notes.append) for vm in found]
         if tree:
             groups.observe(tree)

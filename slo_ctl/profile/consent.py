@@ -1,4 +1,4 @@
-"""Whether a target may be overwritten: only where it is named, unused, and bears no signature."""
+"""Permission to overwrite a target: only if it is named explicitly, unused and without signatures."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from slo_ctl.host.block_device import is_held
 from slo_ctl.profile.target import Kind, NbdExport, Target, parse_uri
 
 _EDGE_BYTES = 1 << 20
-"""At both ends of an export: signatures are within the first and the last 64 KiB to 1 MiB."""
+"""Bytes searched at both ends of an export: signatures are in the first and the last 64 KiB to 1 MiB."""
 _TIMEOUT_S = 30.0
 
 
 @contextmanager
 def permission(target: Target, allowed: str | None) -> Iterator[bool]:
-    """Whether the target may be written: it is ours, or `allowed` names exactly it and nothing is on it.
+    """Whether the target may be written: slo-ctl created it, or `allowed` names it exactly and it is empty.
 
-    A device is claimed until the end, so that nobody can mount it meanwhile. Raises UserError when it is
-    named and must not be written all the same, and when another one is named.
+    A device is claimed within the context, so that it cannot be mounted. Raises UserError if `allowed` names
+    another target, or this one although it must not be overwritten.
     """
     if allowed is not None and allowed != target.given:
         raise UserError(
             f"--allow-write names {allowed}, and the target is {target.given}",
             "it must match TARGET exactly",
         )
-    if allowed is None or target.ours:
-        yield target.ours
+    if allowed is None or target.is_test_file:
+        yield target.is_test_file
         return
     if target.path is None:
         _check_export(target)
@@ -49,12 +49,12 @@ def permission(target: Target, allowed: str | None) -> Iterator[bool]:
 
 
 def in_use(target: Target) -> bool:
-    """Whether another program uses the device, so that its I/O is in the times."""
+    """Whether a mount or the like uses the device, whose I/O then affects the measured times."""
     return target.kind is Kind.BLOCK and target.path is not None and _is_held(target.path)
 
 
 def _claim(path: Path, kind: Kind) -> int:
-    """Open for writing; a device for us alone: the kernel lends it to one mount, swap, RAID or the like."""
+    """Open for writing; a device exclusively, so that no mount, swap or RAID can use it."""
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if kind is Kind.BLOCK else 0)
     try:
         if kind is Kind.BLOCK and _is_read_only(path):
@@ -68,12 +68,12 @@ def _claim(path: Path, kind: Kind) -> int:
             ) from None
         raise UserError(
             f"{path}: it cannot be written: {error.strerror}",
-            "profile without --allow-write, or name another target",
+            "profile without --allow-write, or use another target",
         ) from None
 
 
 def _is_read_only(path: Path) -> bool:
-    """Opening a write-protected device for writing succeeds on some kernels."""
+    """Whether a device is write-protected: some kernels allow opening it for writing anyway."""
     number = path.stat().st_rdev
     read_only = read_bounded(Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}" / "ro")
     return read_only is not None and read_only.text.strip() == "1"
@@ -99,17 +99,16 @@ def _check_export(target: Target) -> None:
         _refuse_signatures(target.given, _signatures(Path(copy.name)))
 
 
-def _refuse_signatures(given: str, found: str) -> None:
+def _refuse_signatures(target: str, found: str) -> None:
     if found:
         raise UserError(
-            f"{given}: it is not empty: {found}",
-            "it would be destroyed: name an empty device, or erase it yourself (wipefs --all)",
+            f"{target}: it is not empty: {found}",
+            "writing would destroy it: use an empty device, or erase it (wipefs --all)",
         )
 
 
 def _signatures(path: Path) -> str:
-    """Kinds of file systems, partition tables, RAID and LVM members that are on it; empty when there are
-    none."""
+    """Types of file systems, partition tables, RAID and LVM members on it, or an empty text."""
     found: list[str] = []
     wipefs, blkid = _program("wipefs"), _program("blkid")
     listed = _run([wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)])
@@ -134,7 +133,7 @@ def _program(name: str) -> str:
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         raise UserError(
-            f"{name} is not installed: whether there is data cannot be determined", "install util-linux"
+            f"{name} is not installed, so it is unknown whether there is data", "install util-linux"
         )
     return found
 
@@ -150,4 +149,4 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             env={**os.environ, "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f"{command[0]} does not end", "is the device answering?") from None
+        raise UserError(f"{command[0]} timed out", "check that the device responds") from None

@@ -1,6 +1,4 @@
-"""Measuring with fio: one run for each test, direct I/O, JSON (reference for the options: IOzone -I -r -s
--e).
-"""
+"""Measuring with fio: one run for each test, with direct I/O and JSON output (as IOzone -I -r -s -e)."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ import numpy as np
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.measurement import WHOLE, Access, Direction, Measurement, Order, Part
-from slo_ctl.profile.target import Kind, MadeFile, Target
+from slo_ctl.profile.target import Kind, Target, TestFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STOP_TIMEOUT_S = 5.0
 _OVERTIME_S = 120.0
-"""Longer than this beyond its limit, and fio is stuck."""
+"""Time beyond its limit after which fio is considered to hang."""
 _RW = {
     (Order.SEQUENTIAL, Direction.READ): "read",
     (Order.RANDOM, Direction.READ): "randread",
@@ -39,39 +37,38 @@ _RW = {
 
 @dataclass(frozen=True, slots=True)
 class FioOptions:
-    """How fio is run."""
+    """Options of fio."""
 
     span_bytes: int
-    """The part of the target that is used, from its beginning."""
+    """Length of the part of the target that is used, from its beginning."""
     seed: int = 1
     queue_depth: int = 1
     program: str = "fio"
 
 
 class Fio:
-    """A target, measured by fio; makes the file that the target may be, and removes it."""
+    """Measures a target with fio; creates and removes the test file in a directory."""
 
     def __init__(self, target: Target, options: FioOptions) -> None:
         self._target = target
         self._options = options
         self._program = find_fio(options.program)
-        self._test_file: MadeFile | None = None
+        self._test_file: TestFile | None = None
 
     def now_s(self) -> float:
-        """Real time."""
+        """Monotonic real time in seconds."""
         return time.monotonic()
 
     def measure(
         self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
     ) -> Measurement:
-        """Run one test over as much as the span, a part of it, or for `limit_s`. Raises UserError when fio
-        fails."""
+        """Run one test over the span or a part of it, for at most `limit_s`. Raises UserError."""
         span = self._options.span_bytes // size_bytes * size_bytes
-        # Anywhere in the first half: caches that kept the beginning do not pass for the device.
+        # Start anywhere in the first half, so that data cached from the beginning is not measured.
         seed = self._seed(access, size_bytes, repetition) + part.begin
         start = (seed * size_bytes) % (span // 2 // size_bytes * size_bytes or size_bytes)
         start = start if access.order is Order.SEQUENTIAL else 0
-        # Whole milliseconds: of "0.3s" fio takes the 0, which is not a limit.
+        # Whole milliseconds, because fio parses "0.3s" as 0, which means no limit.
         limit = [f"--runtime={max(1, round(limit_s * 1000))}ms"] if limit_s is not None else []
         job = self._run(
             [
@@ -91,19 +88,18 @@ class Fio:
         return _measurement(job, access, size_bytes, repetition, self._options.queue_depth)
 
     def prepare(self) -> int:
-        """Make the file, if the target is one to be made; returns its size in bytes, which are yet to be
-        written.
+        """Create the test file, if the target needs one; returns its size in bytes, or 0 without one.
 
-        Raises UserError when it cannot be made.
+        Its content is not written yet. Raises UserError when it cannot be created.
         """
         path = self._target.path
-        if not self._target.ours or path is None:
+        if not self._target.is_test_file or path is None:
             return 0
-        self._test_file = MadeFile(path, self._options.span_bytes)
+        self._test_file = TestFile(path, self._options.span_bytes)
         return self._options.span_bytes
 
     def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
-        """Write a part of the span (random: that much anywhere in it); returns the throughput in bytes/s."""
+        """Write a part of the span, or as many bytes at random in all of it; returns bytes/s."""
         sequential = access.order is Order.SEQUENTIAL
         job = self._run(
             [
@@ -121,16 +117,16 @@ class Fio:
         return float(job["write"]["bw_bytes"])
 
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
-        """Write every request of the span once, in that order; returns the throughput in bytes/s.
+        """Write the whole span once in this order; returns the throughput in bytes/s.
 
         `number` distinguishes random passes. Raises UserError when fio fails.
         """
         return float(self._pass(order, request_bytes, number)["write"]["bw_bytes"])
 
     def response_times_us(self, order: Order, request_bytes: int, number: int) -> NDArray[np.float64]:
-        """The same, with the response time of every request, in the order in which they ended."""
+        """As `write_pass`, but returns the response times of all requests in order of completion."""
         with tempfile.TemporaryDirectory(prefix="slo-ctl-") as folder:
-            # One log, with every request.
+            # One log for all jobs, with every request.
             log = [f"--write_lat_log={folder}/fio", "--per_job_logs=0", "--log_avg_msec=0"]
             self._pass(order, request_bytes, number, *log)
             try:
@@ -138,7 +134,7 @@ class Fio:
                 rows = np.loadtxt(Path(folder) / "fio_lat.log", delimiter=",", usecols=1, ndmin=1)
             except (OSError, ValueError) as error:
                 raise UserError(
-                    f"{self._target.given}: fio reports no response times: {error}", "fio 3.x is needed"
+                    f"{self._target.given}: fio reports no response times: {error}", "install fio 3.x"
                 ) from None
         return rows.astype(np.float64) / 1e3
 
@@ -149,7 +145,7 @@ class Fio:
                 f"--rw={_RW[order, Direction.WRITE]}",
                 f"--bs={request_bytes}",
                 f"--size={span}",
-                # With its map of what was written, random requests do not overlap and leave nothing out.
+                # With its random map, fio writes every block exactly once.
                 "--norandommap=0",
                 f"--randseed={self._options.seed * 1_000_003 + number}",
                 "--end_fsync=1",
@@ -160,26 +156,27 @@ class Fio:
         written = int(job["write"]["io_bytes"])
         if written != span:
             raise UserError(
-                f"{self._target.given}: fio wrote {written} of {span} bytes", "see whether others use it"
+                f"{self._target.given}: fio wrote {written} of {span} bytes",
+                "check whether another program uses it",
             )
         return job
 
     def remove(self) -> None:
-        """Remove the file that was made."""
+        """Remove the test file, if there is one."""
         if self._test_file is not None:
             self._test_file.remove()
             self._test_file = None
 
     def _seed(self, access: Access, size_bytes: int, repetition: int) -> int:
-        # Different for every test, the same for the same one.
+        # Different for every test, and reproducible.
         kind = list(_RW).index((access.order, access.direction))
         return (self._options.seed * 1_000_003 + repetition * 8191 + size_bytes // 512 * 4 + kind) % (1 << 31)
 
     def _run(self, options: Sequence[str], limit_s: float | None) -> dict[str, Any]:
-        # Its job as a thread: one that is a process leaves the group, and may outlive a fio that is killed.
-        ours = ["--name=slo-ctl", "--thread", "--output-format=json"]
-        command = [self._program, *ours, *self._place(), *options]
-        # In a session of its own: Ctrl-C reaches us alone, and we end fio.
+        # The job is a thread: a process would leave the process group and might outlive a killed fio.
+        fixed = ["--name=slo-ctl", "--thread", "--output-format=json"]
+        command = [self._program, *fixed, *self._target_options(), *options]
+        # A new session, so that Ctrl-C reaches only this process, which then stops fio.
         with subprocess.Popen(  # noqa: S603 - no shell
             command,
             stdin=subprocess.DEVNULL,
@@ -193,28 +190,28 @@ class Fio:
             except subprocess.TimeoutExpired:
                 _stop(process)
                 raise UserError(
-                    f"fio on {self._target.given} does not end", "is the device answering?"
+                    f"fio on {self._target.given} timed out", "check that the device responds"
                 ) from None
             except BaseException:
                 _stop(process)
                 raise
         return _job(process.returncode, out, err, self._target.given)
 
-    def _place(self) -> list[str]:
+    def _target_options(self) -> list[str]:
         depth = self._options.queue_depth
         if self._target.kind is Kind.NBD:
             return ["--ioengine=nbd", f"--uri={self._target.given}", f"--iodepth={depth}"]
         engine = ["--ioengine=psync"] if depth == 1 else ["--ioengine=libaio", f"--iodepth={depth}"]
-        # fio takes a colon for the next file's name.
+        # fio separates file names by colons.
         name = str(self._target.path).replace("\\", "\\\\").replace(":", "\\:")
         return [f"--filename={name}", *engine, "--direct=1", "--allow_file_create=0", "--invalidate=1"]
 
 
 def find_fio(program: str = "fio") -> str:
-    """Path of fio. Raises UserError when it is not there."""
+    """Path of fio. Raises UserError when it is not installed."""
     found = shutil.which(program)
     if found is None:
-        raise UserError("fio is not installed", "install package fio (3.x): it does the measuring")
+        raise UserError("fio is not installed", "install package fio (3.x), which measures")
     return found
 
 
@@ -223,50 +220,50 @@ def _stop(process: subprocess.Popen[str]) -> None:
     try:
         process.communicate(timeout=_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        # With whatever it has started, which would keep the pipes open.
+        # Kill its children too, which would keep the pipes open.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
-def _job(status: int, out: str, err: str, given: str) -> dict[str, Any]:
-    """The only job of fio's answer. Raises UserError."""
+def _job(status: int, out: str, err: str, target: str) -> dict[str, Any]:
+    """The job in fio's output. Raises UserError."""
     if status < 0:
         raise UserError(
-            f"fio was killed by {signal.Signals(-status).name} while it measured {given}",
+            f"fio was killed by {signal.Signals(-status).name} while it measured {target}",
             "completed measurements are kept: run the same command again to continue",
         )
-    # Notes may come before the object.
+    # Notes may precede the JSON object.
     start = out.find("{")
     try:
-        answer = json.loads(out[start:]) if start >= 0 else {}
+        output = json.loads(out[start:]) if start >= 0 else {}
     except json.JSONDecodeError:
-        answer = {}
-    jobs = answer.get("jobs") or []
+        output = {}
+    jobs = output.get("jobs") or []
     if status or not jobs or jobs[0].get("error"):
-        raise UserError(f"{given}: {_reason(out, err, status)}", "see fio(1), or choose another target")
+        raise UserError(f"{target}: {_fio_error(out, err, status)}", "see fio(1), or choose another target")
     job: dict[str, Any] = jobs[0]
     return job
 
 
-def _reason(out: str, err: str, status: int) -> str:
+def _fio_error(out: str, err: str, status: int) -> str:
     before = out[: max(out.find("{"), 0)]
     lines = [line.strip() for line in f"{err}\n{before}".splitlines() if line.strip()]
     error_line = next((line for line in lines if "No space left" in line), None) or next(
         (line for line in lines if "error" in line.lower() or line.startswith("fio:")), None
     )
-    return f"fio fails: {error_line or (lines[-1] if lines else f'status {status}')}"
+    return f"fio failed: {error_line or (lines[-1] if lines else f'status {status}')}"
 
 
 def _measurement(
     job: dict[str, Any], access: Access, size_bytes: int, repetition: int, queue_depth: int
 ) -> Measurement:
-    """The measurement of fio's job. By Little's law the device ends a request every latency / queue depth."""
+    """The measurement of a job. By Little's law the time per request is latency / queue depth."""
     side = job[access.direction.value]
     requests = int(side["total_ios"])
     if not requests:
         raise UserError(
-            f"no {access} of {size_bytes} bytes ended in time",
+            f"no {access} of {size_bytes} bytes completed in time",
             "raise --test-time, or choose smaller requests",
         )
     latency_s = float(side["lat_ns"]["mean"]) / 1e9

@@ -1,4 +1,4 @@
-"""Which device a profile is of, and under which kernel and scheduler: what makes it valid, or stale."""
+"""Identity of a profiled device, its kernel and scheduler, which decide whether a profile is stale."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from slo_ctl.host.block_device import whole_device
 from slo_ctl.model import DeviceNumber
 from slo_ctl.profile.target import Kind, Target, parse_uri
 
-# What /sys says about a block device, as the choice of its scheduler needs it. Changes nothing.
+# Facts about a block device from /sys, for the choice of its scheduler. Read-only.
 
 _GUEST_DRIVERS = ("virtio_blk", "xen-blkfront", "vbd")
 
 
-def device_number(given: str, sys: Path) -> DeviceNumber:
-    """The whole device that `sda`, `/dev/sda1` or the like names. Raises UserError when there is none."""
-    name = given.removeprefix("/dev/")
+def device_number(device: str, sys: Path) -> DeviceNumber:
+    """Number of the whole device of `sda`, `/dev/sda1` or the like. Raises UserError."""
+    name = device.removeprefix("/dev/")
     numbers = read_bounded(sys / "class" / "block" / name / "dev") if "/" not in name and name else None
     if numbers is None:
         numbers = read_bounded(sys / "block" / name / "dev") if "/" not in name and name else None
@@ -35,19 +35,20 @@ def device_number(given: str, sys: Path) -> DeviceNumber:
         major, _, minor = numbers.text.strip().partition(":")
         number = DeviceNumber(int(major), int(minor))
     else:
-        path = Path(given)
+        path = Path(device)
         if not path.is_block_device():
             raise UserError(
-                f"{given or 'an empty text'}: no such block device", "lsblk lists them; write sda or /dev/sda"
+                f"block device {device or '(empty text)'} not found",
+                "write sda or /dev/sda, see `lsblk`",
             )
         status = path.stat()
         number = DeviceNumber(os.major(status.st_rdev), os.minor(status.st_rdev))
     return whole_device(number, sys) or number
 
 
-def block_facts(number: DeviceNumber, around: IdentitySources, io_cost: bool) -> DeviceFacts:
-    """Facts about a device. `io_cost`: the host's cgroups have it."""
-    node = (around.sys / "dev" / "block" / str(number)).resolve()
+def block_facts(number: DeviceNumber, sources: IdentitySources, io_cost: bool) -> DeviceFacts:
+    """Facts about a device; `io_cost`: whether the host's cgroups have io.cost."""
+    node = (sources.sys / "dev" / "block" / str(number)).resolve()
     words = _text(node / "queue" / "scheduler").split()
     queues = node / "mq"
     driver = node / "device" / "driver"
@@ -64,7 +65,7 @@ def block_facts(number: DeviceNumber, around: IdentitySources, io_cost: bool) ->
 
 
 def has_io_cost(cgroup_root: Path) -> bool:
-    """Whether cgroup v2 with io.cost is there."""
+    """Whether the host has cgroup v2 with io.cost."""
     return (cgroup_root / "io.cost.qos").exists()
 
 
@@ -78,11 +79,11 @@ def _text(path: Path) -> str:
 
 _KEY_CHARACTERS = 12
 BLOCK_DEVICE = "block device"
-"""The place of a profile of a device itself, not of a file on it."""
+"""`Identity.place` of a device itself, as opposed to a file on it."""
 
 
 class Identity(BaseModel):
-    """A device, the place on it, and what is between it and those who use it."""
+    """A device, the measured place on it, the kernel and the scheduler."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,27 +91,27 @@ class Identity(BaseModel):
     serial: str
     firmware: str
     place: str
-    """`block device`; for a file the file system's type; for an emulated SSD its namespace and options."""
+    """`block device`; type of the file system for a file; namespace and options of an emulated SSD."""
     kernel: str
     scheduler: str
-    """Empty: the place has none."""
+    """I/O scheduler; empty if there is none."""
     device: str = ""
-    """The kernel's name for it, which may change from one boot to the next."""
+    """Kernel name, which may change with a reboot."""
     rotational: bool | None = None
     hardware_queues: int | None = None
 
     @property
     def hardware_key(self) -> str:
-        """The same as long as it is the same device."""
+        """Hash of the device and the place."""
         return _key(self.model, self.serial, self.firmware, self.place)
 
     @property
     def environment_key(self) -> str:
-        """The same as long as times are comparable."""
+        """Hash of everything else that measured times depend on."""
         return _key(self.kernel, self.scheduler)
 
     def stale_against(self, now: Identity) -> str:
-        """Why times measured under this identity do not hold for `now`; empty when they do."""
+        """Why times measured under this identity are not valid for `now`; empty if they are."""
         changes = [
             f"{name} was {before or 'none'}, is {after or 'none'}"
             for name, before, after in (
@@ -124,31 +125,31 @@ class Identity(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class IdentitySources:
-    """Where to look; tests make it up."""
+    """Directories and files that identities are read from."""
 
     places: Places
-    """Of emulated devices."""
+    """Paths of emulated devices."""
     sys: Path = Path("/sys")
     mountinfo: Path = Path("/proc/self/mountinfo")
     kernel: str = field(default_factory=platform.release)
 
 
-def identify(target: Target, around: IdentitySources) -> Identity:
-    """The identity of a target. Raises OSError when it cannot be looked at."""
+def identify(target: Target, sources: IdentitySources) -> Identity:
+    """The identity of a target. Raises OSError when it cannot be read."""
     if target.kind is Kind.NBD:
-        return _export(target, around)
+        return _export(target, sources)
     if target.path is None:
         raise ValueError("only an NBD export has no path")
     if target.kind is Kind.BLOCK:
         number = target.path.stat().st_rdev
-        return block_identity(DeviceNumber(os.major(number), os.minor(number)), BLOCK_DEVICE, around)
-    return _on_file_system(target.path.parent, around)
+        return block_identity(DeviceNumber(os.major(number), os.minor(number)), BLOCK_DEVICE, sources)
+    return _on_file_system(target.path.parent, sources)
 
 
-def block_identity(number: DeviceNumber, place: str, around: IdentitySources) -> Identity:
+def block_identity(number: DeviceNumber, place: str, sources: IdentitySources) -> Identity:
     """The identity of a place on a block device."""
-    whole = whole_device(number, around.sys) or number
-    node = (around.sys / "dev" / "block" / str(whole)).resolve()
+    whole = whole_device(number, sources.sys) or number
+    node = (sources.sys / "dev" / "block" / str(whole)).resolve()
     model = _first(node, "device/model", "dm/name", "md/level") or node.name
     serial = _first(node, "device/serial", "serial", "wwid", "device/wwid", "dm/uuid", "md/uuid")
     backing = _first(node, "loop/backing_file")
@@ -159,7 +160,7 @@ def block_identity(number: DeviceNumber, place: str, around: IdentitySources) ->
         serial=serial or backing,
         firmware=_first(node, "device/firmware_rev", "device/rev"),
         place=place if whole == number else f"{place} (partition {number})",
-        kernel=around.kernel,
+        kernel=sources.kernel,
         scheduler=next((word[1:-1] for word in schedulers if word.startswith("[")), ""),
         device=node.name,
         rotational={"0": False, "1": True}.get(_first(node, "queue/rotational")),
@@ -167,29 +168,29 @@ def block_identity(number: DeviceNumber, place: str, around: IdentitySources) ->
     )
 
 
-def _on_file_system(folder: Path, around: IdentitySources) -> Identity:
+def _on_file_system(folder: Path, sources: IdentitySources) -> Identity:
     number = folder.stat().st_dev
-    kind, source = _mount(DeviceNumber(os.major(number), os.minor(number)), folder, around)
+    kind, source = _mount(DeviceNumber(os.major(number), os.minor(number)), folder, sources)
     place = f"file on {kind}"
     if os.major(number):
-        return block_identity(DeviceNumber(os.major(number), os.minor(number)), place, around)
-    # Some file systems (btrfs) have numbers of their own, and a device all the same.
+        return block_identity(DeviceNumber(os.major(number), os.minor(number)), place, sources)
+    # Some file systems (btrfs) have anonymous device numbers although they are on a device.
     if source.startswith("/dev/") and Path(source).is_block_device():
         device = Path(source).stat().st_rdev
-        return block_identity(DeviceNumber(os.major(device), os.minor(device)), place, around)
+        return block_identity(DeviceNumber(os.major(device), os.minor(device)), place, sources)
     return Identity(
         model=f"{kind} without a device",
         serial=source,
         firmware="",
         place=place,
-        kernel=around.kernel,
+        kernel=sources.kernel,
         scheduler="",
     )
 
 
-def _mount(number: DeviceNumber, folder: Path, around: IdentitySources) -> tuple[str, str]:
+def _mount(number: DeviceNumber, folder: Path, sources: IdentitySources) -> tuple[str, str]:
     """Type and source of the file system that `folder` is on."""
-    file = read_bounded(around.mountinfo)
+    file = read_bounded(sources.mountinfo)
     best, found = -1, ("unknown", "")
     for line in (file.text if file else "").splitlines():
         before, dash, after = line.partition(" - ")
@@ -202,9 +203,9 @@ def _mount(number: DeviceNumber, folder: Path, around: IdentitySources) -> tuple
     return found
 
 
-def _export(target: Target, around: IdentitySources) -> Identity:
+def _export(target: Target, sources: IdentitySources) -> Identity:
     address = parse_uri(target.given)
-    served = _emulated(address.socket, around)
+    served = _emulated(address.socket, sources)
     if served is not None:
         return served
     where = address.socket or urlsplit(target.given).netloc
@@ -213,29 +214,29 @@ def _export(target: Target, around: IdentitySources) -> Identity:
         serial=f"{where}/{address.export}",
         firmware="",
         place="NBD export",
-        kernel=around.kernel,
+        kernel=sources.kernel,
         scheduler="",
     )
 
 
-def _emulated(socket: str | None, around: IdentitySources) -> Identity | None:
-    """The emulated SSD of ours that listens there."""
+def _emulated(socket: str | None, sources: IdentitySources) -> Identity | None:
+    """The emulated device that listens on a socket; None if it is not one of slo-ctl."""
     from slo_ctl.drives.store import DeviceStore
 
-    store = DeviceStore(around.places)
+    store = DeviceStore(sources.places)
     for name in store.names() if socket is not None else ():
         try:
             record = store.load(name)
         except UserError:
-            continue  # Damaged: it does not identify the server.
-        run = around.places.run_of(name)
+            continue  # damaged
+        run = sources.places.run_of(name)
         for namespace in record.namespace:
             if socket in (str(run.export(namespace.name)), str(run.all_exports)):
-                return emulated_identity(record, namespace.name, around)
+                return emulated_identity(record, namespace.name, sources)
     return None
 
 
-def emulated_identity(record: DeviceRecord, namespace: str, around: IdentitySources) -> Identity:
+def emulated_identity(record: DeviceRecord, namespace: str, sources: IdentitySources) -> Identity:
     """The identity of a namespace of an emulated device."""
     ssd = record if isinstance(record, SsdRecord) else None
     shape = _key(record.model_dump_json(exclude={"name", "created", "namespace"}))
@@ -244,7 +245,7 @@ def emulated_identity(record: DeviceRecord, namespace: str, around: IdentitySour
         serial=f"{record.created} {shape}",
         firmware="",
         place=f"namespace {namespace}: {record.spec}",
-        kernel=around.kernel,
+        kernel=sources.kernel,
         scheduler=record.scheduler,
         device=record.name,
         rotational=ssd is None,
@@ -253,12 +254,12 @@ def emulated_identity(record: DeviceRecord, namespace: str, around: IdentitySour
 
 
 def _first(node: Path, *names: str) -> str:
-    """Content of the first of these files that has any."""
+    """Content of the first of these files that is not empty."""
     for name in names:
         try:
             file = read_bounded(node / name)
         except OSError:
-            continue  # Not every kernel lets everybody read serial numbers.
+            continue  # such as serial numbers, which only root may read
         text = " ".join(file.text.split()) if file else ""
         if text:
             return text

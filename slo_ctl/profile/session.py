@@ -1,4 +1,4 @@
-"""Profiling a target from beginning to end: look, ask, prepare, measure, keep."""
+"""Profiling a target: checks, permission, preparation, measurement, storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
 
-# Bringing what is written to its steady state first: a fresh SSD is faster than it will ever be again.
+# Preconditioning to a steady state, because a fresh SSD is faster than later.
 #
 # After SNIA's Solid State Storage Performance Test Specification (Enterprise, 2.0.1, sections 3.3 and 3.4):
 # the span is written twice in sequence, then at random in rounds until the last five rounds' throughput stays
@@ -36,33 +36,33 @@ WINDOW = 5
 MAX_EXCURSION = 0.20
 MAX_TREND = 0.10
 _BATCH_BYTES = 256 << 20
-"""Written by one run of the benchmark: progress and interruption come between."""
+"""Bytes written by one run of fio, between which progress is reported."""
 _SEQUENTIAL_BYTES = 1 << 20
 _RANDOM_BYTES = 64 << 10
 
 
 class BatchWriter(Protocol):
-    """Something that writes to the target."""
+    """Writes to the target."""
 
     def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
-        """Write that much; returns the throughput in bytes/s."""
+        """Write `length_bytes`; returns the throughput in bytes/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditioned:
-    """What was done."""
+    """Result of preconditioning."""
 
     written_bytes: int
     steady: bool
 
 
 def at_most_bytes(span_bytes: int) -> int:
-    """The most that `to_steady_state` writes."""
+    """Largest number of bytes that `to_steady_state` writes."""
     return (PASSES + ROUNDS) * span_bytes
 
 
 def is_steady(rounds: Sequence[float]) -> bool:
-    """Whether the throughput of the last rounds has settled."""
+    """Whether the throughput of the last rounds is steady."""
     if len(rounds) < WINDOW:
         return False
     last = np.array(rounds[-WINDOW:], dtype=np.float64)
@@ -75,7 +75,7 @@ def is_steady(rounds: Sequence[float]) -> bool:
 
 
 def fill(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> int:
-    """Write the span once in sequence, so that reads find data; returns the bytes."""
+    """Write the span once sequentially, so that reads find data; returns its bytes."""
     for start in range(0, span_bytes, _BATCH_BYTES):
         length = min(_BATCH_BYTES, span_bytes - start)
         writer.write_batch(SEQ_WRITE, min(_SEQUENTIAL_BYTES, length), start, length)
@@ -84,7 +84,7 @@ def fill(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None])
 
 
 def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> Conditioned:
-    """Write until throughput has settled, or ROUNDS rounds were written."""
+    """Write until throughput is steady, at most ROUNDS rounds."""
     written = sum(fill(writer, span_bytes, advance) for _ in range(PASSES))
     rounds: list[float] = []
     for number in range(ROUNDS):
@@ -96,12 +96,12 @@ def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[flo
     return Conditioned(written, False)
 
 
-# A target that may be measured: looked at, allowed, and with data where it is read.
+# Opening a target: checks, permission, and data to read.
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A target, and how it is measured."""
+    """A target that is ready to be measured."""
 
     target: Target
     identity: Identity
@@ -110,23 +110,22 @@ class Opened:
     intervals: tuple[Interval, ...]
     sizes_bytes: tuple[int, ...]
     directions: tuple[Direction, ...]
-    """Without permission to write only reads."""
+    """Directions of tests: only reads without permission to write."""
     stale: tuple[Path, ...] = ()
-    """Files that killed profiles had left there, and that were removed."""
+    """Removed test files of profiles that were killed."""
 
     def report_stale(self, progress: ProgressSink) -> None:
-        """Say what was found, what cannot be measured, and what disturbs."""
-        tell_stale(self.stale, progress)
+        """Report removed files, and what cannot be measured or may disturb."""
+        report_removed(self.stale, progress)
         if Direction.WRITE in self.directions:
             return
-        given = self.target.given
-        progress.note(f"{given} is only read: ratios of writes need --allow-write {given}")
+        name = self.target.given
+        progress.note(f"{name} is only read: ratios of writes need --allow-write {name}")
         if in_use(self.target):
-            progress.note(f"{given} is in use: others' I/O is in the times")
+            progress.note(f"{name} is in use: I/O of other programs affects the measured times")
 
     def prepare(self, precondition: bool, before: Conditioning, progress: ProgressSink) -> Conditioning:
-        """Have data where it is read, and steady writes where that is asked for, telling how much is
-        written."""
+        """Write data to be read, or precondition; reports how much is written."""
         new = self.fio.prepare()
         if precondition:
             most = at_most_bytes(self.span_bytes)
@@ -138,24 +137,24 @@ class Opened:
             done = to_steady_state(self.fio, self.span_bytes, phase.advance)
             phase.done()
             if not done.steady:
-                progress.note(f"writes had not settled after {numbers.size(done.written_bytes)}")
+                progress.note(f"writes were not steady after {numbers.size(done.written_bytes)}")
             return Conditioning(written_bytes=before.written_bytes + done.written_bytes, steady=done.steady)
         if not new:
             return before
-        fill_made_file(self.fio, new, progress)
+        fill_test_file(self.fio, new, progress)
         return before.model_copy(update={"written_bytes": before.written_bytes + new})
 
 
-def tell_stale(stale: Iterable[Path], progress: ProgressSink) -> None:
-    """Say which files of killed profiles were removed."""
+def report_removed(stale: Iterable[Path], progress: ProgressSink) -> None:
+    """Report test files of killed profiles that were removed."""
     for path in stale:
-        progress.note(f"{path} was left by a profile that was killed: removed")
+        progress.note(f"{path} was left by a killed profile and was removed")
 
 
-def fill_made_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
-    """Write a file that was made, once, telling so."""
+def fill_test_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
+    """Write a test file once, and report it."""
     progress.note(
-        f"a file of {format_bytes_exact(size_bytes)} is made and written once, and removed in the end"
+        f"a file of {format_bytes_exact(size_bytes)} is created, written once, and removed at the end"
     )
     phase = progress.phase("writing the file", size_bytes, "bytes")
     fill(fio, size_bytes, phase.advance)
@@ -164,47 +163,47 @@ def fill_made_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The beginning of a target, ready for fio."""
+    """The used part of a target, ready for fio."""
 
     target: Target
     identity: Identity
     fio: Fio
     writable: bool
     stale: tuple[Path, ...]
-    """Files that killed profiles had left there, and that were removed."""
+    """Removed test files of profiles that were killed."""
 
 
 @contextmanager
 def open_span(
-    target: Target, options: FioOptions, allow_write: str | None, around: IdentitySources
+    target: Target, options: FioOptions, allow_write: str | None, sources: IdentitySources
 ) -> Iterator[Span]:
-    """See to what may be done to a target; a device to be written is claimed until the end.
+    """Check a target and the permission to write it; a device to be written is claimed within the context.
 
-    Files that killed profiles left there are removed. Raises UserError for what cannot be measured, before
-    anything else is touched.
+    Removes test files of killed profiles. Raises UserError for a target that cannot be measured, before
+    anything else is changed.
     """
-    # Before the space is looked at: they may have it.
-    stale = remove_stale(target.path.parent) if target.ours and target.path is not None else ()
+    # Before the check of free space, which they may occupy.
+    stale = remove_stale(target.path.parent) if target.is_test_file and target.path is not None else ()
     check_space(target, options.span_bytes)
     check_direct(target)
     fio = Fio(target, options)
-    identity = identify(target, around)
+    identity = identify(target, sources)
     with permission(target, allow_write) as writable:
         yield Span(target, identity, fio, writable, tuple(stale))
 
 
 @contextmanager
-def open_target(request: ProfileRequest, around: IdentitySources) -> Iterator[Opened]:
-    """Look at a target that is to be profiled, and open it as `open_span` does.
+def open_target(request: ProfileRequest, sources: IdentitySources) -> Iterator[Opened]:
+    """Open a target for profiling, as `open_span` does.
 
-    Raises UserError for what cannot be profiled, before anything else is touched.
+    Raises UserError for a target that cannot be profiled, before anything else is changed.
     """
     target = find_target(request.target)
     intervals = check_intervals(request.intervals, target.unit_bytes)
     sizes = draw_points(intervals, request.points, request.seed)
     span = span_bytes(target, request.file_bytes, intervals[-1].high_bytes)
     options = FioOptions(span, request.seed, request.queue_depth)
-    with open_span(target, options, request.allow_write, around) as opened:
+    with open_span(target, options, request.allow_write, sources) as opened:
         if request.precondition and not opened.writable:
             raise UserError(
                 f"--precondition writes to {request.target}", f"allow it with --allow-write {request.target}"
@@ -223,12 +222,12 @@ DEFAULT_RULE = StoppingRule()
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """Options of the user."""
+    """Options of a profile."""
 
     target: str
     intervals: tuple[Interval, ...] = DEFAULT_INTERVALS
     points: int = DEFAULT_POINTS
-    """Sizes measured of each interval; the third and more show whether a line fits."""
+    """Request sizes per interval; a third one shows whether a line fits."""
     rule: StoppingRule = DEFAULT_RULE
     file_bytes: int = DEFAULT_FILE_BYTES
     test_s: float | None = DEFAULT_TEST_S
@@ -238,21 +237,22 @@ class ProfileRequest:
     allow_write: str | None = None
     precondition: bool = False
     fresh: bool = False
-    """Measure again even where a valid profile could be refined."""
+    """Replace a valid profile instead of refining it."""
 
 
 def profile_target(
-    request: ProfileRequest, around: IdentitySources, store: ProfileStore, progress: ProgressSink
+    request: ProfileRequest, sources: IdentitySources, store: ProfileStore, progress: ProgressSink
 ) -> Measured[Profile]:
-    """Profile a target; what was measured is kept in `store` after every size and at the end, however it
-    ends.
+    """Profile a target; measurements are stored after every size and at the end, also after an error.
 
-    Raises UserError for what cannot be profiled, before anything is touched, and when fio fails.
+    Raises UserError for a target that cannot be profiled, before anything is changed, and when fio fails.
     """
-    with open_target(request, around) as opened:
-        begun = begin_profile(request, store, opened.identity, opened.span_bytes, opened.intervals, progress)
+    with open_target(request, sources) as opened:
+        initial = begin_profile(
+            request, store, opened.identity, opened.span_bytes, opened.intervals, progress
+        )
         opened.report_stale(progress)
-        return _Session(request, store, progress, opened).run(begun)
+        return _Session(request, store, progress, opened).run(initial)
 
 
 class _Session:
@@ -264,8 +264,8 @@ class _Session:
         self._progress = progress
         self._opened = opened
 
-    def run(self, begun: Profile) -> Measured[Profile]:
-        profile = begun
+    def run(self, initial: Profile) -> Measured[Profile]:
+        profile = initial
 
         def keep(measurements: Sequence[Measurement]) -> None:
             nonlocal profile
@@ -273,15 +273,15 @@ class _Session:
                 return
             profile = self._store.keep(profile, measurement=rows(measurements))
 
-        plan = plan_for(self._request, begun, self._opened.sizes_bytes, self._opened.directions)
-        if is_precise(plan, begun, self._progress):
-            return Measured(begun, False)
+        plan = plan_for(self._request, initial, self._opened.sizes_bytes, self._opened.directions)
+        if is_precise(plan, initial, self._progress):
+            return Measured(initial, False)
         try:
             profile = profile.model_copy(update={"conditioning": self._prepared(profile.conditioning)})
-            session = measure(plan, self._opened.fio, begun.measurements(), self._progress, keep)
+            session = measure(plan, self._opened.fio, initial.measurements(), self._progress, keep)
         finally:
             self._opened.fio.remove()
-        profile = ended_profile(profile, begun, session.ended)
+        profile = ended_profile(profile, initial, session.ended)
         if profile.measurement:
             self._store.save(profile)
         return Measured(profile, session.ended is Ended.INTERRUPTED)
@@ -291,28 +291,28 @@ class _Session:
 
 
 def plan_for(
-    request: ProfileRequest, begun: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
+    request: ProfileRequest, initial: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
 ) -> SweepPlan:
-    """Measurements that continue a profile."""
+    """Plan of the measurements that continue a profile."""
     rule = request.rule
-    if begun.complete and request.budget_s is not None:
-        # Precise already, and time was given all the same: to make it more so.
+    if initial.complete and request.budget_s is not None:
+        # It is precise, but a budget was given to make it more precise.
         rule = replace(rule, precision=0.0, max_repetitions=1_000_000)
     return SweepPlan(sizes_bytes, accesses_of(directions), rule, request.test_s, request.budget_s)
 
 
-def is_precise(plan: SweepPlan, begun: Profile, progress: ProgressSink) -> bool:
-    """Whether there is nothing to do; says so."""
-    if next_task(begun.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
+def is_precise(plan: SweepPlan, initial: Profile, progress: ProgressSink) -> bool:
+    """Whether the stored profile is precise enough, which is then reported."""
+    if next_task(initial.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
         return False
     progress.note("the stored profile is precise enough: --budget or --precision refine it")
     return True
 
 
-def ended_profile(profile: Profile, begun: Profile, ended: Ended) -> Profile:
-    """A profile after a session that ended like that."""
-    # A later interruption makes a complete profile no less complete.
-    complete = ended is Ended.PRECISE or begun.complete
+def ended_profile(profile: Profile, initial: Profile, ended: Ended) -> Profile:
+    """The profile with the end of its session."""
+    # A complete profile stays complete if it is interrupted later.
+    complete = ended is Ended.PRECISE or initial.complete
     return profile.model_copy(update={"stopped": ended.value, "complete": complete})
 
 
@@ -324,7 +324,7 @@ def begin_profile(
     intervals: tuple[Interval, ...],
     progress: ProgressSink,
 ) -> Profile:
-    """The stored profile to continue with, or an empty one. Raises UserError for one measured otherwise."""
+    """The stored profile to refine, or an empty one. Raises UserError if it was measured differently."""
     now = now_text()
     empty = Profile(
         identity=identity,
@@ -349,6 +349,6 @@ def begin_profile(
     )
 
 
-def identify_target(request_target: str, around: IdentitySources) -> Identity:
-    """The identity of a target that is not touched, and need not be there if it is an NBD export."""
-    return identify(find_target(request_target, connect=False), around)
+def identify_target(request_target: str, sources: IdentitySources) -> Identity:
+    """The identity of a target, without writing to it; an NBD export need not be served."""
+    return identify(find_target(request_target, connect=False), sources)

@@ -1,4 +1,4 @@
-"""Stored profiles."""
+"""Storage of profiles: one JSON file for each device, kernel and scheduler."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from slo_ctl.profile.identity import (
     emulated_identity,
 )
 
-# What was measured of devices, on disk: one JSON file for each device under each kernel and scheduler, whole
-# or not at all.
+# Stored records of devices.
 
 _SLUG_CHARACTERS = 40
 
@@ -46,7 +45,7 @@ class Stored(BaseModel):
     updated: str
     """ISO 8601, UTC."""
     span_bytes: int = Field(gt=0)
-    """The part of the target that was accessed: short distances make random accesses faster."""
+    """Accessed part of the target: random accesses are faster in a small one."""
     queue_depth: int = Field(ge=1)
 
 
@@ -61,64 +60,64 @@ class FoundRecord(Generic[R]):
     path: Path
     age_s: float
     stale: str
-    """Why it does not hold any more; empty: it does."""
+    """Why the record is not valid any more; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured(Generic[R]):
-    """What was measured of a device, and how the session went."""
+    """Record of a device after a session, and whether that was interrupted."""
 
     record: R
     interrupted: bool
 
 
 def now_text() -> str:
-    """The time, as records state it."""
+    """The present time, ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class RecordStore(Generic[R]):
-    """Everything of one kind, in one folder."""
+    """All records of one kind, in one directory."""
 
-    def __init__(self, folder: Path, model: type[R], what: str, span_option: str) -> None:
-        """`what` a record is called; `span_option` sets its `span_bytes`."""
+    def __init__(self, folder: Path, model: type[R], noun: str, span_option: str) -> None:
+        """`noun`: name of a record in messages; `span_option`: option that sets `span_bytes`."""
         self.folder = folder
         self._model = model
-        self._what = what
+        self._noun = noun
         self._span_option = span_option
 
     def begin(self, empty: R, fresh: bool, progress: ProgressSink) -> R | None:
-        """The stored record to continue with, measured like `empty`; None to begin with `empty`.
+        """The stored record to continue; None to start with `empty`.
 
-        Raises UserError for one that was measured otherwise, unless `fresh`.
+        Raises UserError if it was measured with other options than `empty`, unless `fresh`.
         """
         found = None if fresh else self.find(empty.identity)
         if found is None:
             return None
         if found.stale:
-            progress.note(f"the stored {self._what} is {found.stale}; measuring again")
+            progress.note(f"the stored {self._noun} is {found.stale}; measuring again")
             return None
         before = found.record
-        for option, was, wanted in (
+        for option, stored, wanted in (
             (self._span_option, before.span_bytes, empty.span_bytes),
             ("--queue-depth", before.queue_depth, empty.queue_depth),
         ):
-            if was != wanted:
+            if stored != wanted:
                 raise UserError(
-                    f"the stored {self._what} of {empty.target} was measured with {option} {was}, "
+                    f"the stored {self._noun} of {empty.target} was measured with {option} {stored}, "
                     f"not {wanted}",
-                    f"give {option} {was} to continue it, or --fresh to replace it",
+                    f"give {option} {stored} to continue it, or --fresh to replace it",
                 )
         return before
 
     def keep(self, record: R, **update: Any) -> R:
-        """The record with what was measured now; on disk."""
+        """Update a record and save it."""
         record = record.model_copy(update={**update, "updated": now_text()})
         self.save(record)
         return record
 
     def path(self, identity: Identity) -> Path:
-        """Where what is stored of this identity is, or would be."""
+        """Path of the record of an identity."""
         name = f"{slug(identity)}-{identity.hardware_key}-{identity.environment_key}.json"
         return self.folder / name
 
@@ -129,31 +128,31 @@ class RecordStore(Generic[R]):
         """
         exact = self.path(identity)
         if exact.exists():
-            return self.compared(exact, identity, now)
+            return self.compare(exact, identity, now)
         older = [
-            self.compared(path, identity, now)
+            self.compare(path, identity, now)
             for path in sorted(self.folder.glob(f"*-{identity.hardware_key}-*.json"))
         ]
         return min(older, key=lambda found: found.age_s, default=None)
 
     def save(self, record: R) -> Path:
-        """Put it in the place of the one there. Raises UserError when the system refuses."""
+        """Save a record, replacing an existing one. Raises UserError."""
         path = self.path(record.identity)
         self._file(path).write(record)
         return path
 
     def read(self, path: Path) -> R:
-        """A stored file. Raises UserError when it is damaged or another version's, saying what to do."""
+        """Read a record. Raises UserError when it is damaged or of another version."""
         record = self._file(path).read()
         if record is None:
-            raise UserError(f"{path}: no such file", "measure again")
+            raise UserError(f"{path} not found", "measure again")
         return record
 
     def _file(self, path: Path) -> JsonStore[R]:
         return JsonStore(path, self._model, repair="remove it and measure again, or give --fresh")
 
-    def compared(self, path: Path, identity: Identity, now: datetime | None = None) -> FoundRecord[R]:
-        """A stored file, beside what the device is now. Raises UserError when it is damaged."""
+    def compare(self, path: Path, identity: Identity, now: datetime | None = None) -> FoundRecord[R]:
+        """A record compare with the present identity. Raises UserError when it is damaged."""
         record = self.read(path)
         try:
             updated = datetime.fromisoformat(record.updated)
@@ -166,7 +165,7 @@ class RecordStore(Generic[R]):
 
 
 def age_text(age_s: float) -> str:
-    """An age in words."""
+    """An age such as `2 days`."""
     for unit_s, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if age_s >= unit_s:
             count = int(age_s // unit_s)
@@ -175,16 +174,15 @@ def age_text(age_s: float) -> str:
 
 
 def slug(identity: Identity) -> str:
-    """The beginning of the names of a device's files."""
+    """Beginning of the file names of a device."""
     return re.sub(r"[^A-Za-z0-9]+", "-", identity.model).strip("-")[:_SLUG_CHARACTERS] or "device"
 
 
-# A profile as it is kept: what was measured, of which device, and how; everything else is worked out from
-# it.
+# Profiles: the measurements of a device, from which everything else is calculated.
 
 
 class MeasurementRow(BaseModel):
-    """One Measurement."""
+    """A stored Measurement."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -197,42 +195,42 @@ class MeasurementRow(BaseModel):
 
 
 class Conditioning(BaseModel):
-    """What was written before writes were measured."""
+    """Writes before the measurements."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     written_bytes: int = 0
     steady: bool = False
-    """Throughput had settled."""
+    """Whether the throughput was steady."""
 
 
 class NodeShare(BaseModel):
-    """A node's part in the last session of several."""
+    """Part of a node in the last session, if several nodes measured."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     tests: int = Field(ge=0)
-    """Tests of it, or parts of tests, that count."""
+    """Valid tests, or parts of tests, of the node."""
     left_out: str = ""
-    """Why the session continued without it; empty: it did not."""
+    """Why the session continued without the node; empty if it did not."""
 
 
 class Profile(Stored):
-    """Measurements of one device; grows with every session."""
+    """Measurements of one device from all sessions."""
 
     intervals: tuple[Interval, ...] = Field(min_length=1)
     conditioning: Conditioning = Conditioning()
     stopped: str = ""
     """Why the last session ended."""
     complete: bool = False
-    """The stopping rule was content."""
+    """Whether the stopping rule was met."""
     nodes: tuple[NodeShare, ...] = ()
-    """Of the last session, where several measured."""
+    """Nodes of the last session, if there were several."""
     measurement: tuple[MeasurementRow, ...] = ()
 
     def measurements(self) -> list[Measurement]:
-        """What was measured."""
+        """The measurements."""
         return [
             Measurement(
                 _BY_NAME[row.access],
@@ -246,7 +244,7 @@ class Profile(Stored):
         ]
 
     def analysis(self, method: Fit = Fit.THEIL_SEN) -> Analysis:
-        """Curves and ratios."""
+        """Curves and ratios of the measurements."""
         return analyse(self.intervals, self.measurements(), method)
 
 
@@ -254,67 +252,66 @@ _BY_NAME: dict[str, Access] = {str(access): access for access in ACCESSES}
 
 
 def rows(measurements: Iterable[Measurement]) -> tuple[MeasurementRow, ...]:
-    """Measurements to keep."""
+    """Measurements in the form in which they are stored."""
     return tuple(
         MeasurementRow.model_validate(
             {
-                "access": str(each.access),
-                "size_bytes": each.size_bytes,
-                "repetition": each.repetition,
-                "access_time_s": each.access_time_s,
-                "requests": each.requests,
-                "elapsed_s": each.elapsed_s,
+                "access": str(item.access),
+                "size_bytes": item.size_bytes,
+                "repetition": item.repetition,
+                "access_time_s": item.access_time_s,
+                "requests": item.requests,
+                "elapsed_s": item.elapsed_s,
             }
         )
-        for each in measurements
+        for item in measurements
     )
 
 
 Found = FoundRecord[Profile]
-"""A stored profile and whether it holds."""
+"""A stored profile, and whether it is valid."""
 
 
 class ProfileStore(RecordStore[Profile]):
-    """Every profile in one folder."""
+    """All profiles in one directory."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Profile, "profile", "--file-size")
 
-    def of_device(self, number: DeviceNumber, around: IdentitySources) -> Found | None:
-        """The best profile of a block device: of itself rather than of a file on it, the valid before the
-        stale, the newest first; under whichever scheduler it was measured.
+    def of_device(self, number: DeviceNumber, sources: IdentitySources) -> Found | None:
+        """The best profile of a block device: valid, of the device rather than a file on it, newest.
 
-        The scheduler is what the profile is to choose: one measured under `none` must hold when `bfq` was
-        chosen by it. Raises UserError for a damaged file.
+        The scheduler is ignored, because the profile serves to choose it: a profile measured under `none`
+        must stay valid when `bfq` was chosen. Raises UserError for a damaged file.
         """
-        now = block_identity(number, BLOCK_DEVICE, around)
+        now = block_identity(number, BLOCK_DEVICE, sources)
         found = []
         for path in sorted(self.folder.glob(f"{slug(now)}-*.json")):
-            there = self.read(path).identity
-            if (there.model, there.serial, there.firmware) == (now.model, now.serial, now.firmware):
-                as_measured = now.model_copy(update={"scheduler": there.scheduler})
-                found.append(self.compared(path, as_measured))
+            stored = self.read(path).identity
+            if (stored.model, stored.serial, stored.firmware) == (now.model, now.serial, now.firmware):
+                as_measured = now.model_copy(update={"scheduler": stored.scheduler})
+                found.append(self.compare(path, as_measured))
         return min(
             found,
-            key=lambda each: (bool(each.stale), each.record.identity.place != BLOCK_DEVICE, each.age_s),
+            key=lambda item: (bool(item.stale), item.record.identity.place != BLOCK_DEVICE, item.age_s),
             default=None,
         )
 
-    def of_emulated(self, record: DeviceRecord, around: IdentitySources) -> Found | None:
+    def of_emulated(self, record: DeviceRecord, sources: IdentitySources) -> Found | None:
         """The best profile of a namespace of an emulated device: valid before stale, the newest first.
 
         Raises UserError for a damaged file.
         """
-        places = (emulated_identity(record, namespace.name, around) for namespace in record.namespace)
-        found = [each for each in map(self.find, places) if each is not None]
-        return min(found, key=lambda each: (bool(each.stale), each.age_s), default=None)
+        places = (emulated_identity(record, namespace.name, sources) for namespace in record.namespace)
+        found = [item for item in map(self.find, places) if item is not None]
+        return min(found, key=lambda item: (bool(item.stale), item.age_s), default=None)
 
 
-# `access_times.func`, which the AGIOS scheduling library reads.
+# `access_times.func` of the AGIOS scheduling library.
 #
-# Line 1 the number of intervals; then for each `minKB<TAB>maxKB` and four lines `a<TAB>b` (sequential write,
-# random write, sequential read, random read) with time in nanoseconds = a x size in KB + b. Sizes beyond the
-# last interval use the last one.
+# Line 1 is the number of intervals. Each interval has a line `minKB<TAB>maxKB` and four lines `a<TAB>b`
+# (sequential write, random write, sequential read, random read) with time in nanoseconds = a x size in KB +
+# b. Larger sizes use the last interval.
 
 
 _KB_BYTES = 1024
@@ -322,7 +319,7 @@ _NS = 1e9
 
 
 def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:
-    """The text of the file. Raises UserError when a test was not measured: the file has a line for each."""
+    """The text of the file. Raises UserError when a test is missing, because the file has a line for each."""
     rows = [str(len(intervals))]
     for interval in intervals:
         if interval.low_bytes % _KB_BYTES or interval.high_bytes % _KB_BYTES:
@@ -333,7 +330,7 @@ def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:
             if curve is None:
                 raise UserError(
                     f"--agios: no times of {access} in {interval}",
-                    "AGIOS needs all four tests: profile with writing allowed, and every interval to its end",
+                    "AGIOS needs all four tests of every interval: profile with --allow-write",
                 )
             line = curve.line
             rows.append(f"{line.slope_s_per_byte * _KB_BYTES * _NS:.9g}\t{line.intercept_s * _NS:.9g}")

@@ -1,4 +1,4 @@
-"""Which test is next, and when the estimate is good enough. Pure."""
+"""Choice of the next test, the stopping rule, and the loop of measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """A size is done when the confidence interval of its ratio is narrow enough, in every direction."""
+    """A size is complete when the confidence intervals of its ratios are narrow enough."""
 
     precision: float = 0.05
     """Half-width of the 90 % interval, relative to the ratio."""
@@ -27,7 +27,7 @@ class StoppingRule:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The tests of one size in one direction, once."""
+    """One repetition of the tests of one size in one direction."""
 
     size_bytes: int
     repetition: int
@@ -37,7 +37,7 @@ class Task:
 
 def width(measurements: Sequence[Measurement], direction: Direction, size_bytes: int) -> float:
     """Relative half-width of the ratio at a size; infinite below two repetitions."""
-    own = [each for each in measurements if each.size_bytes == size_bytes]
+    own = [item for item in measurements if item.size_bytes == size_bytes]
     return _expm1(half_width(paired_log_ratios(own, direction).get(size_bytes, [])))
 
 
@@ -49,19 +49,19 @@ def next_task(
     *,
     by_round: bool = False,
 ) -> Task | None:
-    """The task to do now; None when the rule is content with every size.
+    """The next task; None when every size meets the rule.
 
-    All of the reads come before the writes: random writes scatter a file over an SSD's dies, and what is then
-    read in sequence is no longer what was written in sequence. Every size comes once before any twice, the
-    largest first (parallel SeRRa, section 5.2, ends with the small ones). `by_round`: both directions of
-    every size come once before any twice, so that a profile cut short has whole lines of both.
+    All reads come before writes, because random writes scatter a file over the dies of an SSD, so that
+    sequential reads would not find it in sequence. All sizes are repeated equally often, the largest first
+    (as in parallel SeRRa, section 5.2). `by_round`: so are both directions, so that a profile that ends early
+    has complete lines for both.
     """
     counts = repetitions_by_size(measurements)
     best: tuple[tuple[int, int, int], int, Direction] | None = None
     for size in sizes:
         for direction in {access.direction for access in accesses}:
             count = counts[size, direction]
-            if not _is_wanted(count, measurements, direction, size, rule):
+            if not _needs_repetition(count, measurements, direction, size, rule):
                 continue
             last = direction is Direction.WRITE
             key = (count, last, -size) if by_round else (last, count, -size)
@@ -71,25 +71,25 @@ def next_task(
         return None
     _, size, direction = best
     used = {
-        each.repetition
-        for each in measurements
-        if each.size_bytes == size and each.access.direction is direction
+        item.repetition
+        for item in measurements
+        if item.size_bytes == size and item.access.direction is direction
     }
-    due = tuple(access for access in accesses if access.direction is direction)
-    return Task(size, max(used, default=-1) + 1, due)
+    tests = tuple(access for access in accesses if access.direction is direction)
+    return Task(size, max(used, default=-1) + 1, tests)
 
 
-def tests_at_most(
+def max_tests_left(
     measurements: Sequence[Measurement], sizes: Sequence[int], accesses: Sequence[Access], rule: StoppingRule
 ) -> int:
-    """How many more tests there can be."""
+    """Largest number of tests that may follow."""
     counts = repetitions_by_size(measurements)
     return sum(
         max(0, rule.max_repetitions - counts[size, access.direction]) for size in sizes for access in accesses
     )
 
 
-def _is_wanted(
+def _needs_repetition(
     count: int, measurements: Sequence[Measurement], direction: Direction, size: int, rule: StoppingRule
 ) -> bool:
     if count >= rule.max_repetitions:
@@ -98,10 +98,10 @@ def _is_wanted(
 
 
 def repetitions_by_size(measurements: Sequence[Measurement]) -> dict[tuple[int, Direction], int]:
-    """Whole repetitions by size and direction: those with both tests, whose ratio is a pair's."""
+    """Complete repetitions, which have both tests, by size and direction."""
     found: dict[tuple[int, Direction, int], set[Access]] = defaultdict(set)
-    for each in measurements:
-        found[each.size_bytes, each.access.direction, each.repetition].add(each.access)
+    for item in measurements:
+        found[item.size_bytes, item.access.direction, item.repetition].add(item.access)
     counts: dict[tuple[int, Direction], int] = defaultdict(int)
     for (size, direction, _), tests in found.items():
         counts[size, direction] += len(tests) == len(Order)
@@ -112,40 +112,41 @@ def _expm1(value: float) -> float:
     return math.expm1(value) if value < _LARGEST_EXPONENT else math.inf
 
 
-# Measuring until it is enough: task by task, kept at once, ended by rule, budget or interruption.
+# Measuring task by task until the rule is met, the budget is used or it is interrupted.
 
 LONG_ENOUGH = 100
+"""Random accesses that a test has to last for."""
 SHORTEST_PART = 0.25
-"""Of the longest time of a test. Starting fio takes a quarter of a second: less would save nothing."""
+"""Share of the longest time of a test. Starting fio takes 0.25 s, so shorter tests would save nothing."""
 
 
 class Ended(StrEnum):
-    """Why measuring ended."""
+    """Reason for the end of measuring."""
 
-    PRECISE = "every ratio is known well enough, or repeated as often as allowed"
+    PRECISE = "every ratio is precise enough, or was repeated as often as allowed"
     BUDGET = "the budget is used up"
     INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """Sizes and stopping rule."""
+    """Request sizes, tests, stopping rule and limits."""
 
     sizes_bytes: Sequence[int]
     accesses: Sequence[Access]
     rule: StoppingRule
     test_s: float | None = None
-    """The longest that one test may take; None: each runs over the whole span, as the paper's do. Tests end
-    sooner, but not before a quarter of it, on a device where that is long enough: see `longest_s`."""
+    """Longest time of a test; None: tests run over the whole span, as in the paper. On fast devices tests are
+    up to four times shorter: see `longest_s`."""
     budget_s: float | None = None
 
 
 @dataclass(slots=True)
 class SweepResult:
-    """What came of it."""
+    """Result of measuring."""
 
     measurements: list[Measurement] = field(default_factory=list)
-    """Those of before, and the new ones behind them."""
+    """Earlier measurements followed by new ones."""
     new: int = 0
     ended: Ended = Ended.PRECISE
 
@@ -157,10 +158,9 @@ def run(
     progress: ProgressSink,
     keep: Callable[[Sequence[Measurement]], None],
 ) -> SweepResult:
-    """Do task after task; `keep` gets all measurements after each, and once more in the end, whatever ends
-    it.
+    """Run task after task; `keep` receives all measurements after each and at the end, also after an error.
 
-    KeyboardInterrupt ends it with what was measured; every other exception passes, after `keep`.
+    KeyboardInterrupt ends it with the measurements so far; other exceptions are raised.
     """
     session = SweepResult(list(before))
     phase = progress.phase("profiling", _amount(plan, session), "s" if plan.budget_s is not None else "tests")
@@ -193,10 +193,10 @@ def _next_task(plan: SweepPlan, measurements: Sequence[Measurement]) -> Task | N
 
 
 def _amount(plan: SweepPlan, session: SweepResult) -> float:
-    """The total of the progress: seconds of a budget, else as many tests as there can be."""
+    """Total of the progress: seconds of the budget, else the largest number of tests."""
     if plan.budget_s is not None:
         return plan.budget_s
-    return float(tests_at_most(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule))
+    return float(max_tests_left(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule))
 
 
 def _advance(plan: SweepPlan, phase: Phase, took_s: float) -> None:
@@ -206,26 +206,26 @@ def _advance(plan: SweepPlan, phase: Phase, took_s: float) -> None:
 def longest_s(
     plan: SweepPlan, measurements: Sequence[Measurement], access: Access, size_bytes: int
 ) -> float | None:
-    """How long a test of that size has to be: as long as LONG_ENOUGH random accesses.
+    """Necessary length of a test: the time of LONG_ENOUGH random accesses of this size.
 
-    A sequential test begins with a random access, which then adds a hundredth at most, and a mean of so many
-    random ones is known to a few percent. How long one takes is known from the same or larger sizes, which
-    are measured first and take no less.
+    The first access of a sequential test is random, which then adds at most a hundredth, and a mean of so
+    many random accesses is precise to a few percent. Their time is known from the same or larger sizes, which
+    are measured first.
     """
     if plan.test_s is None:
         return None
-    known = [
-        each.access_time_s
-        for each in measurements
-        if each.size_bytes >= size_bytes and each.access == Access(Order.RANDOM, access.direction)
+    random_s = [
+        item.access_time_s
+        for item in measurements
+        if item.size_bytes >= size_bytes and item.access == Access(Order.RANDOM, access.direction)
     ]
-    if not known:
+    if not random_s:
         return plan.test_s
-    return min(plan.test_s, max(plan.test_s * SHORTEST_PART, LONG_ENOUGH * min(known)))
+    return min(plan.test_s, max(plan.test_s * SHORTEST_PART, LONG_ENOUGH * min(random_s)))
 
 
 def _limit(plan: SweepPlan, test_s: float | None, elapsed_s: float) -> float | None:
-    """The longest that the next test may take."""
+    """Longest time of the next test; None: no limit."""
     limits = [test_s] if test_s is not None else []
     if plan.budget_s is not None:
         limits.append(plan.budget_s - elapsed_s)

@@ -1,4 +1,4 @@
-"""Target of a profile: a file, a place on a file system, a block device, an NBD export."""
+"""Target of a profile: a directory, a file, a block device or an NBD export."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from slo_ctl.decide.request_sizes import SECTOR_BYTES
 
 _DEVICES = Path("/dev")
 MADE_FILE = ".slo-ctl-profile"
-"""Beginning of the name of a file that is made in a directory and removed in the end."""
+"""Beginning of the name of a temporary test file in a directory."""
 _SPARE_PART = 0.05
-"""Of a file system that is left free: one that is nearly full is slow, and others may need the space."""
+"""Share of a file system that is left free, because nearly full ones are slow."""
 
 
 class Kind(StrEnum):
     """Kind of a target."""
 
     MADE_FILE = "made file"
-    """Does not exist yet: is made for the profile and removed after it."""
+    """Test file that is created for the profile and removed afterwards."""
     FILE = "file"
-    """Of another program."""
+    """Existing file."""
     BLOCK = "block device"
     NBD = "NBD export"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that can be read and perhaps written."""
+    """A target that can be read and perhaps written."""
 
     given: str
-    """As the user wrote it."""
+    """Name as the user wrote it."""
     kind: Kind
     path: Path | None
-    """Of the file or device; None: an NBD export."""
+    """Path of the file or device; None for an NBD export."""
     size_bytes: int | None
-    """None: made as large as wanted."""
+    """Size; None for a test file, which gets the size that is needed."""
     unit_bytes: int
-    """Requests are multiples of this."""
+    """Unit of offsets and lengths of requests."""
 
     @property
-    def ours(self) -> bool:
-        """Nobody else's data is in it."""
+    def is_test_file(self) -> bool:
+        """Whether slo-ctl creates it, so that it contains no other data."""
         return self.kind is Kind.MADE_FILE
 
 
 def find_target(given: str, connect: bool = True) -> Target:
-    """The target that `given` names; without `connect` an NBD export need not be served, and has no size.
+    """The target with this name. Without `connect` an NBD export need not be served, and has no size.
 
     Raises UserError when it cannot be profiled.
     """
@@ -77,13 +77,13 @@ def find_target(given: str, connect: bool = True) -> Target:
     try:
         status = path.stat()
     except FileNotFoundError:
-        # Nothing is made in its place: it may be a mistyped device, or an emulated one.
+        # No file is created: the name may be a mistyped or an emulated device.
         if _DEVICES in path.absolute().parents:
-            raise UserError(f"{given}: no such device", "`lsblk` lists those there are") from None
+            raise UserError(f"device {given} not found", "`lsblk` lists block devices") from None
         raise UserError(
-            f"{given}: no such file or directory",
-            "name a directory on the drive, such as /srv/vms: a file is made there and removed; of an "
-            "emulated device, the URI that `slo-ctl device show` prints",
+            f"{given} not found",
+            "name a directory on the drive, such as /srv/vms, for a temporary file; for an emulated device, "
+            "use the URI that `slo-ctl device show` prints",
         ) from None
     except OSError as error:
         raise UserError(f"{given}: {error.strerror}", "name a file, a directory or a device") from None
@@ -95,20 +95,20 @@ def find_target(given: str, connect: bool = True) -> Target:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{given}: neither a file, a directory nor a block device", "name one of these")
     if status.st_size == 0:
-        raise UserError(f"{given}: the file is empty", "name its directory: a file is made there and removed")
+        raise UserError(f"{given}: the file is empty", "name its directory, for a temporary file")
     return Target(given, Kind.FILE, path, status.st_size, _unit_bytes(path.parent.stat().st_dev))
 
 
 def span_bytes(target: Target, wanted_bytes: int, largest_request_bytes: int) -> int:
-    """How much of the target is used: what is wanted, or all there is if that is less.
+    """Bytes of the target that are used: `wanted_bytes`, or its size if that is less.
 
-    A multiple of the target's unit. Raises UserError when the largest request does not fit in several times.
+    A multiple of the target's unit. Raises UserError when it is less than two of the largest requests.
     """
     span = min(wanted_bytes, target.size_bytes or wanted_bytes) // target.unit_bytes * target.unit_bytes
     if span < 2 * largest_request_bytes:
         short = target.size_bytes is not None and target.size_bytes < wanted_bytes
         raise UserError(
-            f"{target.given}: it is too small, {format_bytes_exact(span)} of it do not hold two requests of "
+            f"{target.given}: it is too small: {format_bytes_exact(span)} is less than two requests of "
             f"{format_bytes_exact(largest_request_bytes)}",
             "choose smaller sizes with --interval" if short else "raise --file-size",
         )
@@ -116,30 +116,31 @@ def span_bytes(target: Target, wanted_bytes: int, largest_request_bytes: int) ->
 
 
 def check_space(target: Target, needed_bytes: int) -> None:
-    """Raise UserError unless a file of that size can be made, with some room left."""
-    if target.path is None or not target.ours:
+    """Raise UserError unless a file of this size fits, with some space left."""
+    if target.path is None or not target.is_test_file:
         return
     folder = target.path.parent
     if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
-        raise UserError(f"{folder}: it is read-only, or not yours", "name another place")
+        raise UserError(f"{folder}: it is not writable", "use another directory")
     system = os.statvfs(folder)
     free = system.f_bavail * system.f_frsize
     spare = int(system.f_blocks * system.f_frsize * _SPARE_PART)
     if free - spare < needed_bytes:
         raise UserError(
-            f"{folder}: {numbers.size(needed_bytes)} are needed, and {numbers.size(max(free - spare, 0))} "
-            "can be used there",
-            "use less of it (--file-size, --bytes), or name another place",
+            f"{folder}: {numbers.size(needed_bytes)} are needed, but only "
+            f"{numbers.size(max(free - spare, 0))} are available",
+            "use less (--file-size, --bytes), or another directory",
         )
 
 
 def check_direct(target: Target) -> None:
-    """Raise UserError where the target's file system takes no direct I/O, which would measure memory
-    instead."""
+    """Raise UserError if the file system lacks direct I/O, without which memory would be measured."""
     if target.path is None or target.kind is Kind.BLOCK:
         return
-    probe = target.path if not target.ours else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
-    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.ours else os.O_RDONLY
+    probe = (
+        target.path if not target.is_test_file else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
+    )
+    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.is_test_file else os.O_RDONLY
     flags = os.O_DIRECT | os.O_CLOEXEC | how
     try:
         os.close(os.open(probe, flags, 0o600))
@@ -147,12 +148,12 @@ def check_direct(target: Target) -> None:
         if error.errno == errno.EINVAL:
             raise UserError(
                 f"{target.given}: its file system does not support direct I/O",
-                "name a place on another file system",
+                "use a directory on another file system",
             ) from None
-        raise UserError(f"{target.given}: {error.strerror}", "name another target") from None
+        raise UserError(f"{target.given}: {error.strerror}", "use another target") from None
     finally:
-        # EINVAL comes after the file was made.
-        if target.ours:
+        # open(2) creates the file even if it fails with EINVAL.
+        if target.is_test_file:
             probe.unlink(missing_ok=True)
 
 
@@ -160,20 +161,20 @@ def _block(given: str, path: Path) -> Target:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise UserError(f"{given}: {error.strerror}", "run as root, and name an existing device") from None
+        raise UserError(f"{given}: {error.strerror}", "run as root, and use an existing device") from None
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
     finally:
         os.close(descriptor)
     if size == 0:
-        raise UserError(f"{given}: the device has no size", "is a medium in it, is it set up?")
+        raise UserError(f"{given}: the device has no size", "check that it has a medium and is set up")
     return Target(given, Kind.BLOCK, path, size, _unit_bytes(path.stat().st_rdev))
 
 
 def _unit_bytes(number: int) -> int:
-    """Direct I/O works in blocks of the device, which those of a file system are made of."""
+    """Unit of direct I/O, the logical block size of the device."""
     node = Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}"
-    # A partition has its disk's queue.
+    # A partition uses the queue of its disk.
     for folder in (node, node.resolve().parent):
         text = read_bounded(folder / "queue" / "logical_block_size")
         if text is not None and text.text.strip().isdigit():
@@ -181,19 +182,19 @@ def _unit_bytes(number: int) -> int:
     return SECTOR_BYTES
 
 
-# The file that is made to be measured: locked as long as its maker lives, so that what one left behind can
-# be distinguished from one in use, on this host or another.
+# Test files, which are locked as long as their process runs, so that one that was left behind can be
+# distinguished from one in use, on this host or another.
 
 _NAME = re.compile(re.escape(MADE_FILE) + r"\.\d+")
 _TRIES = 5
-"""A process that looks for files left behind may remove ours before it is locked."""
+"""Attempts: a process that removes stale files may remove this one before it is locked."""
 
 
-class MadeFile:
-    """A file of ours, with room for `size_bytes`."""
+class TestFile:
+    """A test file of `size_bytes`."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
-        """Make it. Raises UserError when that is not possible."""
+        """Create the file. Raises UserError when that fails."""
         self.path = path
         self._descriptor = _create(path)
         try:
@@ -201,20 +202,20 @@ class MadeFile:
         except OSError as error:
             self.remove()
             raise UserError(
-                f"{path}: {error.strerror}", "use less of it (--file-size, --bytes), or name another place"
+                f"{path}: {error.strerror}", "use less (--file-size, --bytes), or another directory"
             ) from None
         except BaseException:
             self.remove()
             raise
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the file."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def remove_stale(folder: Path) -> list[Path]:
-    """Remove files whose makers were killed; returns them. Files of unknown state, or not ours, stay."""
+    """Remove test files of killed processes, and return them. Other and unreadable files are kept."""
     return [
         path
         for path in sorted(folder.glob(f"{MADE_FILE}.*"))
@@ -224,7 +225,7 @@ def remove_stale(folder: Path) -> list[Path]:
 
 def _remove_if_stale(path: Path) -> bool:
     try:
-        # Neither a link to another file nor a pipe that would block.
+        # Refuse links to other files, and do not block on a pipe.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
@@ -233,7 +234,7 @@ def _remove_if_stale(path: Path) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
         except OSError:
-            return False  # In use, gone already, or on a file system without locks.
+            return False  # in use, removed, or on a file system without locks
     return True
 
 
@@ -242,11 +243,11 @@ def _create(path: Path) -> int:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}", "name another place") from None
+            raise UserError(f"{path}: {error.strerror}", "use another directory") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:
-            return descriptor  # A file system without locks: nobody else can lock it, either.
+            return descriptor  # a file system without locks
         except BaseException:
             path.unlink(missing_ok=True)
             os.close(descriptor)
@@ -254,7 +255,7 @@ def _create(path: Path) -> int:
         if os.fstat(descriptor).st_nlink:
             return descriptor
         os.close(descriptor)
-    raise UserError(f"{path}: the file keeps disappearing", "name another place")
+    raise UserError(f"{path}: the file keeps disappearing", "use another directory")
 
 
 @contextmanager
@@ -265,7 +266,7 @@ def _closing(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-# Looking at an NBD export without touching it: its size, whether it can be written, a few of its bytes.
+# Read-only access to an NBD export: its size, whether it is writable, its bytes.
 
 
 SCHEMES = ("nbd", "nbd+unix")
@@ -285,7 +286,7 @@ _MAX_REPLY_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class NbdAddress:
-    """Where an export is."""
+    """Address of an export."""
 
     uri: str
     export: str
@@ -296,7 +297,7 @@ class NbdAddress:
 
 
 def parse_uri(uri: str) -> NbdAddress:
-    """Take an NBD URI apart. Raises UserError for what fio's nbd engine could not use either."""
+    """Parse an NBD URI. Raises UserError if fio's nbd engine does not support it."""
     parts = urlsplit(uri)
     if parts.scheme not in SCHEMES:
         raise UserError(
@@ -304,17 +305,17 @@ def parse_uri(uri: str) -> NbdAddress:
         )
     path = parse_qs(parts.query).get("socket", [""])[0]
     if parts.scheme == "nbd+unix" and not path:
-        raise UserError(f"{uri}: it names no socket", "nbd+unix:///EXPORT?socket=/path/of.sock")
+        raise UserError(f"{uri}: the socket is missing", "nbd+unix:///EXPORT?socket=/path/of.sock")
     try:
         port = parts.port or _PORT
     except ValueError:
-        raise UserError(f"{uri}: its port is not a valid number", "nbd://HOST:PORT/EXPORT") from None
+        raise UserError(f"{uri}: the port is not a valid number", "nbd://HOST:PORT/EXPORT") from None
     export = unquote(parts.path.removeprefix("/"))
     return NbdAddress(uri, export, path or None, parts.hostname or "localhost", port)
 
 
 class NbdExport:
-    """One connection that only ever reads. Raises UserError for whatever keeps it from being one."""
+    """A connection that only reads. Raises UserError when it cannot be opened."""
 
     def __init__(self, address: NbdAddress) -> None:
         self._address = address
@@ -323,14 +324,14 @@ class NbdExport:
         try:
             self._socket = _connect(address)
         except OSError as error:
-            raise UserError(f"{address.uri}: {error.strerror or error}", "is its server running?") from None
+            raise UserError(
+                f"{address.uri}: {error.strerror or error}", "check that its server is running"
+            ) from None
         try:
             self._negotiate()
         except (OSError, struct.error) as error:
             self._socket.close()
-            raise UserError(
-                f"{address.uri}: no NBD server answers there: {error}", "is the URI right?"
-            ) from None
+            raise UserError(f"{address.uri}: no NBD server answers: {error}", "check the URI") from None
         except BaseException:
             self._socket.close()
             raise
@@ -342,18 +343,18 @@ class NbdExport:
         try:
             self._socket.sendall(struct.pack(">IHHQQI", _REQUEST_MAGIC, 0, _DISCONNECT, 0, 0, 0))
         except OSError:
-            return  # It has gone by itself, which is as good.
+            return  # the server has already closed it
         finally:
             self._socket.close()
 
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Bytes of the export."""
+        """Read bytes of the export. Raises UserError."""
         try:
             request = struct.pack(">IHHQQI", _REQUEST_MAGIC, 0, _READ, 0, offset_bytes, length_bytes)
             self._socket.sendall(request)
             magic, error, _ = struct.unpack(">IIQ", self._receive(16))
             if magic != _ANSWER_MAGIC or error:
-                raise OSError(f"reading fails with error {error}")
+                raise OSError(f"reading failed with error {error}")
             return self._receive(length_bytes)
         except OSError as error:
             raise UserError(f"{self._address.uri}: {error}", "see the server's messages") from None
@@ -373,7 +374,7 @@ class NbdExport:
             data = self._receive(length)
             if kind & _REP_ERROR:
                 raise UserError(
-                    f"{self._address.uri}: the server refuses export {self._address.export or '(default)'}: "
+                    f"{self._address.uri}: the server refused export {self._address.export or '(default)'}: "
                     f"{data.decode(errors='replace') or hex(kind)}",
                     "`nbdinfo --list` shows its exports; TLS is not supported",
                 )
@@ -396,11 +397,11 @@ class NbdExport:
 def _connect(address: NbdAddress) -> socket.socket:
     if address.socket is None:
         return socket.create_connection((address.host, address.port), _NBD_TIMEOUT_S)
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        one.settimeout(_NBD_TIMEOUT_S)
-        one.connect(address.socket)
+        connection.settimeout(_NBD_TIMEOUT_S)
+        connection.connect(address.socket)
     except BaseException:
-        one.close()
+        connection.close()
         raise
-    return one
+    return connection

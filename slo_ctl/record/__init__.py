@@ -1,1 +1,1 @@
-"""History and metrics."""
+"""History, metrics and stored SLOs."""

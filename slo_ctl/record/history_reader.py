@@ -1,4 +1,4 @@
-"""Reading the past of a VM. Opens a connection of its own, read-only, and closes it."""
+"""Reading the history of a VM, over a separate read-only connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slo_ctl.base.accounts import group_name, user_name
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import moved_away
+from slo_ctl.base.files import move_command
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model import SettingValue
 from slo_ctl.record.history_schema import (
@@ -21,7 +21,7 @@ from slo_ctl.record.history_schema import (
     VERSION,
     WORST,
     HistoryError,
-    explained,
+    history_error,
     version_of,
 )
 from slo_ctl.record.history_upkeep import MINUTE_MS
@@ -35,13 +35,13 @@ _BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 108
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A VM on one device during one bucket of time: means, except the percentiles, which are the worst."""
+    """A VM on one device in one time bucket: means of all values, but maximums of percentiles."""
 
     at: float
-    """When the bucket begins, in seconds since 1970."""
+    """Begin of the bucket, in seconds since 1970."""
     device: str
     samples: int
-    """Epochs that it stands for."""
+    """Number of epochs in the bucket."""
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PastVerdict:
-    """A verdict and the time it began."""
+    """A verdict and when it began."""
 
     at: float
     device: str
@@ -66,8 +66,8 @@ class PastVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionMade:
-    """A sentence of a decision that names the VM."""
+class PastDecision:
+    """A reason of a decision that mentions the VM."""
 
     at: float
     device: str
@@ -75,8 +75,8 @@ class DecisionMade:
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeSeen:
-    """A setting for the VM's sake that was changed, restored, or could not be applied."""
+class PastOutcome:
+    """A setting for the VM that was changed, restored, or could not be applied."""
 
     at: float
     knob: str
@@ -90,7 +90,7 @@ class OutcomeSeen:
 
 @dataclass(frozen=True, slots=True)
 class SloChange:
-    """Fields of the VM's SLO were set or unset."""
+    """A change of the VM's SLO."""
 
     at: float
     user: str
@@ -100,7 +100,7 @@ class SloChange:
 
 @dataclass(frozen=True, slots=True)
 class VmHistory:
-    """The past of one VM, each part in order of time."""
+    """History of one VM, each part in order of time."""
 
     vm: str
     since: float
@@ -108,9 +108,9 @@ class VmHistory:
     bucket_s: float
     points: tuple[Point, ...] = ()
     verdicts: tuple[PastVerdict, ...] = ()
-    """The first of a device may lie before `since`: it held then."""
-    decisions: tuple[DecisionMade, ...] = ()
-    outcomes: tuple[OutcomeSeen, ...] = ()
+    """The first verdict of a device may be older than `since`, if it was in force then."""
+    decisions: tuple[PastDecision, ...] = ()
+    outcomes: tuple[PastOutcome, ...] = ()
     slo_changes: tuple[SloChange, ...] = ()
     """Changes by `vm set`, `vm unset` and the API while the daemon ran."""
 
@@ -118,10 +118,10 @@ class VmHistory:
 def read_vm(
     path: Path, name: str, since: float | None = None, until: float | None = None, limit: int = 500
 ) -> VmHistory:
-    """What `path` has of the VM between two moments (default: the last hour), in some `limit` buckets.
+    """History of a VM between two times (default: the last hour), in at most `limit` buckets.
 
-    Of each kind of events but verdicts, the latest _MAX_EVENTS. Raises UserError for a VM that it does not
-    know, and HistoryError when it cannot be read.
+    All verdicts, and the latest _MAX_EVENTS of other events. Raises UserError for an unknown VM, and
+    HistoryError when the file cannot be read.
     """
     until = time.time() if until is None else until
     since = until - _DEFAULT_SINCE_S if since is None else since
@@ -138,7 +138,7 @@ def read_vm(
                 hint = near_or_listed(
                     name,
                     _names(connection),
-                    "no VM has been seen yet; `slo-ctl vm list` shows those of the host",
+                    "there are no VMs in it yet; `slo-ctl vm list` shows VMs of the host",
                 )
                 raise UserError(f"VM {name} not found in the history", hint)
             width_ms = bucket_ms(until - since, limit)
@@ -155,22 +155,24 @@ def read_vm(
                 slo_changes=_slo_changes(connection, name, span),
             )
     except (sqlite3.Error, OSError) as error:
-        raise explained(error, path) from error
+        raise history_error(error, path) from error
 
 
 def names(path: Path) -> list[str]:
-    """Every VM that the history knows; HistoryError when it cannot be read."""
+    """Names of all VMs in the history. Raises HistoryError when it cannot be read."""
     try:
         with closing(_connect(path)) as connection:
             return _names(connection)
     except (sqlite3.Error, OSError) as error:
-        raise explained(error, path) from error
+        raise history_error(error, path) from error
 
 
 def bucket_ms(span_s: float, limit: int) -> int:
-    """The shortest of the usual lengths with which `span_s` makes no more than `limit` buckets."""
+    """The shortest bucket length that divides `span_s` into at most `limit` buckets, in ms."""
     wanted = span_s / max(1, min(limit, MAX_POINTS))
-    return 1000 * next((each for each in _BUCKETS_S if each >= wanted), -(-int(wanted) // 86400) * 86400)
+    return 1000 * next(
+        (length for length in _BUCKETS_S if length >= wanted), -(-int(wanted) // 86400) * 86400
+    )
 
 
 def _check_readable(path: Path) -> None:
@@ -178,11 +180,11 @@ def _check_readable(path: Path) -> None:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise HistoryError(f"history: {path} not found", "the daemon makes it: slo-ctl daemon") from None
+        raise HistoryError(f"history: {path} not found", "the daemon creates it: slo-ctl daemon") from None
     except PermissionError:
         raise HistoryError(f"history: {_user()} may not read {path}", "run it with sudo") from None
     if not stat.S_ISREG(status.st_mode):
-        raise HistoryError(f"history: {path} is not a file", f"move it away: {moved_away(path)}")
+        raise HistoryError(f"history: {path} is not a file", f"move it away: {move_command(path)}")
     if not os.access(path, os.R_OK):
         group = _group_of(status)
         hint = f"run it with sudo, or as a member of the group {group}" if group else "run it with sudo"
@@ -194,7 +196,7 @@ def _user() -> str:
 
 
 def _group_of(status: os.stat_result) -> str:
-    """The group that may read a file, unless that is root's."""
+    """The group that may read a file; empty if there is none other than root's."""
     if not status.st_mode & stat.S_IRGRP or status.st_gid == 0:
         return ""
     return group_name(status.st_gid) or str(status.st_gid)
@@ -204,7 +206,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     _check_readable(path)
     options = "mode=ro"
     if not (os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists()):
-        # SQLite would make files beside it, which this user may not. Nobody writes, or they would be there.
+        # SQLite would have to create files beside it. No process writes, because then they would exist.
         options += "&immutable=1"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
     try:
@@ -218,7 +220,7 @@ def _connect(path: Path) -> sqlite3.Connection:
                 f"history: {path} has the older schema {version}",
                 "start the daemon, which converts it: slo-ctl daemon",
             )
-        # Several questions, one moment: the daemon writes meanwhile.
+        # One transaction, so that all queries see the same state.
         connection.execute("BEGIN")
     except BaseException:
         connection.close()
@@ -243,9 +245,10 @@ def _points(
     found: list[Point] = []
     edge = _samples_from(connection)
     for stream, device in streams.items():
-        # CROSS JOIN keeps SQLite from scanning the rows of every VM: moments first, then one row for each.
+        # CROSS JOIN keeps SQLite from scanning the rows of all VMs: it selects times first, then one row
+        # each.
         rows = connection.execute(
-            f"SELECT at_ms / :width * :width AS bucket, sum(samples), {fields} FROM ("  # noqa: S608 - our own names
+            f"SELECT at_ms / :width * :width AS bucket, sum(samples), {fields} FROM ("  # noqa: S608 - fixed names
             f"SELECT at_ms, samples, {columns} FROM minute_marks CROSS JOIN minutes USING (at_ms)"
             " WHERE stream = :stream AND at_ms > :since - 60000 AND at_ms <= :until AND at_ms < :edge"
             f" UNION ALL SELECT at_ms, 1.0, {columns} FROM epochs CROSS JOIN samples USING (at_ms)"
@@ -258,12 +261,12 @@ def _points(
 
 
 def _samples_from(connection: sqlite3.Connection) -> int:
-    """From which moment on samples are taken, and means of a minute before: each counts once."""
+    """Time in ms from which samples are used; before it, means of minutes are used."""
     (oldest,) = connection.execute("SELECT min(at_ms) FROM epochs").fetchone()
     if oldest is None:
         return 2**62
     minute = oldest // MINUTE_MS * MINUTE_MS
-    # Of the oldest minute some epochs may be deleted already; then its means are what is complete.
+    # Some epochs of the oldest minute may be deleted already; then only its means are complete.
     marked = connection.execute(
         "SELECT epochs > (SELECT count(*) FROM epochs WHERE at_ms < ?1 + ?2)"
         " FROM minute_marks WHERE at_ms = ?1",
@@ -284,35 +287,35 @@ def _verdicts(
             (stream, *span),
         )
     ]
-    return tuple(sorted(found, key=lambda each: (each.at, each.device)))
+    return tuple(sorted(found, key=lambda verdict: (verdict.at, verdict.device)))
 
 
 def _decisions(
     connection: sqlite3.Connection, devices: set[str], name: str, span: tuple[int, int]
-) -> tuple[DecisionMade, ...]:
-    # `web` must not find `web2`, nor `web-1`; names are the users' and end in anything.
+) -> tuple[PastDecision, ...]:
+    # `web` must not match `web2` or `web-1`; names may end in any character.
     named = re.compile(rf"(?<![\w.-]){re.escape(storable(name))}(?![\w-]|\.\w)")
-    found: list[DecisionMade] = []
+    found: list[PastDecision] = []
     for at_ms, device, reason in connection.execute(
         "SELECT at_ms, device, reason FROM decisions WHERE at_ms >= ? AND at_ms <= ? AND instr(reason, ?)"
         " ORDER BY at_ms DESC",
         (*span, storable(name)),
     ):
         if device in devices and named.search(reason):
-            found.append(DecisionMade(at_ms / 1000, device, reason))
+            found.append(PastDecision(at_ms / 1000, device, reason))
             if len(found) == _MAX_EVENTS:
                 break
     return tuple(reversed(found))
 
 
-def _outcomes(connection: sqlite3.Connection, name: str, span: tuple[int, int]) -> tuple[OutcomeSeen, ...]:
+def _outcomes(connection: sqlite3.Connection, name: str, span: tuple[int, int]) -> tuple[PastOutcome, ...]:
     rows = connection.execute(
         "SELECT at_ms, lever, place, device, name, value, state, before, after, why, reason FROM outcomes"
         " WHERE at_ms >= ? AND at_ms <= ? AND vm = ? ORDER BY at_ms DESC LIMIT ?",
         (*span, storable(name), _MAX_EVENTS),
     ).fetchall()
     return tuple(
-        OutcomeSeen(at_ms / 1000, " ".join(part for part in knob if part), *rest)
+        PastOutcome(at_ms / 1000, " ".join(part for part in knob if part), *rest)
         for at_ms, *knob_and_rest in reversed(rows)
         for knob, rest in [(knob_and_rest[:4], knob_and_rest[4:])]
     )
@@ -328,7 +331,7 @@ def _slo_changes(connection: sqlite3.Connection, name: str, span: tuple[int, int
 
 
 def storable(name: str) -> str:
-    """Names of files and cgroups can hold bytes that are no text, which SQLite does not take: escaped."""
+    """A name with bytes that are not text escaped, which SQLite would refuse."""
     if name.isascii():
         return name
     return re.sub("[\ud800-\udfff]", lambda match: match[0].encode("unicode_escape").decode("ascii"), name)

@@ -1,7 +1,7 @@
-"""The tables of a history, and the steps that bring an older file up to date.
+"""Tables of a history, migrations of older files, and error messages.
 
-The version of a file is its `user_version`: how many of MIGRATIONS it has been through. A step, once
-released, is never changed; a change of the tables is a new step. Every step is one transaction.
+The version of a file is its `user_version`, the number of MIGRATIONS that were applied. A released migration
+is never changed; a change of the tables is a new one. Each migration is one transaction.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import sqlite3
 from pathlib import Path
 
-from slo_ctl.base.files import moved_away
+from slo_ctl.base.files import move_command
 
-# Why a history cannot be kept or read, in words for an operator.
+# Errors of writing and reading a history.
 
 _PRIMARY_CODE_BITS = 0xFF
-"""SQLite puts details of an error above the lowest byte of its code."""
+"""SQLite has details of an error above the lowest byte of its code."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REASONS = {
     sqlite3.SQLITE_READONLY: ("{path} is read-only", "make it and its directory writable for the daemon"),
     sqlite3.SQLITE_PERM: ("{path} may not be opened", "make it and its directory writable for the daemon"),
-    sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened", "check that its directory is there and writable"),
+    sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened", "check that its directory exists and is writable"),
     sqlite3.SQLITE_BUSY: ("{path} is locked by another program", "stop the program that has it open"),
     sqlite3.SQLITE_LOCKED: ("{path} is locked by another program", "stop the program that has it open"),
 }
@@ -33,12 +33,12 @@ _CODES = {
     errno.EACCES: sqlite3.SQLITE_PERM,
     errno.EPERM: sqlite3.SQLITE_PERM,
 }
-"""Problems that have an error code of the system and of SQLite."""
+"""SQLite's codes of errors of the system."""
 _FULL = ("no space left for {path}", "free some space, or set [history] max_size lower")
 
 
 class HistoryError(Exception):
-    """The history cannot be written or read at the moment; the daemon continues without and tries again."""
+    """The history cannot be written or read now; the daemon continues without it and tries again."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -50,21 +50,21 @@ class HistoryError(Exception):
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is broken, so that nothing but a new one helps."""
+    """Whether the file is damaged, so that a new one is needed."""
     return _code(error) in _DAMAGED
 
 
-def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
-    """`error`, met while working on the history at `path`, in words."""
+def history_error(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
+    """The HistoryError for an error of SQLite or of the system."""
     code = _CODES.get(error.errno or 0, 0) if isinstance(error, OSError) else _code(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
         reason, hint = _FULL
     elif code in _DAMAGED:
-        reason, hint = "{path} is damaged", f"{moved_away(path)}; the daemon then begins a new one"
+        reason, hint = "{path} is damaged", f"{move_command(path)}; the daemon then starts a new file"
     else:
-        # The text of an OSError names the file, which this does already.
-        words = error.strerror or error if isinstance(error, OSError) else error
-        reason, hint = _REASONS.get(code, (f"{{path}}: {words}", "the system log may say more"))
+        # Without the file name, which is in the text of an OSError.
+        text = error.strerror or error if isinstance(error, OSError) else error
+        reason, hint = _REASONS.get(code, (f"{{path}}: {text}", "see the system log"))
     return HistoryError("history: " + reason.format(path=path), hint)
 
 
@@ -73,7 +73,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _is_full(folder: Path) -> bool:
-    """SQLite reports some writes to a full file system as plain I/O errors."""
+    """Whether the file system is full, which SQLite may report as an I/O error."""
     try:
         return os.statvfs(folder).f_bavail == 0
     except OSError:
@@ -81,7 +81,7 @@ def _is_full(folder: Path) -> bool:
 
 
 _APPLICATION_ID = 0x534C4F48
-"""`SLOH` in the header of the file: databases of other programs are never written to."""
+"""`SLOH` in the header of the file, so that databases of other programs are never changed."""
 
 FIELDS = (
     "iops",
@@ -96,13 +96,12 @@ FIELDS = (
     "u",
     "waf",
 )
-"""Columns kept of a VmStatus every epoch, under the same names."""
+"""Fields of VmStatus that are stored in every epoch, with the same names."""
 WORST = frozenset({"p99_read_us", "p99_write_us"})
-"""A mean of percentiles says little: of these the worst is kept."""
+"""Percentiles, of which the maximum is kept instead of the mean."""
 
-# Rows of one moment lie together, so an epoch appends a few pages however many VMs there are. Keyed by stream
-# first, every VM would dirty a page of its own in each epoch. Readers step through `epochs` and look up a row
-# for each.
+# Rows of one epoch are stored together, so that it appends a few pages for any number of VMs. With the stream
+# first in the key, each VM would change a different page. Readers look up one row for each of `epochs`.
 _FIRST = (
     """CREATE TABLE streams (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -127,8 +126,8 @@ _FIRST = (
     "CREATE INDEX outcomes_at ON outcomes (at_ms)",
 )
 
-# Means of a minute, kept when the samples are gone; `minute_marks` are the complete minutes, with the number
-# of epochs that each was made of.
+# Means of minutes, which are kept after their samples; `minute_marks` has the complete minutes with their
+# numbers of epochs.
 _THINNING = (
     "ALTER TABLE streams ADD COLUMN seen_ms INTEGER NOT NULL DEFAULT 0",
     "UPDATE streams SET seen_ms = coalesce((SELECT max(at_ms) FROM epochs), 0)",
@@ -151,7 +150,7 @@ VERSION = len(MIGRATIONS)
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
-    """How far a file is; 0 for a new one. HistoryError when it is not a history, or a newer release's."""
+    """Version of a file; 0 if it is new. Raises HistoryError if it is not a history, or too new."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
@@ -162,17 +161,17 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
         raise HistoryError(f"history: {path} is another program's database", "move it away")
     if version > VERSION:
         raise HistoryError(
-            f"history: {path} has schema {version} of a newer slo-ctl; this one knows up to {VERSION}",
-            "install the newer slo-ctl again, or move the file away to begin a new history",
+            f"history: {path} has schema {version} of a newer slo-ctl; this one supports up to {VERSION}",
+            "install the newer slo-ctl again, or move the file away to start a new history",
         )
     return int(version)
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to VERSION; `connection` is in autocommit mode. HistoryError as `version_of`."""
+    """Migrate a file to VERSION, in autocommit mode. Raises HistoryError as `version_of`."""
     version = version_of(connection, path)
     if version == 0:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has to be said before the first table
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible before the first table
     for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:

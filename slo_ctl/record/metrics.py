@@ -1,6 +1,6 @@
-"""Prometheus metrics: the last status as gauges, and what has happened so far as counters.
+"""Prometheus metrics: the last status as gauges, and counters since the start of the daemon.
 
-Names end in their units; what is not known is left out.
+Names end in their units; unknown values are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MS_PER_S = 1e3
 
 _OF_VM: dict[str, tuple[str, Callable[[VmStatus], float | None]]] = {
     "iops": ("Requests per second of the VM over the window.", lambda v: v.iops),
-    "target_iops": ("Requests per second that the VM's SLO means at the moment.", lambda v: v.target_iops),
+    "target_iops": ("Requests per second that the VM is entitled to at the moment.", lambda v: v.target_iops),
     "share_ratio": ("Share of what the device delivers, in the unit of shares.", lambda v: v.share),
     "target_share_ratio": (
         "Share of what the device delivers that the VM is entitled to at the moment.",
@@ -77,14 +77,14 @@ _OF_VM: dict[str, tuple[str, Callable[[VmStatus], float | None]]] = {
 
 _OF_DEVICE: dict[str, tuple[str, Callable[[DeviceStatus], float | None]]] = {
     "iops": ("Requests per second of all VMs on the device.", lambda d: d.iops),
-    "capacity_iops": ("The most requests per second that were measured.", lambda d: d.capacity_iops),
+    "capacity_iops": ("Maximum of requests per second that was measured.", lambda d: d.capacity_iops),
     "min_iops": ("Sum of the minimums of the VMs on the device.", lambda d: d.sum_min_iops),
-    "overcommitted": ("1 where the minimums exceed what the device can do.", lambda d: d.overcommitted),
+    "overcommitted": ("1 if the minimums exceed the capacity of the device.", lambda d: d.overcommitted),
     "write_amplification_ratio": (
         "Media over host bytes written, where the device reports them.",
         lambda d: d.waf.waf if d.waf is not None else None,
     ),
-    "up": ("0 where the device cannot be observed or controlled at the moment.", lambda d: not d.problem),
+    "up": ("0 if the device cannot be observed or controlled at the moment.", lambda d: not d.problem),
 }
 
 _OF_GROUP: dict[str, tuple[str, Callable[[GroupStatus], float | None]]] = {
@@ -97,7 +97,7 @@ _OF_GROUP: dict[str, tuple[str, Callable[[GroupStatus], float | None]]] = {
     "max_iops": ("Maximum of the group.", lambda g: g.max_iops),
     "vms": ("VMs of this host that belong to the group.", lambda g: len(g.vms)),
     "degraded": (
-        "1 where the group has less than its minimum and asks for more.",
+        "1 if the group gets less than its minimum and demands more.",
         lambda g: g.verdict in DEGRADED,
     ),
 }
@@ -108,13 +108,13 @@ _OF_DAEMON: dict[str, tuple[str, Callable[[HostStatus], float]]] = {
     "window_seconds": ("Length of the window of all rates.", lambda s: s.window_s),
     "epoch_seconds": ("Time from one epoch to the next.", lambda s: s.epoch_s),
     "epoch_cpu_seconds": ("CPU time of the last epoch.", lambda s: s.epoch_cpu_ms / _MS_PER_S),
-    "config_ok": ("0 where the configuration on disk is not in force.", lambda s: not s.config_problem),
-    "notes": ("Number of notes about what could not be observed or done.", lambda s: len(s.notes)),
+    "config_ok": ("0 if the configuration on disk is not in force.", lambda s: not s.config_problem),
+    "notes": ("Number of notes about failures to observe or to act.", lambda s: len(s.notes)),
 }
 
 _BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 10_000)
 BOUNDS_S = frozenset(bound / _MS_PER_S for bound in _BOUNDS_MS)
-"""Upper bounds of buckets of latencies: those of the server of emulated SSDs."""
+"""Upper bounds of latency buckets, the same as in the server of emulated SSDs."""
 
 _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[IoCounters], int | None]], ...]]] = {
     "requests": (
@@ -130,30 +130,30 @@ _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[IoCounters], int 
         (("host", lambda t: t.host_page_writes), ("gc", lambda t: t.gc_page_writes)),
     ),
 }
-"""Help text and samples by the label `kind`, by name of the counter."""
+"""Help text, and samples by the label `kind`, of each counter."""
 
 COUNTED_STATES = (OutcomeState.APPLIED, OutcomeState.RESTORED, OutcomeState.UNAPPLIED)
-"""States of settings that were changed, or tried."""
+"""States of settings that count as changes or attempts."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counters kept by the loop."""
+    """Counters of the daemon's loop."""
 
     epochs: int = 0
     missed_epochs: int = 0
     settings: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Settings by lever and state: applied, restored or unapplied."""
     hooks: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Changes of verdicts by kind of hook, and by what became of running it for them."""
+    """Changes of verdicts by kind of hook and result of running it."""
     vms: dict[tuple[str, str], IoCounters] = field(default_factory=dict)
     """Totals by VM and device."""
     moved_s: dict[str, float] = field(default_factory=dict)
-    """Die time that moves of OPS have taken, by device."""
+    """Die time of OPS moves, by device."""
     moved_blocks: dict[str, int] = field(default_factory=dict)
-    """OPS blocks that have been moved, by device."""
+    """Number of moved OPS blocks, by device."""
     limits_iops: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """In force, by VM, device and requests that they are of: total, read or write."""
+    """Limits in force, by VM, device and kind of requests: total, read or write."""
     limits_bytes_s: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
 
@@ -162,7 +162,7 @@ def _seconds(us: float | None) -> float | None:
 
 
 class StatusCollector:
-    """A prometheus_client collector of whatever `status` and `counts` return at the time."""
+    """A prometheus_client collector of the results of `status` and `counts`."""
 
     def __init__(
         self, status: Callable[[], HostStatus | None], counts: Callable[[], Counts] = Counts
@@ -175,27 +175,25 @@ class StatusCollector:
         status = self._status()
         if status is None:
             return
-        yield InfoMetricFamily(
-            "slo_ctl_build", "Version of the daemon that runs.", {"version": tool_version()}
-        )
+        yield InfoMetricFamily("slo_ctl_build", "Version of the running daemon.", {"version": tool_version()})
         counts = self._counts()
         yield from _counters(counts)
         for name, (text, of_daemon) in _OF_DAEMON.items():
             yield GaugeMetricFamily(f"slo_ctl_{name}", text, of_daemon(status))
         yield _gauge(
             "slo_ctl_device_info",
-            "1 for each device, with its kind, how VMs are isolated there, and its policy.",
+            "1 for each device, with its kind, isolation mechanism and policy.",
             ("device", "kind", "backend", "policy"),
-            (((each.name, each.kind, each.backend, each.policy), 1) for each in status.devices),
+            (((device.name, device.kind, device.backend, device.policy), 1) for device in status.devices),
         )
         for name, (text, of_device) in _OF_DEVICE.items():
-            values = (((each.name,), of_device(each)) for each in status.devices)
+            values = (((device.name,), of_device(device)) for device in status.devices)
             yield _gauge(f"slo_ctl_device_{name}", text, ("device",), values)
         for name, (text, of_vm) in _OF_VM.items():
             vm_values = (((vm.vm, vm.device), of_vm(vm)) for vm in status.vms)
             yield _gauge(f"slo_ctl_vm_{name}", text, ("vm", "device"), vm_values)
         for name, (text, of_group) in _OF_GROUP.items():
-            values = (((each.name,), of_group(each)) for each in status.groups)
+            values = (((group.name,), of_group(group)) for group in status.groups)
             yield _gauge(f"slo_ctl_group_{name}", text, ("group",), values)
         yield _gauge(
             "slo_ctl_vm_verdict",
@@ -211,14 +209,14 @@ class StatusCollector:
             ("iops", "requests", counts.limits_iops),
             ("bytes_per_second", "bytes", counts.limits_bytes_s),
         ):
-            text = f"Limit on {what} per second in force, of the kind of requests it is for."
+            text = f"Limit on {what} per second in force, by kind of requests."
             labels = ("vm", "device", "kind")
             yield _gauge(f"slo_ctl_vm_limit_{name}", text, labels, sorted(limits.items()))
         yield _latencies(counts.vms)
 
 
 _Samples = Iterable[tuple[tuple[str, ...], float | None]]
-"""Values of the labels, with the value of the metric where it is known."""
+"""Values of the labels, and the value of the metric, None if unknown."""
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> GaugeMetricFamily:
@@ -238,21 +236,21 @@ def _counter(name: str, text: str, labels: Sequence[str], samples: _Samples) -> 
 
 
 def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
-    yield CounterMetricFamily("slo_ctl_epochs", "Epochs that were completed.", counts.epochs)
+    yield CounterMetricFamily("slo_ctl_epochs", "Number of completed epochs.", counts.epochs)
     yield CounterMetricFamily(
         "slo_ctl_missed_epochs",
-        "Epochs that were left out because those before took too long.",
+        "Epochs that were skipped because earlier ones took too long.",
         counts.missed_epochs,
     )
     yield _counter(
         "slo_ctl_settings",
-        "Changes of settings, by lever and by what became of them.",
+        "Changes of settings, by lever and result.",
         ("lever", "result"),
         sorted(counts.settings.items()),
     )
     yield _counter(
         "slo_ctl_hooks",
-        "Changes of verdicts for which a program was to run or a webhook to be sent, by what became of it.",
+        "Changes of verdicts for which a program or a webhook was due, by result.",
         ("hook", "result"),
         sorted(counts.hooks.items()),
     )
@@ -264,7 +262,7 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
     )
     yield _counter(
         "slo_ctl_device_moved_ops_blocks",
-        "Blocks of over-provisioning space that were moved between VMs, or to and from the spare.",
+        "Blocks of over-provisioning space moved between VMs, or to and from the spare blocks.",
         ("device",),
         (((device,), number) for device, number in sorted(counts.moved_blocks.items())),
     )
@@ -285,8 +283,8 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
 def _latencies(vms: Mapping[tuple[str, str], IoCounters]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(
         "slo_ctl_vm_latency_seconds",
-        "How long requests of the VM took as it saw it: on emulated SSDs in modelled time, on block "
-        "devices as QEMU counts it.",
+        "Latency of the VM's requests: in modelled time on emulated SSDs, as measured by QEMU or the "
+        "kernel on block devices.",
         labels=("vm", "device", "kind"),
     )
     for (vm, device), counters in sorted(vms.items()):
@@ -297,9 +295,9 @@ def _latencies(vms: Mapping[tuple[str, str], IoCounters]) -> HistogramMetricFami
 
 
 def _buckets(latency: LatencyCounts) -> list[tuple[str, float]]:
-    """Each with all below its bound.
+    """Cumulative buckets.
 
-    Where there are more bounds than everywhere, only those; without any, only the total.
+    If the counts have the usual bounds and others, only the usual ones; without bounds, only the total.
     """
     below, bounds_s = list(accumulate(latency.counts)), latency.bounds_s
     shown = BOUNDS_S if set(bounds_s) >= BOUNDS_S else set(bounds_s)
@@ -308,12 +306,12 @@ def _buckets(latency: LatencyCounts) -> list[tuple[str, float]]:
 
 
 class Metrics:
-    """The metrics as text, and over TCP while `listen` asks for that."""
+    """The metrics as text, and over TCP at the address given to `listen`."""
 
     def __init__(
         self, status: Callable[[], HostStatus | None], counts: Callable[[], Counts] = Counts
     ) -> None:
-        # A registry of its own: the global one has metrics of the Python interpreter.
+        # A separate registry, because the global one has metrics of the Python interpreter.
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(StatusCollector(status, counts))
         ProcessCollector(registry=self._registry)
@@ -325,21 +323,22 @@ class Metrics:
         return generate_latest(self._registry)
 
     def listen(self, address: str | None) -> None:
-        """Answer on `HOST:PORT` from now on, and nowhere else; None: nowhere. Raises UserError, and then
-        answers where it did.
+        """Serve the metrics at `HOST:PORT` from now on; None: not over TCP.
+
+        Raises UserError, and then keeps serving at the earlier address.
         """
         before = self._listening
         if (address or "") == before:
             return
-        where = _parsed(address) if address else None
-        # First, as the new address may be another of the same port.
+        where = _parse_address(address) if address else None
+        # First, because the new address may have the same port.
         self.close()
         if address and where:
             try:
                 self._start(address, *where)
             except OSError as error:
                 if before:
-                    self._start(before, *_parsed(before))
+                    self._start(before, *_parse_address(before))
                 reason = error.strerror or error
                 raise UserError(
                     f"[metrics] listen = {address!r}: {reason}", "choose another address or port"
@@ -356,13 +355,13 @@ class Metrics:
         self._listening, self._stop = address, stop
 
     def close(self) -> None:
-        """Stop answering over TCP."""
+        """Stop serving over TCP."""
         if self._stop is not None:
             self._stop()
         self._listening, self._stop = "", None
 
 
-def _parsed(address: str) -> tuple[str, int]:
+def _parse_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
         raise UserError(f"[metrics] listen = {address!r} is not HOST:PORT", 'such as "127.0.0.1:9464"')

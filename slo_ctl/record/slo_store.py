@@ -1,4 +1,4 @@
-"""The SLOs given with `slo-ctl vm set`, in `promises.json`. They survive crashes of every kind."""
+"""SLOs set with `slo-ctl vm set`, stored in `promises.json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import moved_away
+from slo_ctl.base.files import move_command
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.model.slo import SloEntry, SloError, SloUpdate, check_fields, check_vm_name
 
@@ -25,23 +25,23 @@ class _File(BaseModel):
 
 
 StoredSlos = Mapping[str, SloEntry]
-"""What is set, by VM; those with nothing set are not in it."""
+"""Stored SLOs by VM, without VMs for which nothing is set."""
 
 
-def updated(slos: StoredSlos, vms: Collection[str], update: SloUpdate) -> StoredSlos:
-    """After a change of these VMs. Raises UserError when fields contradict each other."""
+def update_slos(slos: StoredSlos, vms: Collection[str], update: SloUpdate) -> StoredSlos:
+    """The SLOs after a change of these VMs. Raises UserError when fields contradict each other."""
     after = dict(slos)
     for vm in vms:
         try:
             after[vm] = update.applied_to(slos.get(vm, SloEntry()))
         except SloError as error:
             raise UserError(f"VM {vm}: {error.message}", error.hint) from None
-    return {vm: entry for vm, entry in after.items() if entry.sets}
+    return {vm: entry for vm, entry in after.items() if entry.is_set}
 
 
 class SloStore:
-    """What `vm set` has set, by VM, for any thread. Every method raises UserError on a damaged file, or none
-    that can be read or written; the file is then left as it is.
+    """The stored SLOs. Thread-safe. Methods raise UserError when the file is damaged or cannot be read or
+    written, and then leave it unchanged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,17 +49,17 @@ class SloStore:
         self._store = JsonStore(
             path,
             _File,
-            repair=f"restore it, or start without the SLOs of vm set: {moved_away(path)}",
+            repair=f"restore it, or start without the SLOs of vm set: {move_command(path)}",
             mode=0o644,
         )
-        self._known: tuple[tuple[int, int, int] | None, StoredSlos] | None = None
-        """Identity of the file, and what was read of it or written to it."""
+        self._cached: tuple[tuple[int, int, int] | None, StoredSlos] | None = None
+        """Identity of the file, and its content as last read or written."""
 
     def read(self) -> StoredSlos:
-        """All that is set; from memory while the file is as it was. A file that is not there sets nothing."""
-        now, known = self._identity(), self._known
-        if now is not None and known is not None and known[0] == now:
-            return known[1]
+        """All stored SLOs, from memory while the file is unchanged; empty if it does not exist."""
+        identity, cached = self._identity(), self._cached
+        if identity is not None and cached is not None and cached[0] == identity:
+            return cached[1]
         file = self._store.read()
         try:
             for fields in file.vms.values() if file is not None else ():
@@ -67,7 +67,7 @@ class SloStore:
         except SloError as error:
             raise self._store.damaged(error.message) from None
         slos = {} if file is None else _entries(file)
-        self._known = now, slos
+        self._cached = identity, slos
         return slos
 
     def change(
@@ -78,16 +78,16 @@ class SloStore:
         *,
         dry_run: bool = False,
     ) -> StoredSlos:
-        """Change the SLOs of all these VMs, or raise UserError and change none. What is set afterwards.
+        """Change the SLOs of all these VMs, or raise UserError and change none; returns all stored SLOs.
 
-        `check` sees what is set before and afterwards, and raises UserError to refuse the change. With
-        `dry_run` nothing is written. Unsetting a field that is not set is not an error.
+        `check` gets the SLOs before and after, and raises UserError to refuse the change. With `dry_run`
+        nothing is written. Unsetting a field that is not set is not an error.
         """
         for vm in vms:
             check_vm_name(vm)
         with nullcontext() if dry_run else self.locked():
             before = self.read()
-            after = updated(before, vms, update)
+            after = update_slos(before, vms, update)
             if check is not None:
                 check(before, after)
             if after != before and not dry_run:
@@ -96,7 +96,7 @@ class SloStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold off other writers. Raises UserError when one does not end."""
+        """Lock the file against other writers. Raises UserError when it stays locked."""
         with self._store.locked(f"another slo-ctl is changing {self.path}"):
             yield
 
@@ -110,7 +110,7 @@ class SloStore:
                 groups={vm: name for vm in vms if (name := slos[vm].group_name) is not None},
             )
         )
-        self._known = self._identity(), slos
+        self._cached = self._identity(), slos
 
     def _identity(self) -> tuple[int, int, int] | None:
         try:

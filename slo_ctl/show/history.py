@@ -21,7 +21,7 @@ from slo_ctl.show.terminal import Column, print_line, sparkline, table_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slo_ctl.record.history_reader import OutcomeSeen, Point, VmHistory
+    from slo_ctl.record.history_reader import PastOutcome, Point, VmHistory
 
 DAY_S = 86400.0
 """Longer intervals are shown with dates."""
@@ -163,7 +163,7 @@ def _pattern(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-def outcome_text(outcome: OutcomeSeen) -> str:
+def outcome_text(outcome: PastOutcome) -> str:
     """What became of a setting, and why."""
     change = f"{setting_value(outcome.before)} -> {setting_value(outcome.value)}"
     return f"{outcome.state}: {outcome.knob} {change}: {outcome.reason or outcome.why}"

@@ -16,14 +16,14 @@ from slo_ctl.host.cgroup import COUNTED
 from slo_ctl.model import FoundBy, VmState
 from slo_ctl.model.mapping import (
     DESTRUCTIVE,
+    AddDisk,
     AttachNamespace,
     CreateNamespace,
     Deallocate,
     DeleteNamespace,
     DetachNamespace,
-    GiveDisk,
     Purpose,
-    TakeDisk,
+    RemoveDisk,
 )
 from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
 from slo_ctl.show.terminal import print_line, print_rows
@@ -270,10 +270,10 @@ def step_line(step: Step, mapping: NamespaceMapping) -> str:
         case Deallocate():
             start, length = (format_bytes_exact(each) for each in (step.offset_bytes, step.length_bytes))
             return f"deallocate {length} of {nsid} from offset {start} {where}"
-        case GiveDisk():
+        case AddDisk():
             part = "" if step.whole else f", the first {format_bytes_exact(step.size_bytes)}"
             return f"attach {nsid} to VM {mapping.vm} as disk {step.target or '(next free name)'}{part}"
-        case TakeDisk():
+        case RemoveDisk():
             also = ", even while it runs" if step.unplug else ""
             return f"detach disk {mapping.target} ({nsid}) from VM {mapping.vm}{also}"
         case DetachNamespace():

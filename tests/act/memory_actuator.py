@@ -33,7 +33,7 @@ class MemoryActuator:
         if knob in self.broken:
             raise self.broken[knob]
         if knob not in self.values:
-            raise ActError(f"{knob.place} no longer exists", gone=True)
+            raise ActError(f"{knob.place} no longer exists", target_removed=True)
         return self.values[knob]
 
     def write(self, knob: Knob, value: float | None) -> None:

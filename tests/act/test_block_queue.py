@@ -8,7 +8,7 @@ import pytest
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.queue import BlockQueueActuator, why_not
+from slo_ctl.act.queue import BlockQueueActuator, find_scheduler_problem
 from slo_ctl.decide.scheduler import cost_knob, scheduler_knob
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
@@ -178,9 +178,9 @@ def test_partitions_and_stacked_devices_are_refused(tmp_path: Path) -> None:
     disk = tmp_path / "sdx"
     (disk / "sdx1").mkdir(parents=True)
     (disk / "sdx1" / "partition").write_text("1\n")
-    assert "is a partition" in str(why_not(disk / "sdx1"))
+    assert "is a partition" in str(find_scheduler_problem(disk / "sdx1"))
     (tmp_path / "nvme0n1" / "slaves" / "nvme0c0n1").mkdir(parents=True)
-    assert "nvme0c0n1" in str(why_not(tmp_path / "nvme0n1"))
+    assert "nvme0c0n1" in str(find_scheduler_problem(tmp_path / "nvme0n1"))
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_apply_is_idempotent(wish: dict[Knob, float | None]) -> None:
 def test_rounded_values_are_reported(world: World) -> None:
     outcome, clipped = world.keeper.apply([want(WEIGHTS[0], 33.4), want(WEIGHTS[1], 4000)])
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, 100, 33)
-    assert outcome.reason == "33.4 is 33 there"
-    assert clipped.reason == "4000 is 1000 there"
+    assert outcome.reason == "33.4 is rounded to 33"
+    assert clipped.reason == "4000 is rounded to 1000"
 
 
 def test_drift_is_corrected_within_one_rotation_of_checks(world: World) -> None:
@@ -260,7 +260,7 @@ def test_ops_still_moving_back_are_restoring_not_unapplied(tmp_path: Path) -> No
     knob = Knob(Lever.FTL_OPS, "ssd0/a", "ops_blocks")
     actuator = MemoryActuator({knob: 20.0})
     actuator.levers = frozenset({Lever.FTL_OPS})
-    actuator.broken_writes[knob] = ActError("3 OPS blocks of ssd0 still to move", under_way=True)
+    actuator.broken_writes[knob] = ActError("3 OPS blocks of ssd0 still to move", in_progress=True)
     journal = Journal(tmp_path / "journal.json")
     journal.add({knob: Original(10.0, "a")})
     keeper = SettingKeeper([actuator], journal)

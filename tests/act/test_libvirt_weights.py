@@ -107,7 +107,7 @@ def test_libvirtd_down_is_not_taken_for_vm_gone(actuator: LibvirtActuator, host:
     host.codes = [libvirt.VIR_ERR_RPC] * 2
     with pytest.raises(ActError) as refused:
         actuator.read(WEIGHT)
-    assert not refused.value.gone
+    assert not refused.value.target_removed
     assert refused.value.hint
 
 
@@ -116,10 +116,10 @@ def test_vm_that_is_gone_is_reported(actuator: LibvirtActuator, host: SystemdHos
     with pytest.raises(ActError) as unknown:
         actuator.read(WEIGHT)
     host.active = False
-    with pytest.raises(ActError, match="does not run") as off:
+    with pytest.raises(ActError, match="is not running") as off:
         actuator.read(WEIGHT)
-    assert unknown.value.gone
-    assert off.value.gone
+    assert unknown.value.target_removed
+    assert off.value.target_removed
 
 
 def test_limits_of_vhost_user_disk_are_refused(actuator: LibvirtActuator) -> None:
@@ -146,7 +146,7 @@ def test_hanging_vm_does_not_block_others() -> None:
     for _ in range(3):
         with pytest.raises(ActError, match="libvirt has not answered for") as refused:
             actuator.write(stuck, 300)
-        keeper_sees.append(refused.value.gone)
+        keeper_sees.append(refused.value.target_removed)
         assert actuator.read(WEIGHT) == 100
     assert keeper_sees == [False] * 3
     gate.set()
@@ -156,4 +156,4 @@ def test_hanging_vm_does_not_block_others() -> None:
 def test_unreachable_libvirt_is_reported() -> None:
     with pytest.raises(ActError, match="no connection to no-such-driver") as refused:
         LibvirtActuator("no-such-driver:///").read(WEIGHT)
-    assert not refused.value.gone
+    assert not refused.value.target_removed

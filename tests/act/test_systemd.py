@@ -94,7 +94,7 @@ class FakeSystemd:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
-    monkeypatch.setattr("slo_ctl.act.systemd._FOLLOWS", 0.02)
+    monkeypatch.setattr("slo_ctl.act.systemd._VERIFY_SHARE", 0.02)
     return FakeSystemd(tmp_path)
 
 
@@ -249,7 +249,7 @@ def test_other_groups_are_refused(systemd: FakeSystemd, place: str) -> None:
 def test_device_that_is_gone_is_reported(systemd: FakeSystemd) -> None:
     with pytest.raises(ActError, match="no longer exists") as refused:
         systemd.actuator.write(knob("read_iops", "8:0"), 5.0)
-    assert refused.value.gone
+    assert refused.value.target_removed
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_refusal_by_systemd_is_reported(
     answers = {"GetUnit": ("error", (name, text))}
     with bus(tmp_path, monkeypatch, answers), pytest.raises(ActError, match=text) as refused:
         SystemBus().entries("x.scope", ["IOReadIOPSMax"])
-    assert refused.value.gone == gone
+    assert refused.value.target_removed == gone
 
 
 def test_missing_system_bus_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_ignored_metadata_is_reported(vm: WritableDomain, monkeypatch: pytest.Mo
         return None if method == "setMetadata" else call(method, *arguments, hint=hint)
 
     monkeypatch.setattr(vm, "call", deaf)
-    with pytest.raises(UserError, match="libvirt took the metadata, but the running VM has none"):
+    with pytest.raises(UserError, match="libvirt accepted the metadata, but the running VM has none"):
         write_metadata(vm, {"weight": 3.0})
 
 

@@ -26,8 +26,8 @@ def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 @pytest.mark.parametrize(
     ("namespace", "problem", "hint"),
     [
-        ("name=x", "no room for a namespace: 0 B of 256 MiB is unallocated", "slo-ctl device remove ssd0/"),
-        ("name=x,size=64MiB", "no room for 64 MiB: 0 B of 256 MiB is unallocated", "slo-ctl device remove"),
+        ("name=x", "no space for a namespace: 0 B of 256 MiB is unallocated", "slo-ctl device remove ssd0/"),
+        ("name=x,size=64MiB", "no space for 64 MiB: 0 B of 256 MiB is unallocated", "slo-ctl device remove"),
     ],
 )
 def test_add_says_how_much_room_a_full_device_has(
@@ -42,7 +42,7 @@ def test_add_says_how_much_room_a_full_device_has(
 def test_add_says_which_size_would_do(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "remove", "ssd0/db", "--yes") == 0
     for size, problem, hint in (
-        ("200MiB", "no room for 200 MiB: 156 MiB of 256 MiB is unallocated", "write size=156MiB, or"),
+        ("200MiB", "no space for 200 MiB: 156 MiB of 256 MiB is unallocated", "write size=156MiB, or"),
         ("6410000", "size=6410000 is not a multiple of the page size, 4KiB", "write size=6256KiB"),
     ):
         assert device(root, "add", "ssd0", "--namespace", f"name=x,size={size}") == 2

@@ -115,7 +115,7 @@ def test_missing_history_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("content", "problem", "hint"),
     [
-        ("garbage" * 100, "is damaged", "mv {path} {path}.damaged; the daemon then begins a new one"),
+        ("garbage" * 100, "is damaged", "mv {path} {path}.damaged; the daemon then starts a new file"),
         ("", "is empty", "start it with: slo-ctl daemon --root {root}"),
         (None, "is not a file", "move it away: mv {path} {path}.damaged"),
     ],

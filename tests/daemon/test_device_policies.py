@@ -156,4 +156,4 @@ def test_configured_scheduler_is_kept_set_or_refused(host: Host) -> None:
     assert "is a partition" in host.reasons_text
     (host.node / "queue" / "scheduler").unlink()
     assert host.want(UNEQUAL) == {}
-    assert "passes requests on" in host.reasons_text
+    assert "only forwards requests" in host.reasons_text

@@ -175,10 +175,10 @@ def test_root_runs_only_programs_owned_by_root(tmp_path: Path) -> None:
     path = Path(program(tmp_path, "")[0])
     assert why_not_run(path, as_root=True) == ""
     path.chmod(0o775)
-    assert why_not_run(path, as_root=True) == "is writable by others than root"
+    assert why_not_run(path, as_root=True) == "is writable by users other than root"
     path.chmod(0o755)
     tmp_path.chmod(0o777)
-    assert why_not_run(path, as_root=True) == f"is in {tmp_path}, which is writable by others than root"
+    assert why_not_run(path, as_root=True) == f"is in {tmp_path}, which is writable by users other than root"
     tmp_path.chmod(0o755)
     os.chown(path, 1, -1)
     assert why_not_run(path, as_root=True) == "is not owned by root"

@@ -13,10 +13,10 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.decide.drive_pool import strongest
 from slo_ctl.decide.namespace_plan import GRANULARITY_BYTES, MapPlan, MapRequest, Surroundings, plan_map
 from slo_ctl.model.mapping import (
+    AddDisk,
     AttachNamespace,
     CreateNamespace,
     Deallocate,
-    GiveDisk,
     LbaFormat,
     SpareOwner,
 )
@@ -70,7 +70,7 @@ def test_namespace_on_a_plain_drive_is_a_capacity_partition() -> None:
     assert made.mapping.steps == (
         CreateNamespace(10 * GIB // 4096, 4096, 4),
         AttachNamespace(5),
-        GiveDisk(None, None, 10 * GIB, whole=True),
+        AddDisk(None, None, 10 * GIB, whole=True),
     )
     assert made.mapping.placement.isolation == Isolation.CAPACITY
     assert made.mapping.spare.owner is SpareOwner.DRIVE
@@ -101,16 +101,16 @@ def test_nvm_sets_are_preferred_to_endurance_groups() -> None:
 def test_fdp_namespace_gets_an_unused_handle() -> None:
     group = EnduranceGroup(1, fdp_enabled=True, handles_used=(True, False, False))
     device = drive(namespace(1, endurance_group=1), groups=(group,))
-    made = plan(device, MapRequest("web", GIB), places_handles=True)
+    made = plan(device, MapRequest("web", GIB), supports_placement_handles=True)
     create = made.mapping.steps[0]
     assert isinstance(create, CreateNamespace)
     assert create.handles == (1,)
     assert made.mapping.placement.isolation == Isolation.SEPARATION
-    without = plan(device, MapRequest("web", GIB), places_handles=False)
+    without = plan(device, MapRequest("web", GIB), supports_placement_handles=False)
     assert without.mapping.placement.isolation == Isolation.CAPACITY
     assert any("nvme-cli" in note for note in without.notes)
     used = replace(group, handles_used=(True, True))
-    none_left = plan(replace(device, groups=(used,)), MapRequest("web", GIB), places_handles=True)
+    none_left = plan(replace(device, groups=(used,)), MapRequest("web", GIB), supports_placement_handles=True)
     assert any("every reclaim unit handle is in use" in note for note in none_left.notes)
 
 
@@ -127,7 +127,9 @@ def test_on_a_drive_with_ops_of_each_namespace_its_ops_is_isolated() -> None:
     assert (offered.isolation, offered.by) == (Isolation.ISOLATED, "namespaces with OPS of their own")
     assert "OPS" in offered.isolates
     assert "OPS" not in offered.shares
-    mapping = plan(device, MapRequest("web", 10 * GIB, spare_bytes=GIB), places_handles=True).mapping
+    mapping = plan(
+        device, MapRequest("web", 10 * GIB, spare_bytes=GIB), supports_placement_handles=True
+    ).mapping
     assert (mapping.placement.isolation, mapping.placement.by) == (
         "isolated OPS",
         "a namespace with OPS of its own",
@@ -156,7 +158,7 @@ def test_spares_of_earlier_mappings_stay_unallocated() -> None:
 def test_an_adopted_namespace_is_attached_only_if_it_is_not() -> None:
     device = drive(namespace(1), namespace(3, attached=False))
     there = plan(device, MapRequest("web", adopt=1)).mapping
-    assert there.steps == (GiveDisk(None, None, 10 * GIB, whole=True),)
+    assert there.steps == (AddDisk(None, None, 10 * GIB, whole=True),)
     assert not there.attached_by_us
     attached = plan(device, MapRequest("web", adopt=3)).mapping
     assert attached.steps[0] == AttachNamespace(5)
@@ -167,7 +169,7 @@ def test_unused_part_of_an_adopted_namespace_is_deallocated() -> None:
     made = plan(drive(namespace(1)), MapRequest("web", 8 * GIB, adopt=1))
     assert made.mapping.steps == (
         Deallocate(8 * GIB, 2 * GIB),
-        GiveDisk(None, None, 8 * GIB, whole=False),
+        AddDisk(None, None, 8 * GIB, whole=False),
     )
     assert made.mapping.spare.how == "deallocated"
 

@@ -140,7 +140,7 @@ def test_disk_names_are_generated() -> None:
     assert choose_target([], "sdc", None) == ("sdc", "scsi")
     assert choose_target([], "sdc", "usb") == ("sdc", "usb")
     for target, bus, message in (
-        ("vda", None, "has a disk vda already"),
+        ("vda", None, "already has a disk vda"),
         ("vd", None, "not the name of a disk"),
         ("../x", None, "not the name of a disk"),
         (None, "virtoi", "--bus: virtoi is not known"),
@@ -174,10 +174,10 @@ def test_namespace_is_chosen_by_size(device: DriveStatus) -> None:
     listed = "ssd0 has a 32MiB free, b 16MiB used by web (vdb), c 16MiB free"
     for namespace, size, users, message, hint in (
         ("d", None, used, "has no namespace d", listed),
-        ("b", None, used, "ssd0/b is used by VM web (vdb)", "detach it there"),
+        ("b", None, used, "ssd0/b is used by VM web (vdb)", "detach it from that VM"),
         ("c", 20 * mib, used, "has 16MiB, less than --size 20MiB", listed),
         (None, 64 * mib, used, "no free namespace of 64MiB or more", listed),
-        (None, None, used, "has 2 free namespaces", "name one as ssd0/a"),
+        (None, None, used, "has 2 free namespaces", "choose one, such as ssd0/a"),
         (None, None, everybody, "no free namespace", "used by x (vda)"),
     ):
         with pytest.raises(UserError) as caught:
@@ -316,7 +316,7 @@ def test_disk_is_attached_with_libvirts_test_driver(
     for words, status, message in (
         (("test", "ssd0/a", *here), 4, "is not being served"),
         (("tset", "ssd0/a", *here), 2, "libvirt has no VM tset"),
-        (("test", "ssd0/a", "--target", "vda", *here), 2, "has a disk vda already"),
+        (("test", "ssd0/a", "--target", "vda", *here), 2, "already has a disk vda"),
         (("test", "ssd0/a", "--bus", "vhost-user", *here), 2, "the VM has no shared memory"),
     ):
         assert attach(tmp_path, *words) == status

@@ -152,8 +152,8 @@ def test_delete_asks_for_confirmation(root: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("create", SPEC), "exists already"),
-        (("create", "size=1GiB"), "no name"),
+        (("create", SPEC), "already exists"),
+        (("create", "size=1GiB"), "name is missing"),
         (("show", "ssd1"), "device ssd1 not found"),
         (("delete", "ssd1", "--yes"), "device ssd1 not found"),
         (("serve", "ssd1"), "device ssd1 not found"),
@@ -278,7 +278,7 @@ def test_slow_server_is_not_reported_as_unreachable(tmp_path: Path) -> None:
 
 def test_capacity_of_a_removed_namespace_is_free(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 2
-    assert "no room for a namespace" in capsys.readouterr().err
+    assert "no space for a namespace" in capsys.readouterr().err
     assert device(root, "remove", "ssd0/vm2", "--yes") == 0
     assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 0
     assert "added ssd0/vm3: 32MiB" in capsys.readouterr().out

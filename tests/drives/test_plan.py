@@ -9,13 +9,13 @@ import pytest
 from ftl_emul import Device
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.plan import plan_device, wants_preconditioning
-from slo_ctl.drives.record import DiskRecord, SsdRecord, needs_flash, read_record, to_toml
+from slo_ctl.drives.record import DiskRecord, SsdRecord, read_record, require_ssd, to_toml
 
 GIB = 1 << 30
 
 
 def test_the_default_is_one_namespace_of_the_whole_size() -> None:
-    made = needs_flash(plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", []), "this test")
+    made = require_ssd(plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", []), "this test")
     assert [(each.name, each.size_bytes, each.weight) for each in made.namespace] == [("ssd0", 8 * GIB, 1.0)]
     blocks = made.drive.blocks_per_die * made.drive.dies
     held = made.drive.held_blocks
@@ -34,7 +34,7 @@ def test_namespaces_divide_the_remaining_space() -> None:
 def test_planned_drive_can_be_built(placement: str, preset: str) -> None:
     size = {"fast15": "1GiB", "tlc": "24GiB", "qlc": "300GiB"}[preset]
     spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
-    made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
+    made = require_ssd(plan_device(spec, ["name=a", "name=b"]), "this test")
     assert made.scheduler == "fifo"
     fill(made)
     assert made.isolated == (placement == "isolated")
@@ -56,7 +56,7 @@ def fill(made: SsdRecord) -> tuple[Device, list[int]]:
 @pytest.mark.parametrize("mapping", ["page", "bast", "fast,cluster=2", "fast,cluster=4", "dftl,cmt=500"])
 def test_any_mapping_is_planned_kept_and_counted_alike(tmp_path: Path, mapping: str, placement: str) -> None:
     spec = f"name=d,size=256MiB,op=25%,dies=4,block=512KiB,placement={placement},mapping={mapping}"
-    made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
+    made = require_ssd(plan_device(spec, ["name=a", "name=b"]), "this test")
     (tmp_path / "device.toml").write_text(to_toml(made))
     assert read_record(tmp_path) == made
     device, tenants = fill(made)
@@ -79,7 +79,7 @@ def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("spec", "namespaces", "message"),
     [
-        ("preset=fast15", [], "no name"),
+        ("preset=fast15", [], "name is missing"),
         ("name=d,pre=fast15", [], "unknown key pre"),
         ("name=d,preset=fast16", [], "preset=fast16"),
         ("name=d,size=8XB", [], "size=8XB"),
@@ -88,7 +88,7 @@ def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) ->
         ("name=d,placement=here", [], "placement=here"),
         ("name=d,scheduler=cfq", [], "scheduler=cfq"),
         ("name=d,name=e", [], "twice"),
-        ("name=d,size=1GiB", ["size=1MiB"], "no name"),
+        ("name=d,size=1GiB", ["size=1MiB"], "name is missing"),
         ("name=d,size=1GiB", ["name=a", "name=a"], "2 times"),
         ("name=d,size=1GiB", ["name=a,size=2GiB"], "add up to"),
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave no space"),
@@ -150,7 +150,7 @@ def test_written_plan_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "namespaces", "said"),
     [
-        ("preset=cheetah-15k7", (), "no name"),
+        ("preset=cheetah-15k7", (), "name is missing"),
         ("name=d,class=disc", (), "class"),
         ("name=d,class=disk,disks=2", (), "raid0"),
         ("name=d,class=raid0,disks=1", (), "disks=1"),
@@ -164,7 +164,7 @@ def test_written_plan_is_read_back(tmp_path: Path) -> None:
         ("name=d,class=disk,size=1GiB", ("name=a,size=2GiB",), "larger"),
         ("name=d,class=disk,size=1GiB", ("name=a,size=1GiB", "name=b"), "larger"),
         ("name=d,class=disk,size=1GiB", ("name=a", "name=a"), "twice"),
-        ("name=d,class=disk,size=1GiB", ("size=1GiB",), "no name"),
+        ("name=d,class=disk,size=1GiB", ("size=1GiB",), "name is missing"),
         ("name=d,class=disk,size=1GiB", ("name=a,size=1000",), "not a multiple of 512"),
     ],
 )
@@ -175,4 +175,4 @@ def test_bad_disk_specifications_are_refused(spec: str, namespaces: tuple[str, .
 
 def test_hard_disk_has_no_flash_keys() -> None:
     with pytest.raises(UserError, match="hard disk"):
-        needs_flash(plan("name=d,class=disk"), "`device precondition`")
+        require_ssd(plan("name=d,class=disk"), "`device precondition`")

@@ -72,10 +72,10 @@ _ROUNDS = 300
 _TIMEOUT_S = 300
 _PROGRAM = f"""
 import os, signal, threading
-from slo_ctl.drives.server import asked_to_stop
+from slo_ctl.drives.server import stop_requests
 
 for _ in range({_ROUNDS}):
-    with asked_to_stop() as request:
+    with stop_requests() as request:
         sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
         sender.start()
         while not request.made:

@@ -44,7 +44,7 @@ class StoreMachine(RuleBasedStateMachine):
     def create(self, name: str, count: int) -> None:
         wanted = record(name, *(f"name=n{number}" for number in range(count)))
         if name in self.model:
-            with pytest.raises(UserError, match="exists already"):
+            with pytest.raises(UserError, match="already exists"):
                 self.store.create(wanted)
         else:
             self.store.create(wanted)
@@ -214,7 +214,7 @@ def test_lock_that_is_not_a_file_is_refused(replace: Callable[[Path], None], tmp
         with pytest.raises(UserError) as caught:
             use()
         assert caught.value.message == f"{lock} exists and is not a regular file"
-        assert caught.value.hint == "move it away: an empty file is made in its place"
+        assert caught.value.hint == "move it away; an empty file is created in its place"
 
 
 @pytest.mark.parametrize("name", ["placement", "settings.json", "preconditioned.json", "serving"])

@@ -254,7 +254,7 @@ def _read_counters(data: bytes, _folder: Path) -> None:
 
 
 def _read_netlink(data: bytes, _folder: Path) -> None:
-    for _, body in processes.messages(data):
+    for _, body in processes.netlink_messages(data):
         processes.name_and_peer(body)
 
 

@@ -66,7 +66,7 @@ def test_a_node_that_cannot_be_opened_is_left_out(
         capsys, str(targets[0]), "--node", str(tmp_path / "no" / "where"), *SMALL, "--root", str(tmp_path)
     )
     assert found["complete"]
-    assert "no such file or directory" in found["nodes"][1]["left_out"]
+    assert "not found" in found["nodes"][1]["left_out"]
     assert "where is excluded" in said
 
 

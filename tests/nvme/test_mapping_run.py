@@ -79,7 +79,7 @@ class Host:
             formats=self.namespaces(device).formats(),
             users={},
             mappings=self.store.all(),
-            places_handles=True,
+            supports_placement_handles=True,
         )
         return plan_map(device, request, around).mapping
 
@@ -144,7 +144,7 @@ def test_refusal_by_the_drive_leaves_nothing_behind(tmp_path: Path) -> None:
     host.drive.add(3, GIB)
     with pytest.raises(UserError) as error:
         host.run(host.plan(MapRequest("web", GIB)), None)
-    assert "lacks the command that creates namespaces" in error.value.message
+    assert "cannot create namespaces" in error.value.message
     assert "--adopt" in error.value.hint
     assert host.store.all() == ()
     assert list(host.drive.namespaces) == [3]

@@ -97,7 +97,7 @@ def test_nsids_are_found_without_sysfs(tmp_path: Path) -> None:
 def test_names_without_any_nsid_are_left_out(tmp_path: Path) -> None:
     device = found(multi(tmp_path / "bin", "2.13"), sysfs(tmp_path / "sys", dict.fromkeys(NAMES)))
     assert [each.name for each in device.namespaces] == [None] * 3
-    assert any("NSID is not known" in note for note in device.notes)
+    assert any("NSID is unknown" in note for note in device.notes)
 
 
 def test_one_bad_namespace_is_a_note(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_multipath_is_recognised(tmp_path: Path) -> None:
 def test_controller_of_a_namespace_or_path_is_found(tmp_path: Path) -> None:
     sys = sysfs(tmp_path / "sys", NAMES)
     assert {controller_of(each, sys) for each in ("nvme1", "/dev/nvme1", "/dev/nvme1n2")} == {"nvme1"}
-    with pytest.raises(UserError, match="no such NVMe drive"):
+    with pytest.raises(UserError, match="NVMe drive /dev/nvme7 not found"):
         controller_of("/dev/nvme7", sys)
     with pytest.raises(UserError, match="has no NVMe drive"):
         controller_of("/dev/nvme7", tmp_path / "none")

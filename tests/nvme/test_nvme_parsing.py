@@ -166,7 +166,7 @@ def test_hostile_values_are_reported_and_never_crash(name: str, data: st.DataObj
 def test_truncated_output_is_refused(name: str) -> None:
     text = json.dumps(recorded(f"2.13/{name}"))
     for length in range(0, len(text), 97):
-        with pytest.raises(NvmeError, match="no JSON"):
+        with pytest.raises(NvmeError, match="is not JSON"):
             parse_object(text[:length], name)
 
 
@@ -179,7 +179,7 @@ def test_json_that_is_not_an_object_is_refused(text: str) -> None:
 
 
 def test_too_many_entries_are_refused() -> None:
-    with pytest.raises(NvmeSchemaError, match="longer than"):
+    with pytest.raises(NvmeSchemaError, match="more than 4096 entries"):
         pages.nsids({"nsid_list": [{"nsid": 1}] * 5000})
 
 

@@ -52,7 +52,7 @@ def test_control_characters_in_drive_names_are_escaped(tmp_path: Path) -> None:
 
 def test_missing_drive_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["device", "show", "/dev/nvme987654"]) == 2
-    assert "no such NVMe drive" in capsys.readouterr().err
+    assert "NVMe drive /dev/nvme987654 not found" in capsys.readouterr().err
 
 
 def test_recordings_name_their_source() -> None:

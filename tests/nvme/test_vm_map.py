@@ -85,7 +85,7 @@ def test_map_requires_confirmation(shell: Shell, monkeypatch: pytest.MonkeyPatch
     ("words", "message"),
     [
         (("map", "web"), "--device is missing"),
-        (("map", "web", "--device", "/dev/nvme7", "--size", "1GiB"), "no such NVMe drive"),
+        (("map", "web", "--device", "/dev/nvme7", "--size", "1GiB"), "NVMe drive /dev/nvme7 not found"),
         (
             ("map", "web", "--device", "/dev/nvme1", "--no-disk", "--yes"),
             "the size of the namespace is missing",

@@ -74,7 +74,7 @@ def test_first_of_two_elements_counts() -> None:
     xml = domain(*(f"<slo-ctl:slo {NS} weight='{weight}'/>" for weight in (1, 2)))
     assert noted(xml) == (
         {"weight": 1.0},
-        ["VM web: libvirt metadata: 2 elements slo-ctl:slo; the first one counts"],
+        ["VM web: libvirt metadata: 2 elements slo-ctl:slo; only the first one is used"],
     )
 
 

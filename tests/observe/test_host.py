@@ -10,7 +10,7 @@ import pytest
 from fake_host import PLAIN, SCOPE, FakeHost
 
 from slo_ctl.host.cgroup import require_tree
-from slo_ctl.host.libvirt import KnownDomain
+from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
 from slo_ctl.model import Disk, FoundBy, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
@@ -30,7 +30,7 @@ class TestWatch(LibvirtWatch):
         self._problem = ""
 
     def tell(self, *vms: Vm) -> None:
-        known = {vm.uuid or "": KnownDomain(vm, f"<domain>{vm.name}</domain>") for vm in vms}
+        known = {vm.uuid or "": DomainReading(vm, f"<domain>{vm.name}</domain>") for vm in vms}
         self._domains = LatestDomains(self.uri, known, version=self._domains.version + 1)
 
 

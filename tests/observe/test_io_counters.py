@@ -13,7 +13,7 @@ from slo_ctl.base import kernel_files
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.cgroup import (
     COUNTED,
-    RECHECK_LOOKS,
+    RECHECK_SCANS,
     CounterReader,
     parse_blkio,
     parse_io_stat,
@@ -97,9 +97,9 @@ def test_unchanged_v1_files_are_skipped_and_rechecked(
     read.clear()
     for _ in range(100):
         assert reader.read("/a", no_note) is first
-    assert 2 * 100 <= len(read) <= 2 * 100 + 4 * (100 / RECHECK_LOOKS + 1)
+    assert 2 * 100 <= len(read) <= 2 * 100 + 4 * (100 / RECHECK_SCANS + 1)
     (folder / "blkio.bfq.io_serviced_recursive").write_text("259:0 Write 3\nTotal 3\n")
-    found = [reader.read("/a", no_note) for _ in range(RECHECK_LOOKS)][-1]
+    found = [reader.read("/a", no_note) for _ in range(RECHECK_SCANS)][-1]
     assert found == {**first, NVME: IoCounters(writes=3)}
     # Now it says something new: from here on at every look, of every group.
     (folder / "blkio.bfq.io_serviced_recursive").write_text("259:0 Write 4\nTotal 4\n")
@@ -120,7 +120,7 @@ def test_huge_files_are_cut_at_a_line_and_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     assert read_counters(require_tree(host.root), "/a", notes.append) == {SDA: IoCounters(reads=1)}
     assert len(notes) == 1
-    assert "larger" in notes[0]
+    assert "too large" in notes[0]
 
 
 def test_unreadable_files_are_noted(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_nvme_cli_and_namespace_support_are_checked(full: Host) -> None:
     assert finding(full, "nvme-cli").reason.startswith("nvme-cli 2.13 at ")
     assert finding(full, "nvme-namespaces").reason == "this host has no NVMe drive"
     drive(full.sys)
-    assert finding(full, "nvme-namespaces").reason == "nvme0 of 1 NVMe drives claim it (oacs bit 3)"
+    assert finding(full, "nvme-namespaces").reason == "nvme0 of 1 NVMe drives support it (oacs bit 3)"
     consumer = replace(full, nvme=lambda: nvme_tool(full.sys / "nvme", oacs=0))
     found = finding(consumer, "nvme-namespaces")
     assert not found.satisfied

@@ -15,11 +15,11 @@ import pytest
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.record import needs_flash
+from slo_ctl.drives.record import require_ssd
 from slo_ctl.model import LatencyCounts, Slo, TimingModel
 from slo_ctl.observe.ssd import ServedDevice
 
-RECORD = needs_flash(
+RECORD = require_ssd(
     plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",)), "these tests"
 )
 HELD = RECORD.drive.held_blocks

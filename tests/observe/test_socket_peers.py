@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.host.processes import SocketPeers, connections, messages, name_and_peer, sockets_of
+from slo_ctl.host.processes import SocketPeers, connections, name_and_peer, netlink_messages, sockets_of
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_to_their_end(data: bytes) -> None:
-    bodies = [body for _, body in messages(data)]
+    bodies = [body for _, body in netlink_messages(data)]
     assert sum(16 + len(body) for body in bodies) <= len(data), "a header of 16 bytes before each"
     for body in (*bodies, data):
         path, peer = name_and_peer(body)
@@ -39,9 +39,9 @@ def test_kernel_message_is_parsed(ends: list[tuple[bytes, int]], cut: int) -> No
     for path, peer in ends:
         body = bytes(16) + attribute(2, struct.pack("=I", peer)) + attribute(7, b"x") + attribute(0, path)
         datagram += struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 0) + body
-    read = [name_and_peer(body) for kind, body in messages(datagram + bytes(cut)) if kind == 20]
+    read = [name_and_peer(body) for kind, body in netlink_messages(datagram + bytes(cut)) if kind == 20]
     assert read == [(path.rstrip(b"\0"), peer) for path, peer in ends]
-    assert len(list(messages(datagram[:-1]))) == max(0, len(ends) - 1), "what is cut off is left out"
+    assert len(list(netlink_messages(datagram[:-1]))) == max(0, len(ends) - 1), "what is cut off is left out"
 
 
 def test_connection_is_reported_by_the_kernel(tmp_path: Path) -> None:

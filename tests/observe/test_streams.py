@@ -203,7 +203,7 @@ def test_domains_that_vanish_are_left_out_and_others_are_noted(tmp_path: Path) -
     gone.error, broken.error = FakeModule.VIR_ERR_NO_DOMAIN, 1
     inventory = seen(FakeHost(tmp_path), gone, broken)
     assert inventory.vms == ()
-    assert inventory.notes == ("VM broken is left out: error 1",)
+    assert inventory.notes == ("VM broken is skipped: error 1",)
 
 
 def test_missing_storage_is_noted_while_the_vm_runs(tmp_path: Path) -> None:

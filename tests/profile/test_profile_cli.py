@@ -179,7 +179,7 @@ def test_preconditioning_reports_progress(cli: CommandLine, fio: Path, place: Pa
         (("--interval", "64k-8k/8k"), "is empty"),
         (("--interval", "1000-3000/1000"), "not aligned"),
         (("--interval", "8k"), "is not a valid interval"),
-        (("--file-size", "100KiB"), "do not hold two requests"),
+        (("--file-size", "100KiB"), "less than two requests"),
         (("--file-size", "8PiB"), "are needed"),
         (("--file-size", "much"), "--file-size: much is not a size"),
         (("--budget", "soon"), "--budget: soon is not a time"),
@@ -200,11 +200,11 @@ def test_bad_options_are_refused(
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("{place}/no/such", "no such file or directory"),
+        ("{place}/no/such", "not found"),
         ("{place}/empty", "the file is empty"),
         ("{place}/fifo", "neither a file"),
         ("ftp://host/x", "ftp is not supported"),
-        ("nbd+unix:///x", "names no socket"),
+        ("nbd+unix:///x", "the socket is missing"),
         ("nbd+unix:///x?socket={place}/none.sock", "No such file or directory"),
         ("nbd://127.0.0.1:1/x", "Connection refused"),
     ],
@@ -220,7 +220,7 @@ def test_read_only_directory_is_refused(
     cli: CommandLine, fio: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "it is read-only, or not yours" in cli.refused(str(place), *SMALL)
+    assert "it is not writable" in cli.refused(str(place), *SMALL)
     assert not fio.exists()
 
 
@@ -296,7 +296,7 @@ def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> No
 def test_missing_device_is_not_created_as_a_file(cli: CommandLine) -> None:
     status, _, err = cli("/dev/slo-ctl-nosuch")
     assert status == 2
-    assert "no such device" in err
+    assert "not found" in err
     assert not os.path.exists("/dev/slo-ctl-nosuch")  # noqa: PTH110
 
 
@@ -320,7 +320,7 @@ def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Pat
 def test_policy_of_a_missing_device_is_refused(device: CommandLine, tmp_path: Path) -> None:
     status, _, err = device("policy", "nosuch", "--sys", str(tmp_path))
     assert status == 2
-    assert "no such block device" in err
+    assert "not found" in err
 
 
 def test_policy_of_an_emulated_ssd_is_shown(device: CommandLine) -> None:

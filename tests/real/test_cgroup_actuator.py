@@ -87,7 +87,7 @@ def test_settings_are_set_read_back_and_restored(rig: Rig) -> None:
     outcomes = rig.keeper.apply(rig.wanted())
     assert {o.state for o in outcomes} == {OutcomeState.APPLIED}
     assert rig.values() == SET
-    assert outcomes[0].reason == "333.4 is 333 there"
+    assert outcomes[0].reason == "333.4 is rounded to 333"
     assert {o.state for o in rig.keeper.apply(rig.wanted(), verify_all=True)} == {OutcomeState.UNCHANGED}
     assert {o.state for o in rig.keeper.undo()} == {OutcomeState.RESTORED}
     assert rig.values() == UNTOUCHED

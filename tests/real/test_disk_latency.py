@@ -21,7 +21,7 @@ from libvirt_host import (
 from own_process import READY_S
 
 from slo_ctl.cli import app
-from slo_ctl.host.disk_latency import ask_monitor, block_statistics
+from slo_ctl.host.disk_latency import block_statistics, query_monitor
 from slo_ctl.model import Verdict, VmStatus
 
 pytestmark = pytest.mark.slow
@@ -132,7 +132,7 @@ def test_existing_histogram_is_used_and_kept(
     domain, path = writer
     disk = block_statistics(domain)["vda"]["qdev"]
     mine = [10**3, 10**10]
-    ask_monitor(domain, "block-latency-histogram-set", id=disk, boundaries=mine)
+    query_monitor(domain, "block-latency-histogram-set", id=disk, boundaries=mine)
     text = CONFIG.format(uri=libvirt_host.uri, path=path, name=NAME).replace("false", "true")
     (root / "slo-ctl.toml").write_text(text)
     with running(root) as daemon:

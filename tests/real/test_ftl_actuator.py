@@ -15,7 +15,7 @@ from waiting import until
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.ssd import HOLDS_S, ServedFtlActuator
+from slo_ctl.act.ssd import READING_VALID_S, ServedFtlActuator
 from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
 
@@ -79,7 +79,7 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
     until(
         lambda: all(" T " in each.read_text() for each in stats("*/stat")), "that each of its threads stops"
     )
-    time.sleep(HOLDS_S)  # what it said before is no longer taken for the present
+    time.sleep(READING_VALID_S)  # what it said before is no longer taken for the present
     try:
         for _ in range(2):
             began_s = time.monotonic()
@@ -160,7 +160,7 @@ def test_blocks_taken_by_others_are_reported_as_not_restored(rig: Rig) -> None:
     rig.journal.remove([knob])  # as if c had been like that before
     outcomes = {o.setting.knob.place: o for o in rig.keeper.undo()}
     assert outcomes["d/a"].state is OutcomeState.UNAPPLIED
-    assert "lacks 3 OPS blocks, and the device has none to spare" in outcomes["d/a"].reason
+    assert "lacks 3 OPS blocks, but the device has no spare blocks" in outcomes["d/a"].reason
     assert [knob.place for knob in rig.journal.originals()] == ["d/a"]
 
 
@@ -168,7 +168,7 @@ def test_restarted_server_is_used_again(rig: Rig) -> None:
     wanted = [weight("a", 3.5)]
     rig.keeper.apply(wanted)
     rig.server.stop()
-    time.sleep(HOLDS_S)
+    time.sleep(READING_VALID_S)
     (outcome,) = rig.keeper.apply(wanted, verify_all=True)
     assert outcome.state is OutcomeState.UNAPPLIED
     assert "d is not being served" in outcome.reason
@@ -184,7 +184,7 @@ def test_settings_a_served_device_does_not_have_are_refused(rig: Rig) -> None:
     for knob in (limit("nobody", "total_iops"), limit("a", "read_iops")):
         with pytest.raises(ActError) as refused:
             rig.actuator.read(knob)
-        assert refused.value.gone == (knob.place == "d/nobody")
+        assert refused.value.target_removed == (knob.place == "d/nobody")
     assert not rig.actuator.owns(Knob(Lever.FTL_LIMIT, "dd/a", "total_iops"))
     (outcome,) = rig.keeper.apply([Setting(Knob(Lever.FTL_WEIGHT, "d/a", "weight"), -1, "web", "bad")])
     assert outcome.state is OutcomeState.UNAPPLIED

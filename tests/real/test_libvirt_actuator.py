@@ -106,7 +106,7 @@ def test_weight_is_set_through_libvirt(rig: Rig) -> None:
         pytest.skip(str(error))
     outcomes = rig.wish({rig.weight: 333.4})
     assert states(outcomes) == {OutcomeState.APPLIED}
-    assert outcomes[0].reason == "333.4 is 333 there"
+    assert outcomes[0].reason == "333.4 is rounded to 333"
     assert rig.domain.blkioParameters(1)["weight"] == 333
     rig.domain.setBlkioParameters({"weight": 700}, 1)
     assert "another program had set it to 700" in rig.wish({rig.weight: 333.4})[0].reason

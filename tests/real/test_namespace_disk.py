@@ -17,7 +17,7 @@ from libvirt_host import (
 from waiting import until
 
 from slo_ctl.act.domain_metadata import writable_domain
-from slo_ctl.act.mapping import give_disk, take_disk, target_of
+from slo_ctl.act.mapping import add_disk, remove_disk, target_of
 from slo_ctl.base.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -51,14 +51,14 @@ def test_namespace_disk_is_attached_written_and_detached(
 ) -> None:
     with loop_device(SIZE_BYTES) as (device, _), writable_domain(libvirt_host.uri, NAME) as domain:
         path = Path(device)
-        assert give_disk(domain, path, None, None, part_bytes) == "vda"
-        assert give_disk(domain, path, None, None, part_bytes) == "vda"  # as after a crash
+        assert add_disk(domain, path, None, None, part_bytes) == "vda"
+        assert add_disk(domain, path, None, None, part_bytes) == "vda"  # as after a crash
         until(lambda: disk_line(part_bytes or SIZE_BYTES) in console.read_text(), "the VM's disk")
         until(lambda: domain.call("blockStats", "vda")[2] > 100, "writes")
         with pytest.raises(UserError, match="runs with disk vda"):
-            take_disk(domain, "vda", device, unplug=False)
+            remove_disk(domain, "vda", device, unplug=False)
         assert all(device in domain.xml(definition=definition) for definition in domain.states)
-        take_disk(domain, "vda", device, unplug=True)
+        remove_disk(domain, "vda", device, unplug=True)
         until(lambda: "let go" in console.read_text(), "that the VM let go")
         assert target_of(domain, path) is None
         content = path.read_bytes()

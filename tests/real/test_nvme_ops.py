@@ -94,7 +94,7 @@ def test_moved_blocks_are_restored_through_unallocated_ones(log: DriveOpsLog) ->
     assert [actuator.read(first), actuator.read(second)] == before
     with pytest.raises(ActError) as gone:
         actuator.read(ops_knob(nqn, 7))
-    assert gone.value.gone
+    assert gone.value.target_removed
 
 
 @pytest.mark.parametrize("server", [""], indirect=True)

@@ -496,7 +496,7 @@ def test_bare_op_number_suggests_a_percent_sign() -> None:
     text.add_device("op=15")
     with pytest.raises(UserError) as caught:
         build_scenario(text)
-    assert caught.value.hint == "write op=15%, or op=1500% if that is meant"
+    assert caught.value.hint == "write op=15%, or op=1500% if that is intended"
     text.add_device("op=150%")
     assert build_scenario(text).device.op == 1.5
 

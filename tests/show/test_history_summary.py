@@ -9,7 +9,7 @@ from hostile import HOSTILE
 from test_report import Page
 
 from slo_ctl.model import Slo
-from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, PastVerdict, Point, VmHistory
+from slo_ctl.record.history_reader import PastDecision, PastOutcome, PastVerdict, Point, VmHistory
 from slo_ctl.show.history import folded_events
 from slo_ctl.show.history_report import render_history_report, vm_charts
 from slo_ctl.show.history_summary import (
@@ -30,8 +30,8 @@ def history(
     points: list[Point],
     verdicts: list[tuple[float, str, str]],
     vm: str = "web",
-    decisions: tuple[DecisionMade, ...] = (),
-    outcomes: tuple[OutcomeSeen, ...] = (),
+    decisions: tuple[PastDecision, ...] = (),
+    outcomes: tuple[PastOutcome, ...] = (),
 ) -> VmHistory:
     """From 100 to 200, in buckets of 10 s, on ssd0."""
     changes = tuple(PastVerdict(at, "ssd0", verdict, reason) for at, verdict, reason in verdicts)
@@ -42,8 +42,8 @@ def every_10_s(*starts: int, samples: int = 10, **values: float) -> list[Point]:
     return [Point(float(at), "ssd0", samples, **{**MEASURED, **values}) for at in starts]
 
 
-def limit(at: float, state: str, value: float | None) -> OutcomeSeen:
-    return OutcomeSeen(at, "cgroup limit /web", value, state, None, value, "its maximum", "")
+def limit(at: float, state: str, value: float | None) -> PastOutcome:
+    return PastOutcome(at, "cgroup limit /web", value, state, None, value, "its maximum", "")
 
 
 def test_epochs_count_under_the_verdict_that_held() -> None:
@@ -104,14 +104,14 @@ def test_unmeasured_vm_is_not_judged() -> None:
 
 def test_repeated_events_are_merged() -> None:
     flips = [(110.0 + 10 * n, ("insufficient", "ok")[n % 2], f"{n} IOPS") for n in range(6)]
-    shared = DecisionMade(150.0, "ssd0", "moved 12 blocks of OPS from db2 to web")
+    shared = PastDecision(150.0, "ssd0", "moved 12 blocks of OPS from db2 to web")
     web = history(
         [],
         [(90.0, "ok", "well"), *flips],
-        decisions=(DecisionMade(140.0, "ssd0", "moved 3 blocks of OPS from db2 to web"), shared),
+        decisions=(PastDecision(140.0, "ssd0", "moved 3 blocks of OPS from db2 to web"), shared),
     )
     db2 = history([], [], "db2", decisions=web.decisions)
-    db3 = history([], [], "db3", decisions=(DecisionMade(151.0, "ssd0", "moved 3 blocks to db3"),))
+    db3 = history([], [], "db3", decisions=(PastDecision(151.0, "ssd0", "moved 3 blocks to db3"),))
     found = folded_events([web, db2, db3])
     assert [(each.first, each.last, each.count, each.vms, each.text) for each in found] == [
         (110.0, 150.0, 3, ("web",), "ok -> insufficient: 4 IOPS"),
@@ -122,7 +122,7 @@ def test_repeated_events_are_merged() -> None:
 
 
 def test_restored_and_unapplied_settings_are_not_in_force() -> None:
-    def at_the_end(*outcomes: OutcomeSeen) -> list[tuple[float, object]]:
+    def at_the_end(*outcomes: PastOutcome) -> list[tuple[float, object]]:
         return [(each.since, each.value) for each in settings_in_force([history([], [], outcomes=outcomes)])]
 
     first = limit(110.0, "applied", 500.0)
@@ -209,7 +209,7 @@ def test_hostile_names_are_escaped_on_the_page() -> None:
             every_10_s(100, ops_blocks=5.0),
             [(100.0, "insufficient", text)],
             text,
-            (DecisionMade(100.0, "ssd0", text),),
+            (PastDecision(100.0, "ssd0", text),),
             (limit(110.0, "applied", 5.0),),
         )
         for text in HOSTILE

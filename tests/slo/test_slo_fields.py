@@ -14,10 +14,10 @@ from slo_ctl.model.slo import (
     SloError,
     SloUpdate,
     check_fields,
+    config_texts,
     field_named,
     parse_change,
     parse_fields,
-    spelled,
     update_text,
 )
 
@@ -36,7 +36,7 @@ slos = st.fixed_dictionaries(
 
 @given(slos)
 def test_written_fields_are_read_back(fields: dict[str, float]) -> None:
-    again = parse_fields(spelled(fields))
+    again = parse_fields(config_texts(fields))
     assert again.keys() == fields.keys()
     assert all(math.isclose(again[name], value, rel_tol=1e-12) for name, value in fields.items())
 

@@ -1,1 +1,1 @@
-"""NVMe drives by nvme-cli and /sys: how nvme-cli is called, what its versions print and how it fails."""
+"""NVMe drives through nvme-cli and /sys."""

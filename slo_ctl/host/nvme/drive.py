@@ -1,4 +1,4 @@
-"""NVMe drives, by nvme-cli and /sys: what they have, and who uses their namespaces. Changes nothing."""
+"""Features, counters and users of NVMe drives, from nvme-cli and /sys. Read-only."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from slo_ctl.model.nvme import (
     PlacementHandle,
 )
 
-# NVMe controllers and their block devices as /sys has them. Names are looked up, NSIDs read.
+# NVMe controllers and their block devices in /sys.
 
 _CONTROLLER = re.compile(r"nvme\d{1,9}")
 _BLOCK = re.compile(r"nvme\d{1,9}n\d{1,9}")
 _PATH = re.compile(r"(nvme\d{1,9})c\d{1,9}(n\d{1,9})")
-"""A hidden block device below a multipath disk: one controller's way to the namespace."""
+"""A hidden block device below a multipath disk: one controller's path to the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +50,23 @@ class Block:
 def controllers(sys: Path) -> list[str]:
     """Names of this host's NVMe controllers, such as `nvme0`."""
     folder = sys / "class" / "nvme"
-    found = [each.name for each in _entries(folder) if _CONTROLLER.fullmatch(each.name)]
+    found = [entry.name for entry in _entries(folder) if _CONTROLLER.fullmatch(entry.name)]
     return sorted(found, key=lambda name: int(name.removeprefix("nvme")))
 
 
 def attribute(sys: Path, controller: str, name: str) -> str:
-    """An attribute such as `transport`, `address` or `state`; empty when there is none."""
+    """An attribute such as `transport`, `address` or `state`; empty when it is missing."""
     return _text(sys / "class" / "nvme" / controller / name)
 
 
-def blocks_of_controllers(sys: Path, controller: str) -> list[Block]:
-    """The block devices of the namespaces that this controller has."""
+def blocks_of_controller(sys: Path, controller: str) -> list[Block]:
+    """The block devices of a controller's namespaces."""
     found = []
     for entry in _entries(sys / "class" / "nvme" / controller):
         if _BLOCK.fullmatch(entry.name):
             found.append(Block(entry.name, _nsid(entry), multipath=False))
         elif path := _PATH.fullmatch(entry.name):
-            # The disk that is used is the subsystem's, and has the NSID too.
+            # The disk in use is the one of the subsystem; it has the same NSID.
             found.append(Block(path[1] + path[2], _nsid(entry), multipath=True))
     return sorted(found, key=lambda block: block.name)
 
@@ -78,7 +78,7 @@ def controllers_of(sys: Path, block: str) -> list[str]:
     return [
         name
         for name in controllers(sys)
-        if any(each.name == block for each in blocks_of_controllers(sys, name))
+        if any(candidate.name == block for candidate in blocks_of_controller(sys, name))
     ]
 
 
@@ -91,7 +91,7 @@ def _text(path: Path) -> str:
     try:
         file = read_bounded(path)
     except OSError:
-        # A controller that is being reset refuses; so does an attribute for root only.
+        # Such as a controller during a reset, or an attribute for root only.
         return ""
     return file.text.strip() if file else ""
 
@@ -104,7 +104,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 MAX_NAMESPACES = 1024
-"""Namespaces of one drive that are read; an identify list has no more."""
+"""Largest number of namespaces of a drive that are read; an identify list has no more."""
 MAX_GROUPS = 64
 _MAX_SETS = 64
 
@@ -112,28 +112,29 @@ _T = TypeVar("_T")
 
 
 def controller_of(device: str, sys: Path) -> str:
-    """The controller that `nvme0`, `/dev/nvme0` or the block device of one of its namespaces belongs to.
+    """The controller of `nvme0`, `/dev/nvme0` or the block device of a namespace.
 
-    Raises UserError when there is none.
+    Raises UserError when it is not an NVMe drive.
     """
     name = device.removeprefix("/dev/")
-    known = controllers(sys)
-    if name in known:
+    all_controllers = controllers(sys)
+    if name in all_controllers:
         return name
-    found = controllers_of(sys, name)
-    if found:
+    if found := controllers_of(sys, name):
         return found[0]
-    there = (sys / "class" / "block" / name).exists()
+    exists = (sys / "class" / "block" / name).exists()
     raise UserError(
-        f"{device} is not an NVMe drive" if there else f"{device}: no such NVMe drive",
-        f"there is {', '.join(f'/dev/{each}' for each in known)}" if known else "this host has no NVMe drive",
+        f"{device} is not an NVMe drive" if exists else f"NVMe drive {device} not found",
+        f"NVMe drives: {', '.join(f'/dev/{name}' for name in all_controllers)}"
+        if all_controllers
+        else "this host has no NVMe drive",
     )
 
 
 def discover(tool: NvmeTool, controller: str, sys: Path) -> NvmeDevice:
-    """All about the drive behind `controller` (`nvme0`): what it lacks is left out, what fails is a note.
+    """Features and namespaces of the drive with this controller (`nvme0`).
 
-    Raises NvmeError when not even Identify Controller can be had.
+    Missing features are left out, failures become notes. Raises NvmeError when Identify Controller fails.
     """
     return _Discovery(tool, controller, sys).device()
 
@@ -147,7 +148,7 @@ class _Discovery:
         self._notes: list[str] = []
 
     def device(self) -> NvmeDevice:
-        blocks = blocks_of_controllers(self._sys, self._name)
+        blocks = blocks_of_controller(self._sys, self._name)
         controller = replace(
             pages.controller(self._tool.read("id-ctrl", self._admin), self._name),
             transport=attribute(self._sys, self._name, "transport"),
@@ -158,8 +159,10 @@ class _Discovery:
         groups = self._groups(controller, namespaces) if controller.endurance_groups or controller.fdp else ()
         enabled = {group.id for group in groups if group.fdp_enabled}
         namespaces = tuple(
-            replace(each, handles=self._handles(each)) if each.endurance_group in enabled else each
-            for each in namespaces
+            replace(namespace, handles=self._handles(namespace))
+            if namespace.endurance_group in enabled
+            else namespace
+            for namespace in namespaces
         )
         return NvmeDevice(
             controller=controller,
@@ -180,13 +183,13 @@ class _Discovery:
         names = {block.nsid: block.name for block in blocks if block.nsid is not None}
         if len(names) == len(blocks):
             return names
-        # A kernel whose sysfs does not show it: the tool asks each block device.
+        # Kernels without the attribute in sysfs: nvme-cli asks each block device.
         found = self._try(lambda: pages.listed(self._tool.read("list", options=["--verbose"])), "list") or {}
         unknown = {block.name for block in blocks if block.nsid is None}
         names |= {nsid: name for name, nsid in found.items() if name in unknown}
         missing = unknown - set(names.values())
         if missing:
-            self._notes.append(f"{', '.join(sorted(missing))} of {controller.name}: the NSID is not known")
+            self._notes.append(f"{', '.join(sorted(missing))} of {controller.name}: the NSID is unknown")
         return names
 
     def _namespaces(self, controller: NvmeController, names: dict[int, str]) -> tuple[NvmeNamespace, ...]:
@@ -198,26 +201,26 @@ class _Discovery:
             )
             allocated |= set(pages.nsids(everything)) if everything is not None else set()
         if len(allocated) > MAX_NAMESPACES:
-            self._notes.append(f"{len(allocated)} namespaces: only the first {MAX_NAMESPACES} were looked at")
+            self._notes.append(f"{len(allocated)} namespaces: only the first {MAX_NAMESPACES} were read")
         found = []
         for nsid in sorted(allocated)[:MAX_NAMESPACES]:
-            # --force: of one that is allocated and not attached.
+            # --force reads a namespace that is allocated but not attached.
             options = [f"--namespace-id={nsid}", *([] if nsid in attached else ["--force"])]
 
             def ask(nsid: int = nsid, options: list[str] = options) -> NvmeNamespace:
                 answer = self._tool.read("id-ns", self._admin, options)
                 return pages.namespace(answer, nsid, attached=nsid in attached)
 
-            known = self._try(ask, f"namespace {nsid}")
-            if known is not None:
-                found.append(replace(known, name=names.get(nsid)))
+            identified = self._try(ask, f"namespace {nsid}")
+            if identified is not None:
+                found.append(replace(identified, name=names.get(nsid)))
         return tuple(found)
 
     def _groups(
         self, controller: NvmeController, namespaces: tuple[NvmeNamespace, ...]
     ) -> tuple[EnduranceGroup, ...]:
-        ids = {each.endurance_group for each in namespaces if each.endurance_group is not None}
-        # Many drives, and QEMU, have groups and not the list of them.
+        ids = {namespace.endurance_group for namespace in namespaces if namespace.endurance_group is not None}
+        # Many drives, and QEMU, have endurance groups without a list of them.
         listed = self._optional(
             lambda: pages.endurance_group_ids(self._tool.read("list-endgrp", self._admin))
         )
@@ -225,7 +228,7 @@ class _Discovery:
         if not ids and controller.max_endurance_group == 1:
             ids = {1}
         if len(ids) > MAX_GROUPS:
-            self._notes.append(f"{len(ids)} endurance groups: only the first {MAX_GROUPS} were looked at")
+            self._notes.append(f"{len(ids)} endurance groups: only the first {MAX_GROUPS} were read")
         return tuple(self._group(controller, id_) for id_ in sorted(ids)[:MAX_GROUPS])
 
     def _group(self, controller: NvmeController, id_: int) -> EnduranceGroup:
@@ -264,14 +267,14 @@ class _Discovery:
         return (found or ())[:_MAX_SETS]
 
     def _has_ocp_log(self) -> bool:
-        """Tried, not guessed from the model; nvme-cli checks the GUID in it."""
+        """Whether the log can be read; nvme-cli checks its GUID."""
         read = self._optional(
             lambda: pages.ocp_media_bytes_written(self._tool.read("ocp smart-add-log", self._admin))
         )
         return read is not None
 
     def _optional(self, ask: Callable[[], _T]) -> _T | None:
-        """Read an optional log; a failure for another reason is a note."""
+        """Read a log; None if the drive does not support it or reading fails, which adds a note."""
         try:
             return ask()
         except NvmeCommandError as error:
@@ -282,7 +285,7 @@ class _Discovery:
         return None
 
     def _try(self, ask: Callable[[], _T], what: str) -> _T | None:
-        """Read a log that the drive claims to have; any failure is a note."""
+        """Read a log that the drive claims to support; None if reading fails, which adds a note."""
         try:
             return ask()
         except NvmeError as error:
@@ -290,11 +293,11 @@ class _Discovery:
         return None
 
 
-# Which NVMe drive a path means as a whole, and which drive a block device is a namespace of: by /sys.
+# NVMe drives of paths and block devices, from /sys.
 
 
 def controller_at(path: str, sys: Path) -> str | None:
-    """The controller, such as `nvme0`, whose character device a path or link leads to; else None."""
+    """The controller, such as `nvme0`, of a character device or a link to it; None for other paths."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -302,58 +305,55 @@ def controller_at(path: str, sys: Path) -> str | None:
     if not stat.S_ISCHR(status.st_mode):
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    known = controllers(sys)
-    return next((name for name in known if attribute(sys, name, "dev") == number), None)
+    return next((name for name in controllers(sys) if attribute(sys, name, "dev") == number), None)
 
 
 def namespaces(sys: Path, controller: str) -> list[Block]:
-    """Block devices of the namespaces that a controller has now, by NSID where it is known.
+    """Block devices of a controller's namespaces, sorted by NSID; those without a known NSID are last.
 
-    Heads of multipath stand for their paths.
+    Multipath namespaces have the block device of their head.
     """
-    found = {block.name: block for block in blocks_of_controllers(sys, controller)}
+    found = {block.name: block for block in blocks_of_controller(sys, controller)}
     ordered = sorted(found.values(), key=lambda block: (block.nsid is None, block.nsid or 0, block.name))
     return ordered[:MAX_NAMESPACES]
 
 
 def drive_of(number: DeviceNumber, sys: Path) -> str | None:
-    """What all namespaces of one NVMe subsystem have in common; None for a device that is not a namespace.
+    """Identifier of the NVMe subsystem that a namespace belongs to; None for other block devices.
 
-    It is the NQN of the subsystem, or the controller's name on a kernel that does not report it.
+    It is the NQN of the subsystem, or the name of the controller on kernels that do not report it.
     """
     block = (sys / "dev" / "block" / str(number)).resolve().name
-    controllers = controllers_of(sys, block)
-    if not controllers:
-        return None
-    return attribute(sys, controllers[0], "subsysnqn") or controllers[0]
+    found = controllers_of(sys, block)
+    return (attribute(sys, found[0], "subsysnqn") or found[0]) if found else None
 
 
 def nsid_of(number: DeviceNumber, sys: Path) -> int | None:
-    """The NSID of a block device; None: it is not a namespace, or the kernel does not report it."""
+    """The NSID of a block device; None if it is not a namespace or the kernel does not report it."""
     block = (sys / "dev" / "block" / str(number)).resolve().name
-    found = (each for name in controllers_of(sys, block) for each in blocks_of_controllers(sys, name))
-    return next((each.nsid for each in found if each.name == block), None)
+    blocks = (found for name in controllers_of(sys, block) for found in blocks_of_controller(sys, name))
+    return next((found.nsid for found in blocks if found.name == block), None)
 
 
-# Counters of an NVMe drive: bytes that hosts wrote, and bytes that went to its media.
+# Counters of an NVMe drive: bytes written by hosts, and bytes written to its media.
 
 
 class MediaReader:
-    """All sources that a drive has for one endurance group, read one after the other."""
+    """Reads the write counters of an endurance group from all logs that the drive supports."""
 
     def __init__(
         self, tool: NvmeTool, device: NvmeDevice, group: int | None, clock: Callable[[], float]
     ) -> None:
-        """`group` is that of the namespace in question; None: it has none."""
+        """`group`: endurance group of the namespace; None: it has none."""
         self._tool = tool
         self._clock = clock
         self._admin = f"/dev/{device.controller.name}"
         self._group_option = str(group)
-        known = device.group(group)
+        endurance_group = device.group(group)
         self._sources: dict[WafSource, Callable[[], tuple[int, int]]] = {}
-        if known is not None and known.fdp_enabled:
+        if endurance_group is not None and endurance_group.fdp_enabled:
             self._sources[WafSource.FDP] = self._fdp
-        if known is not None:
+        if endurance_group is not None:
             self._sources[WafSource.ENDURANCE_GROUP] = self._endurance_group
         if device.ocp:
             self._sources[WafSource.OCP] = self._ocp
@@ -364,7 +364,10 @@ class MediaReader:
         }
 
     def read(self) -> tuple[list[MediaCounters], dict[WafSource, str]]:
-        """Counters of every source, and why some have none. One that the drive refuses is not tried again."""
+        """Counters by source, and errors by source.
+
+        Logs that the drive does not support are not read again.
+        """
         counters, problems = [], {}
         for source, ask in list(self._sources.items()):
             try:
@@ -392,34 +395,36 @@ class MediaReader:
         return host, pages.ocp_media_bytes_written(self._tool.read("ocp smart-add-log", self._admin))
 
 
-# Who uses the namespaces of a drive: VMs, mounts, processes.
+# Users of the namespaces of a drive: VMs, mounts, processes.
 
 
 def users_of(
     device: NvmeDevice, vms: Iterable[Vm], sys: Path, dev: Path, except_vm: str = ""
 ) -> dict[int, str]:
-    """Users of namespaces by NSID; unused ones are left out.
+    """One user of each namespace in use, by NSID.
 
-    The definition of a VM that is shut off counts. `except_vm` is one whose disks do not.
+    VMs that are shut off count as users. `except_vm` is a VM that does not.
     """
-    blocks = {dev / each.name: each.nsid for each in device.namespaces if each.name is not None}
+    blocks = {
+        dev / namespace.name: namespace.nsid for namespace in device.namespaces if namespace.name is not None
+    }
     users: dict[int, str] = {}
-    numbers = {}
-    for path in blocks:
+    numbers: dict[DeviceNumber | None, Path] = {}
+    for block in blocks:
         try:
-            numbers[device_behind(str(path), sys)] = path
+            numbers[device_behind(str(block), sys)] = block
         except OSError:
             continue
     for vm in vms:
         for disk in vm.disks:
-            mine = numbers.get(disk.device) if disk.device is not None else None
-            if mine is not None and vm.name != except_vm:
-                users.setdefault(blocks[mine], f"disk {disk.target} of VM {vm.name}")
-    for path, nsid in blocks.items():
-        if nsid not in users and (user := _kernel_user(path)):
+            path = numbers.get(disk.device) if disk.device is not None else None
+            if path is not None and vm.name != except_vm:
+                users.setdefault(blocks[path], f"disk {disk.target} of VM {vm.name}")
+    for block, nsid in blocks.items():
+        if nsid not in users and (user := _kernel_user(block)):
             users[nsid] = user
-    for path, pid, name in _openers(set(blocks)):
-        users.setdefault(blocks[path], f"open in process {pid} ({name})")
+    for block, pid, name in _openers(set(blocks)):
+        users.setdefault(blocks[block], f"open in process {pid} ({name})")
     return users
 
 
@@ -427,21 +432,21 @@ def _kernel_user(path: Path) -> str:
     try:
         held = is_held(path)
     except FileNotFoundError:
-        return ""  # detached since the drive was looked at
+        return ""  # detached since the drive was read
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"
     return "mounted, swapped to, or part of another device (see lsblk)" if held else ""
 
 
 def _openers(paths: set[Path]) -> list[tuple[Path, int, str]]:
-    """Processes that have one of these open. Others' processes are seen by root only."""
+    """Processes that have one of the paths open: path, PID, name. Only root sees all processes."""
     found = []
     names = {str(path): path for path in paths}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
-            opened = {str(each.readlink()) for each in (process / "fd").iterdir()}
+            opened = {str(link.readlink()) for link in (process / "fd").iterdir()}
         except OSError:
             continue  # it ended, or it belongs to another user
         for name in opened & names.keys():

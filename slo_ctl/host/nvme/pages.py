@@ -1,4 +1,4 @@
-"""Checked reading of nvme-cli's JSON: what a drive says is bounded and never trusted to have a type."""
+"""Parsing of nvme-cli's JSON, with checks of types and bounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ENTRIES = 4096
 
 
 def parse_uint(value: object, largest: int = MAX_128) -> int | None:
-    """A number from 0 to `largest`, written as JSON number or as string of decimal digits; None for others.
+    """A number from 0 to `largest`, as a JSON number or a string of decimal digits; None if it is invalid.
 
     Version 2.3 writes 128-bit counters as strings, 2.13 and 3.0 as numbers.
     """
     if isinstance(value, str):
-        # Not int(): it takes signs, blanks, underscores and other scripts' digits.
+        # int() would accept signs, blanks, underscores and digits of other scripts.
         if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS):
             return None
         value = int(value)
@@ -32,30 +32,30 @@ def parse_uint(value: object, largest: int = MAX_128) -> int | None:
 
 
 class PageFields:
-    """One JSON object; `where` says which, in messages. Every method raises NvmeSchemaError."""
+    """Fields of a JSON object, which `where` names in messages. Methods raise NvmeSchemaError."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
         self._where = where
 
     def has(self, *names: str) -> bool:
-        """Whether one of these is there."""
+        """Whether the object has one of these fields."""
         return any(name in self._values for name in names)
 
     def uint(self, *names: str, bits: int = 64, default: int | None = None) -> int:
-        """The number under the first of `names` that is there, less than 2**bits."""
+        """A number below 2**bits: the first field of `names` that exists, else `default`."""
         for name in names:
             if name in self._values:
                 value = parse_uint(self._values[name], (1 << bits) - 1)
                 if value is None:
-                    raise self._wrong(name, f"no number below 2**{bits}")
+                    raise self._error(name, f"not a number below 2**{bits}")
                 return value
         if default is None:
             raise NvmeSchemaError(self._where, f"{names[0]} is missing")
         return default
 
     def wide(self, *names: str) -> int:
-        """A 128-bit number that is split into `hi` and `lo`, or whole."""
+        """A 128-bit number, either split into `hi` and `lo` or whole."""
         for name in names:
             if isinstance(self._values.get(name), dict):
                 halves = PageFields(self._values[name], f"{self._where}: {name}")
@@ -63,50 +63,49 @@ class PageFields:
         return self.uint(*names, bits=128)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string without the blanks that pad it."""
+        """A string without its padding of blanks."""
         value = self._values.get(name, default)
         if not isinstance(value, str):
-            raise self._wrong(name, "no text")
+            raise self._error(name, "not a string")
         if len(value) > _TEXT:
-            raise self._wrong(name, f"longer than {_TEXT} characters")
+            raise self._error(name, f"it has more than {_TEXT} characters")
         return value.strip()
 
-    def each(self, name: str, default_empty: bool = False) -> Iterator[PageFields]:
+    def objects(self, name: str, default_empty: bool = False) -> Iterator[PageFields]:
         """The objects of an array."""
         values = self._values.get(name, [] if default_empty else None)
         if not isinstance(values, list):
-            raise self._wrong(name, "no array")
+            raise self._error(name, "not an array")
         if len(values) > _ENTRIES:
-            raise self._wrong(name, f"longer than {_ENTRIES} entries")
+            raise self._error(name, f"it has more than {_ENTRIES} entries")
         for index, value in enumerate(values):
             where = f"{self._where}: {name}[{index}]"
             if not isinstance(value, dict):
-                raise NvmeSchemaError(where, "no object")
+                raise NvmeSchemaError(where, "it is not an object")
             yield PageFields(value, where)
 
-    def _wrong(self, name: str, problem: str) -> NvmeSchemaError:
+    def _error(self, name: str, problem: str) -> NvmeSchemaError:
         if name not in self._values:
             return NvmeSchemaError(self._where, f"{name} is missing")
         value = self._values[name]
-        # What is nested is not shown: it may be deep.
+        # Nested values are not shown, because they may be long.
         shown = type(value).__name__ if isinstance(value, dict | list) else repr(value)[:40]
-        return NvmeSchemaError(self._where, f"{name} is {shown} and {problem}")
+        return NvmeSchemaError(self._where, f"{name} is {shown}: {problem}")
 
 
-# What the identify commands print, as nouns.
+# Output of the identify commands.
 #
-# Keys are those of 2.3, 2.13 (recorded) and 3.0-rc1 (read in its source); what a later version adds is
-# ignored.
+# Keys are those of 2.3 and 2.13 (recorded) and of 3.0-rc1 (from its source); unknown keys are ignored.
 
 _MAX_NSID = 0xFFFFFFFE
 _FORMAT_LOW, _FORMAT_HIGH_SHIFT = 0x0F, 5
-"""FLBAS: bits 3:0 and 6:5 are the index of the LBA format in use."""
+"""Parts of FLBAS: bits 3:0 and 6:5 are the index of the LBA format in use."""
 _MIN_SHIFT, _MAX_SHIFT = 9, 32
-"""LBA sizes from 512 bytes on."""
+"""Valid binary logarithms of the bytes per LBA, from 512 bytes."""
 
 
 def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
-    """From `id-ctrl`; `name` is that of the device, such as `nvme0`. Raises NvmeSchemaError."""
+    """Parse `id-ctrl` of the device `name`, such as `nvme0`. Raises NvmeSchemaError."""
     fields = PageFields(answer, f"id-ctrl of {name}")
     return NvmeController(
         name=name,
@@ -118,7 +117,7 @@ def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
         subsystem_nqn=fields.text("subnqn", ""),
         oacs=fields.uint("oacs", bits=16),
         ctratt=fields.uint("ctratt", bits=32),
-        # 0 is what a drive says that does not report it.
+        # 0 if the drive does not report it.
         total_bytes=fields.uint("tnvmcap", bits=128, default=0) or None,
         unallocated_bytes=fields.uint("unvmcap", bits=128, default=0)
         if fields.uint("tnvmcap", bits=128, default=0)
@@ -133,7 +132,7 @@ def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNa
     fields = PageFields(answer, f"id-ns of namespace {nsid}")
     in_use = fields.uint("flbas", bits=8)
     index = in_use & _FORMAT_LOW | (in_use >> _FORMAT_HIGH_SHIFT & 0b11) << 4
-    formats = list(fields.each("lbafs"))
+    formats = list(fields.objects("lbafs"))
     if index >= len(formats):
         raise NvmeSchemaError(f"id-ns of namespace {nsid}", f"LBA format {index} of {len(formats)} is in use")
     shift = formats[index].uint("ds", bits=8)
@@ -157,84 +156,84 @@ def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNa
 def lba_formats(answer: Mapping[str, Any]) -> tuple[LbaFormat, ...]:
     """Parse the LBA formats in `id-ns`. Raises NvmeSchemaError."""
     found = []
-    for index, each in enumerate(PageFields(answer, "id-ns").each("lbafs")):
-        shift = each.uint("ds", bits=8)
+    for index, fields in enumerate(PageFields(answer, "id-ns").objects("lbafs")):
+        shift = fields.uint("ds", bits=8)
         # 0: this format is not available.
         if _MIN_SHIFT <= shift <= _MAX_SHIFT:
-            performance = each.uint("rp", bits=8, default=0)
-            found.append(LbaFormat(index, 1 << shift, each.uint("ms", bits=16), performance))
+            performance = fields.uint("rp", bits=8, default=0)
+            found.append(LbaFormat(index, 1 << shift, fields.uint("ms", bits=16), performance))
     return tuple(found)
 
 
 def _identifier(fields: PageFields, name: str, digits: int) -> str:
     text = fields.text(name, "").replace("-", "").lower()
-    known = len(text) == digits and all(each in "0123456789abcdef" for each in text)
-    return text if known and text.strip("0") else ""
+    valid = len(text) == digits and all(character in "0123456789abcdef" for character in text)
+    return text if valid and text.strip("0") else ""
 
 
 def nsids(answer: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse `list-ns`, sorted and without duplicates. Raises NvmeSchemaError."""
-    found = [each.uint("nsid", bits=32) for each in PageFields(answer, "list-ns").each("nsid_list")]
+    found = [entry.uint("nsid", bits=32) for entry in PageFields(answer, "list-ns").objects("nsid_list")]
     return tuple(sorted({nsid for nsid in found if 0 < nsid <= _MAX_NSID}))
 
 
 def endurance_group_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse `list-endgrp`. Raises NvmeSchemaError."""
     found = [
-        each.uint("endgrp_id", bits=16) for each in PageFields(answer, "list-endgrp").each("endgrp_list")
+        entry.uint("endgrp_id", bits=16) for entry in PageFields(answer, "list-endgrp").objects("endgrp_list")
     ]
-    return tuple(sorted({each for each in found if each}))
+    return tuple(sorted(set(found) - {0}))
 
 
 def nvm_sets(answer: Mapping[str, Any]) -> tuple[NvmSet, ...]:
     """Parse `id-nvmset`. Raises NvmeSchemaError."""
     return tuple(
         NvmSet(
-            id=each.uint("nvmset_id", bits=16),
-            endurance_group=each.uint("endurance_group_id", bits=16),
-            total_bytes=each.uint("total_nvmset_cap", bits=128),
-            unallocated_bytes=each.uint("unalloc_nvmset_cap", bits=128),
+            id=entry.uint("nvmset_id", bits=16),
+            endurance_group=entry.uint("endurance_group_id", bits=16),
+            total_bytes=entry.uint("total_nvmset_cap", bits=128),
+            unallocated_bytes=entry.uint("unalloc_nvmset_cap", bits=128),
         )
-        for each in PageFields(answer, "id-nvmset").each("NVMSet")
+        for entry in PageFields(answer, "id-nvmset").objects("NVMSet")
     )
 
 
-# What `nvme list` prints: which block device is which NSID of which controller.
+# Output of `nvme list`: NSIDs and block devices.
 #
-# Four shapes are known: a flat list (2.3 to 2.10, 2.13 on; without the controller), and three nested ones:
-# 2.11, 2.12 and `-v` of the others with namespaces below the controller or, with multipath, below the
-# subsystem; the second schema of 2.14 on with the controllers of a multipath namespace in its `Paths`.
+# There are four formats: a flat list without controllers (2.3 to 2.10, and from 2.13), and three nested ones:
+# 2.11, 2.12 and `-v` of the others have namespaces below the controller or, with multipath, below the
+# subsystem; the second schema (from 2.14) has the controllers of a multipath namespace in `Paths`.
 
 
 def listed(answer: Mapping[str, Any]) -> dict[str, int]:
-    """NSIDs by block device (`nvme0n1`), from `list`, with `-v` or without. Raises NvmeSchemaError."""
+    """NSIDs by block device (`nvme0n1`), from `list` with or without `-v`. Raises NvmeSchemaError."""
     found: dict[str, int] = {}
-    for device in PageFields(answer, "list").each("Devices", default_empty=True):
+    for device in PageFields(answer, "list").objects("Devices", default_empty=True):
         if not device.has("Subsystems"):
-            # The flat shape calls the NSID "NameSpace".
+            # The flat format calls the NSID "NameSpace".
             nsid = device.uint("NSID", "NameSpace", bits=32)
             found[device.text("DevicePath").removeprefix("/dev/")] = nsid
-        for subsystem in device.each("Subsystems", default_empty=True):
-            for holder in (subsystem, *subsystem.each("Controllers", default_empty=True)):
-                for each in holder.each("Namespaces", default_empty=True):
-                    found[each.text("NameSpace")] = each.uint("NSID", bits=32)
+        for subsystem in device.objects("Subsystems", default_empty=True):
+            for holder in (subsystem, *subsystem.objects("Controllers", default_empty=True)):
+                for entry in holder.objects("Namespaces", default_empty=True):
+                    found[entry.text("NameSpace")] = entry.uint("NSID", bits=32)
     return found
 
 
-# What the log commands print: FDP, endurance groups, SMART and OCP's extended SMART log.
+# Output of the log commands: FDP, endurance groups, SMART and OCP's extended SMART log.
 #
 # Units are those of the NVM Express Base Specification 2.0, section 5.16, and of the OCP Datacenter NVMe SSD
 # Specification 2.0, section 4.8.5 (SMART-1: physical media units written, in bytes).
 
 _SMART_UNIT_BYTES = 512_000
-"""Data units written: thousands of 512 bytes."""
+"""Unit of "data units written" in the SMART log: 1000 times 512 bytes."""
 _GROUP_UNIT_BYTES = 1_000_000_000
-"""All units of the endurance group log."""
+"""Unit of the counters of the endurance group log."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLog:
-    """Log of an endurance group. In bytes, though counted in units of 10**9."""
+    """Log of an endurance group, converted to bytes; the drive counts in units of 10**9 bytes."""
 
     host_bytes: int
     media_bytes: int
@@ -244,7 +243,7 @@ class GroupLog:
 
 
 def fdp_bytes_written(answer: Mapping[str, Any]) -> tuple[int, int]:
-    """From `fdp stats`: bytes written by hosts (HBMW) and to media (MBMW). Raises NvmeSchemaError."""
+    """Parse `fdp stats`: bytes written by hosts (HBMW) and to media (MBMW). Raises NvmeSchemaError."""
     fields = PageFields(answer, "fdp stats")
     return fields.uint("hbmw", bits=128), fields.uint("mbmw", bits=128)
 
@@ -254,29 +253,31 @@ def fdp_configs(answer: Mapping[str, Any]) -> tuple[FdpConfig, ...]:
     return tuple(
         FdpConfig(
             index=index,
-            reclaim_groups=each.uint("nrg", bits=32),
-            handles=each.uint("nruh", bits=16),
-            reclaim_unit_bytes=each.uint("runs"),
+            reclaim_groups=entry.uint("nrg", bits=32),
+            handles=entry.uint("nruh", bits=16),
+            reclaim_unit_bytes=entry.uint("runs"),
         )
-        for index, each in enumerate(PageFields(answer, "fdp configs").each("configs"))
+        for index, entry in enumerate(PageFields(answer, "fdp configs").objects("configs"))
     )
 
 
 def fdp_handles_used(answer: Mapping[str, Any]) -> tuple[bool, ...]:
-    """From `fdp usage`: by handle, whether it is not unused (0). Raises NvmeSchemaError."""
-    return tuple(each.uint("ruha", bits=8) != 0 for each in PageFields(answer, "fdp usage").each("ruhus"))
+    """Parse `fdp usage`: by handle, whether it is in use. Raises NvmeSchemaError."""
+    return tuple(
+        entry.uint("ruha", bits=8) != 0 for entry in PageFields(answer, "fdp usage").objects("ruhus")
+    )
 
 
 def fdp_handles(answer: Mapping[str, Any]) -> tuple[PlacementHandle, ...]:
     """Parse `fdp status` of a namespace. Raises NvmeSchemaError."""
     return tuple(
-        PlacementHandle(each.uint("pid", bits=16), each.uint("ruhid", bits=16))
-        for each in PageFields(answer, "fdp status").each("ruhss")
+        PlacementHandle(entry.uint("pid", bits=16), entry.uint("ruhid", bits=16))
+        for entry in PageFields(answer, "fdp status").objects("ruhss")
     )
 
 
 def group_log(answer: Mapping[str, Any]) -> GroupLog:
-    """From `endurance-log`; 2.3 does not print the capacities. Raises NvmeSchemaError."""
+    """Parse `endurance-log`; nvme-cli 2.3 does not print the capacities. Raises NvmeSchemaError."""
     fields = PageFields(answer, "endurance-log")
     total = fields.uint("total_end_grp_cap", bits=128, default=0)
     return GroupLog(
@@ -288,11 +289,11 @@ def group_log(answer: Mapping[str, Any]) -> GroupLog:
 
 
 def host_bytes_written(answer: Mapping[str, Any]) -> int:
-    """From `smart-log`: in bytes, though counted in units of 512,000. Raises NvmeSchemaError."""
+    """Bytes written by hosts, from `smart-log`. Raises NvmeSchemaError."""
     return PageFields(answer, "smart-log").uint("data_units_written", bits=128) * _SMART_UNIT_BYTES
 
 
 def ocp_media_bytes_written(answer: Mapping[str, Any]) -> int:
-    """Parse `ocp smart-add-log`, in either schema. Raises NvmeSchemaError."""
+    """Bytes written to media, from `ocp smart-add-log` in either schema. Raises NvmeSchemaError."""
     fields = PageFields(answer, "ocp smart-add-log")
     return fields.wide("Physical media units written", "physical_media_units_written")

@@ -112,7 +112,7 @@ def web_runs(host: Host) -> Iterator[None]:
 
 def test_drive_without_create_is_named_and_left_unchanged(host: Host) -> None:
     said = host.refused(f"map web --device /dev/{host.drive} --size 64MiB --yes")
-    assert "QEMU's emulated drive claims namespace management (oacs bit 3), but lacks the command" in said
+    assert "claims namespace management (oacs bit 3), but cannot create namespaces" in said
     assert f"--adopt {_DETACHED}" in said
     assert host.maps() == []
 
