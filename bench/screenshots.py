@@ -2,8 +2,7 @@
 
 Everything is SIMULATED: the daemon with an emulated SSD and three VMs in virtual time, from a fixed seed, and
 `slo-ctl demo`, so that the pictures do not depend on this machine. Needs chromium-headless-shell, and the
-extra `replay`.
-`docs/screenshots` has some of them.
+extra `replay`. `docs/screenshots` has some of them.
 """
 
 from __future__ import annotations
