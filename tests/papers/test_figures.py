@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from papers.fast15.real_traces import TRACES, TRACES_VARIABLE
 from papers.figure import (
-    FIGURE_KEY,
     NOT_IN_QUICK,
     Cell,
     Figure,
@@ -28,6 +28,8 @@ from papers.outcome import Agreement, judge, run_figures
 from papers.registry import BEYOND, FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
+FIGURE_KEY = re.compile(r"[a-z0-9-]+:[a-z0-9]+(-[a-z0-9]+)*")
+"""PAPER:FIGURE, to be typed."""
 IN_REAL_TIME = {"fast15:1", "serra:real-drive"}
 """Run by tests/real/test_figures_in_real_time.py."""
 WITH_TRACES = ("fast15:3-real-traces", "fast15:4-real-traces")
