@@ -82,10 +82,11 @@ def slo_by_source(
 
 
 class Resolver:
-    """SLOs of all VMs, resolved again only when one of their sources has changed."""
+    """SLOs of all VMs, resolved again only where one of their sources has changed."""
 
     def __init__(self) -> None:
-        self._basis: tuple[object, ...] = ()
+        self._sources: tuple[object, ...] = ()
+        self._known: dict[str, tuple[object, ResolvedSlo]] = {}
         self._resolved: dict[str, ResolvedSlo] = {}
 
     def resolve(
@@ -96,12 +97,23 @@ class Resolver:
         config: Config,
     ) -> dict[str, ResolvedSlo]:
         """SLO of every VM named; the same object as before when nothing has changed."""
-        basis = (list(vms), vm_set, metadata, config)
-        if basis != self._basis:
-            self._basis = basis
-            known = (config.default_slo, config.classes, config.groups)
-            by_source = {vm: slo_by_source(vm, vm_set, metadata, config) for vm in vms}
-            self._resolved = {vm: resolve(vm, found, *known) for vm, found in by_source.items()}
+        sources = (list(vms), vm_set, metadata, config)
+        if sources == self._sources:
+            return self._resolved
+        known: dict[str, tuple[object, ResolvedSlo]] = {}
+        for vm in vms:
+            by_source = slo_by_source(vm, vm_set, metadata, config)
+            classes = [config.classes.get(entry.class_name or "") for entry in by_source.values()]
+            groups = [entry.group_name in config.groups for entry in by_source.values()]
+            basis = (by_source, config.default_slo, classes, groups)
+            before = self._known.get(vm)
+            if before is not None and before[0] == basis:
+                known[vm] = before
+            else:
+                resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
+                known[vm] = (basis, resolved)
+        self._sources, self._known = sources, known
+        self._resolved = {vm: resolved for vm, (_, resolved) in known.items()}
         return self._resolved
 
 

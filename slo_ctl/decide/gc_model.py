@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,8 @@ class GcCurve:
         if u is None:
             return self
         alpha = alpha_at_u(min(max(u, 0.0), _MAX_U), self.pages_per_block)
-        return replace(self, live_blocks=(self.logical_blocks + ops_blocks) / alpha)
+        live_blocks = (self.logical_blocks + ops_blocks) / alpha
+        return GcCurve(self.logical_blocks, live_blocks, self.pages_per_block)
 
     def u_at(self, ops_blocks: float) -> float:
         """Victim utilization expected with this many OPS blocks."""

@@ -252,28 +252,25 @@ class ServedDevice:
         self.counted = tuple(now.values())
         names = {name: keys.get(name) or f"{self.name}/{name}" for name in namespaces}
         first = self._window.first or now
-        self.windows = {
-            names[name]: self._stream_window(
-                names[name], each, now[name], now[name].since(first.get(name, now[name]))
-            )
-            for name, each in namespaces.items()
-        }
+        self.windows = {}
         vms = []
+        scale, pages_per_block = self.time_scale or 1.0, self._pages_per_block
         for name, each in namespaces.items():
-            window = now[name].since(last.get(name, now[name]))
+            key, counted, blocks = names[name], now[name], self._blocks(each)
+            p99s_us = (_p99(each, "read", scale), _p99(each, "write", scale))
+            status_window = counted.since(first.get(name, counted))
+            self.windows[key] = self._stream_window(key, each, counted, status_window, blocks, p99s_us)
+            window = counted.since(last.get(name, counted))
             waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
             vms.append(
                 vm_sample(
-                    names[name],
-                    window,
-                    self._blocks(each),
-                    self._pages_per_block,
+                    *(key, window, blocks, pages_per_block),
                     active=window.requests > 0 or waiting,
                     limit_iops=each["limit_iops"],
                     scheduler_weight=each["weight"],
                     queued="queue" in each,
-                    p99_us=self._p99_us(each),
-                    p99_window_s=_RECENT_S / (self.time_scale or 1.0),
+                    p99_us=max((p99 for p99 in p99s_us if p99 is not None), default=None),
+                    p99_window_s=_RECENT_S / scale,
                 )
             )
         self.moves = statistics.get("moves")
@@ -319,20 +316,21 @@ class ServedDevice:
             min_ops=space["min_ops_blocks"] - held,
         )
 
-    def _p99_us(self, namespace: dict[str, Any]) -> float | None:
-        scale = self.time_scale or 1.0
-        known = [p99 for kind in ("read", "write") if (p99 := _p99(namespace, kind, scale)) is not None]
-        return max(known, default=None)
-
     def _stream_window(
-        self, key: str, namespace: dict[str, Any], now: VmReading, window: VmReading
+        self,
+        key: str,
+        namespace: dict[str, Any],
+        now: VmReading,
+        window: VmReading,
+        blocks: Blocks,
+        p99s_us: tuple[float | None, float | None],
     ) -> StreamWindow:
+        """`now` are all counters, `window` those of the status window; `p99s_us` of reads and of writes."""
         length_s = window.now_ns / _NS_PER_S
         ssd = self._record if isinstance(self._record, SsdRecord) else None
         victim_pages = window.victims * self._pages_per_block
-        ops_blocks = self._blocks(namespace).ops if ssd else None
+        ops_blocks = blocks.ops if ssd else None
         throttled = window.requests > 0 and "queue" in namespace
-        scale = self.time_scale or 1.0
 
         def rate(amount: int) -> float | None:
             return amount / length_s if length_s > 0 else None
@@ -352,8 +350,8 @@ class ServedDevice:
             ),
             iops=rate(window.requests),
             bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
-            p99_read_us=_p99(namespace, "read", scale),
-            p99_write_us=_p99(namespace, "write", scale),
+            p99_read_us=p99s_us[0],
+            p99_write_us=p99s_us[1],
             throttle_wait_us=window.throttled_ns * _US_PER_NS / window.requests if throttled else None,
             host_page_writes=window.host_page_writes,
             gc_page_writes=window.gc_page_writes,
