@@ -19,7 +19,7 @@ import numpy as np
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.measurement import WHOLE, Access, Direction, Measurement, Order, Part
-from slo_ctl.profile.target import Kind, Target, MeasuredFile
+from slo_ctl.profile.target import Kind, MeasuredFile, Target
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
