@@ -40,6 +40,11 @@ for each in null zero full random urandom tty; do
     : >"dev/$each"
     mount --bind "/dev/$each" "dev/$each"
 done
+# Ubuntu's systemd-resolved makes it a link to a file of its own, and nothing starts that here.
+if [ -L etc/resolv.conf ]; then
+    mkdir -p run/systemd/resolve
+    cp /etc/resolv.conf run/systemd/resolve/stub-resolv.conf
+fi
 ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
