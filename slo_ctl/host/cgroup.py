@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,30 +88,34 @@ def walk_groups(
     seen = 0
     while waiting:
         parent, depth = waiting.pop()
-        for name, inode, inner in _children(root + parent, note):
+        for entry in _children(root + parent, note):
             seen += 1
             if seen > MAX_GROUPS:
                 note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
-            cgroup = f"{parent}/{name}"
-            found = wanted(name)
+            cgroup = f"{parent}/{entry.name}"
+            found = wanted(entry.name)
             if found is not None:
-                yield cgroup, inode, found
-            elif inner and depth + 1 < MAX_DEPTH:
+                yield cgroup, entry.inode(), found
+            elif depth + 1 < MAX_DEPTH and _may_have_groups(entry):
                 waiting.append((cgroup, depth + 1))
 
 
-def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
-    """Name, inode, and whether it may have groups inside, of each group in a directory."""
+def _may_have_groups(entry: os.DirEntry[str]) -> bool:
+    """A directory has a link for itself, one from its parent and one from each directory in it. File systems
+    that do not count like that report 1."""
+    try:
+        return entry.stat(follow_symlinks=False).st_nlink != 2
+    except OSError:
+        return False  # it is gone
+
+
+def _children(folder: str, note: Callable[[str], None]) -> list[os.DirEntry[str]]:
+    """Each group in a directory, by name."""
     try:
         with os.scandir(folder) as entries:
-            # A directory has a link for itself, one from its parent and one from each directory in it. File
-            # systems that do not count like that report 1.
-            return sorted(
-                (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False)
-            )
+            groups = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return sorted(groups, key=attrgetter("name"))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
