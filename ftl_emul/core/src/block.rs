@@ -32,7 +32,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Erased, and nobody's.
+    /// Erased, without an owner.
     pub const SPARE: Self =
         Self { valid: 0, prev: BlockId::NONE, next: BlockId::NONE, erases: 0, pool: SPARE, state: BlockState::Free };
 

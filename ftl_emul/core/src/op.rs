@@ -1,4 +1,4 @@
-//! What a host asks of a drive.
+//! Requests of a host.
 
 use serde::{Deserialize, Serialize};
 

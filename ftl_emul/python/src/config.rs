@@ -1,4 +1,4 @@
-//! What makes a drive, as Python says it.
+//! Configuration of a drive in Python.
 
 use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};
 use ftl_core::{

@@ -1,4 +1,4 @@
-//! A device while it is served: its namespaces, the model beside them, and what keeps both in order in the background.
+//! A served device: its namespaces, the model, and their background maintenance.
 
 mod changes;
 mod namespaces;
@@ -47,13 +47,13 @@ pub struct NvmeTcp {
 
 /// A device while it is served.
 pub struct Server {
-    /// What it is.
+    /// Description of the device.
     pub config: DeviceConfig,
     /// By NSID.
     namespaces: RwLock<Arc<[Arc<Namespace>]>>,
     /// The model beside its data.
     pub model: Model,
-    /// How its placement came about; None for disks, which have none.
+    /// Origin of the placement; None for disks.
     pub origin: Option<Origin>,
     /// Real seconds for each modelled one; None without a clock.
     pub time_scale: Option<f64>,
@@ -71,7 +71,7 @@ pub struct Server {
     folder: PathBuf,
     settings: Mutex<Settings>,
     checkpoint_interval: Duration,
-    /// Kept for as long as the device is served.
+    /// Held while the device is served.
     _lock: File,
     upkeep: Upkeep,
 }
@@ -174,7 +174,7 @@ impl Server {
         Ok(())
     }
 
-    /// How long limits have held requests back, by namespace; empty without a clock.
+    /// Time for which limits have throttled requests, by namespace; empty without a clock.
     pub fn throttled(&self, namespaces: &[Arc<Namespace>]) -> Vec<Throttled> {
         if self.model.timed().is_none() {
             return Vec::new();
@@ -202,7 +202,7 @@ impl Server {
         Recorder::start(namespaces, self.time_scale, &self.is_recorded)
     }
 
-    /// The namespace of that name; Err where there is none.
+    /// The namespace with this name; Err if there is none.
     pub fn require(&self, name: &str) -> Result<Arc<Namespace>, ServeError> {
         match self.namespace(name) {
             Some(namespace) => Ok(namespace),
@@ -268,7 +268,7 @@ impl Server {
 /// What [`model`] makes.
 struct Modelled {
     model: Model,
-    /// How its placement came about, where it has one; likewise the others.
+    /// Origin of its placement, if it has one.
     origin: Option<Origin>,
     preconditioned: Option<Preconditioned>,
     ops_blocks: Option<Vec<u64>>,

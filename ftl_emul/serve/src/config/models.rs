@@ -1,4 +1,4 @@
-//! The models that a configuration asks for, in the words of the core.
+//! Conversion of a configuration into the models of the core.
 
 use ftl_core::disk::{Array, ArrayOptions, DiskParameters};
 use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};

@@ -26,7 +26,7 @@ struct Envelope {
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Command {
-    /// What is served, and by which program.
+    /// The served device, and the version of the server.
     Hello {},
     /// Counters and space of every namespace.
     Stats {},
@@ -38,7 +38,7 @@ enum Command {
         to: Option<String>,
         blocks: u64,
     },
-    /// Withdraw what moves have not handed over yet.
+    /// Cancel the blocks that were not moved yet.
     CancelMoves {},
     /// Share of the device's time that moves may take while requests are outstanding.
     SetMoveBudget { share: f64 },
@@ -46,7 +46,7 @@ enum Command {
     SetWeight { namespace: String, weight: f64 },
     /// How device time is divided among the namespaces.
     SetScheduler { scheduler: String },
-    /// Upper bounds; what is absent or null is unlimited.
+    /// Limits; absent or null: unlimited.
     SetLimit {
         namespace: String,
         #[serde(default)]
@@ -54,7 +54,7 @@ enum Command {
         #[serde(default)]
         bytes_s: Option<f64>,
     },
-    /// Change the size of a namespace; with `keep_data`, not below what it holds.
+    /// Change the size of a namespace; with `keep_data`, refuse a size that would lose data.
     Resize {
         namespace: String,
         size_bytes: u64,
@@ -103,7 +103,7 @@ struct Reason<'a> {
     message: &'a str,
 }
 
-/// The reply that says why not.
+/// The reply for a refusal.
 pub fn failure(id: Option<u64>, code: &str, message: &str) -> Vec<u8> {
     line(&Failure { v: VERSION, ok: false, id, error: Reason { code, message } })
 }

@@ -1,4 +1,4 @@
-//! Namespaces that come and go while the device is served.
+//! Creating and deleting namespaces while the device is served.
 //!
 //! What counts is what the settings say. To create a namespace, its file is made, the model gives it blocks, and then the
 //! settings have it; to delete one, the settings have it no more, and then its blocks and its file are released. A file
@@ -26,13 +26,13 @@ use crate::server::changes::UNMAPPED_AT_ONCE;
 use crate::settings::{Created, Hosts, NamespaceSettings, Settings, Totals};
 use crate::sync;
 
-/// Requests of a namespace that is deleted have so long to leave the model.
+/// Time for requests of a deleted namespace to leave the model.
 const DRAIN: Duration = Duration::from_secs(30);
 const DRAIN_CHECK: Duration = Duration::from_millis(5);
 /// Hosts that a namespace can list as attached or detached.
 const MAX_LISTED_HOSTS: usize = 64;
 
-/// A namespace to be created. What is None is chosen.
+/// A namespace to be created; values that are None are chosen.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Export name.
@@ -50,7 +50,7 @@ pub struct Wanted {
 }
 
 impl Server {
-    /// Creates a namespace, for good.
+    /// Creates a namespace permanently.
     pub fn create_namespace(&self, wanted: Wanted) -> Result<Arc<Namespace>, ServeError> {
         let placement = self.config.flash()?.placement();
         let mut settings = self.settings();
@@ -117,7 +117,7 @@ impl Server {
         Ok(made)
     }
 
-    /// Makes the file of a namespace, and gives it blocks.
+    /// Creates the file of a namespace, and assigns blocks to it.
     fn make(
         &self,
         origin: Created,
@@ -144,7 +144,7 @@ impl Server {
         Ok(namespace)
     }
 
-    /// Deletes a namespace and its data, for good. Requests in work are carried out, later ones refused.
+    /// Deletes a namespace and its data permanently. Requests in progress are completed, later ones refused.
     pub fn delete_namespace(&self, namespace: &Arc<Namespace>) -> Result<(), ServeError> {
         let placement = self.config.flash()?.placement();
         let mut settings = self.settings();
@@ -166,7 +166,7 @@ impl Server {
             return Err(e);
         }
         self.replace_namespaces(|list| list.retain(|n| n.serial != namespace.serial));
-        // It is deleted, whatever happens from here on; what is left to do is done by the next start at the latest.
+        // It is deleted now; remaining work is done by the next start at the latest.
         let released = self.release_pages(namespace);
         let released = released.and_then(|()| Ok(self.model.with(|drive| drive.delete_tenant(namespace.tenant))??));
         if let Err(e) = released {
@@ -178,7 +178,7 @@ impl Server {
         Ok(())
     }
 
-    /// Unmaps every page of a namespace, some at a time, so that others need not wait for all of them.
+    /// Unmaps all pages of a namespace, some at a time, so that other requests need not wait for all.
     fn release_pages(&self, namespace: &Namespace) -> Result<(), ServeError> {
         let most = UNMAPPED_AT_ONCE * self.config.granule_bytes();
         let (mut at, end) = (0, namespace.size_bytes());
@@ -232,7 +232,7 @@ impl Server {
         let present = self.namespaces();
         let place = present.iter().position(|n| n.serial == namespace.serial);
         if let (Placement::Shared, Some(place)) = (placement, place) {
-            // Those it shared blocks with keep its OPS.
+            // Namespaces that it shared blocks with keep its OPS.
             let freed = std::mem::take(&mut ops_blocks[place]);
             let heir = (0..present.len()).find(|&n| n != place);
             if let Some(heir) = heir {
@@ -259,7 +259,7 @@ impl Server {
         })
     }
 
-    /// Attaches a namespace to an NVMe host, or detaches it, for good.
+    /// Attaches a namespace to an NVMe host, or detaches it, permanently.
     pub fn attach_namespace(&self, namespace: &Namespace, host_nqn: &str, attached: bool) -> Result<(), ServeError> {
         let mut settings = self.settings();
         let mut hosts = settings.of(&namespace.name).hosts.unwrap_or_default();
@@ -313,7 +313,7 @@ impl Server {
     /// What some namespaces have read and written.
     pub fn totals_of(&self, namespaces: &[Arc<Namespace>]) -> Result<Totals, ServeError> {
         if self.config.flash().is_err() {
-            // Disks have no placement: what is written is what hosts write.
+            // Disks have no placement, so only host writes count.
             let of = |op| namespaces.iter().map(|namespace| namespace.answered.bytes(op)).sum();
             let (read, written) = (of(Op::Read), of(Op::Write));
             return Ok(Totals {
@@ -377,7 +377,7 @@ fn totals(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
     })
 }
 
-/// Removes the files that are to be removed.
+/// Removes the files that are listed for removal.
 pub(super) fn remove_files(folder: &Path, settings: &mut Settings) -> Result<(), ServeError> {
     if settings.files_to_remove.is_empty() {
         return Ok(());

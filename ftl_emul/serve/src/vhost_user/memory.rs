@@ -8,7 +8,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Of one client, so that no client takes the address space of the others.
+/// Limit of one client, so that it does not take the address space of others.
 const MAX_BYTES: u64 = 4 << 40;
 /// Of one client.
 pub const MAX_REGIONS: usize = 64;
@@ -89,7 +89,7 @@ impl Memory {
         self.regions.len()
     }
 
-    /// The guest's address for one of the client, which is what rings are given by.
+    /// Converts an address of the client, as used for rings, into one of the guest.
     pub fn guest_address(&self, client: u64) -> Option<GuestAddress> {
         let found = self.regions.iter().find(|r| client >= r.client && client - r.client < r.length)?;
         Some(GuestAddress(found.guest + (client - found.client)))

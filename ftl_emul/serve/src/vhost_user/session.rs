@@ -65,7 +65,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What the client has said about a queue.
+/// Configuration of a queue by the client.
 #[derive(Default)]
 struct Ring {
     size: u16,
@@ -130,7 +130,7 @@ impl Session {
         self.protocol_features & VhostUserProtocolFeatures::BACKEND_REQ.bits() != 0
     }
 
-    /// The client is gone, or is to go. With `give_up`, nobody waits for answers.
+    /// The client has disconnected, or is disconnected. With `give_up`, it does not wait for answers.
     pub fn close(&mut self, give_up: bool) {
         // All at once first.
         for running in self.rings.iter().filter_map(|ring| ring.running.as_ref()) {

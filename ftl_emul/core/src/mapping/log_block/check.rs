@@ -170,7 +170,7 @@ impl<S: LogScheme> Store<S> {
         Ok(())
     }
 
-    /// Counts kept along the way against counts taken now.
+    /// Compares maintained counts with recalculated ones.
     fn check_counts(&self) -> Result<(), String> {
         for (number, domain) in (0..).zip(&self.domains) {
             let data = self.blocks.iter().filter(|b| b.pool == number && b.state == BlockState::Full).count() as u64;

@@ -18,7 +18,7 @@ impl PageMapping {
         self.check_counts()
     }
 
-    /// Every number that names something names something there is; the other checks follow them without looking.
+    /// Verifies that all numbers refer to existing things, on which the other checks rely.
     fn check_references(&self) -> Result<(), String> {
         self.tenancy.check_references()?;
         for (number, block) in self.blocks.iter().enumerate() {
@@ -114,7 +114,7 @@ impl PageMapping {
         Ok(())
     }
 
-    /// Counts kept along the way against counts taken now.
+    /// Compares maintained counts with recalculated ones.
     fn check_counts(&self) -> Result<(), String> {
         let dies = self.geometry.dies() as usize;
         let mut blocks = vec![0u32; self.pools.len()];
