@@ -44,7 +44,7 @@ pub enum FtlError {
         pages: u64,
     },
     /// All tenant numbers are in use.
-    #[error("a device holds at most {0} tenants")]
+    #[error("a device can have at most {0} tenants")]
     TooManyTenants(usize),
     /// Memory for the tables is not to be had.
     #[error("cannot reserve {bytes} bytes of address space for the mapping tables")]

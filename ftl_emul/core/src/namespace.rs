@@ -196,7 +196,7 @@ impl Namespaces {
         let mut seen = vec![false; self.owners.len()];
         let mut claim = |segment: u32, owner: u16| match self.owners.get(segment as usize) {
             Some(&o) if o == owner && !std::mem::replace(&mut seen[segment as usize], true) => Ok(()),
-            _ => Err(format!("segment {segment} is not {owner}'s alone")),
+            _ => Err(format!("segment {segment} does not belong to {owner} alone")),
         };
         for (number, namespace) in self.tenants.iter().enumerate() {
             let Some(namespace) = namespace else { continue };

@@ -207,7 +207,7 @@ impl VictimIndex {
 fn check_places(members: &[BlockId], blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<(), String> {
     (0..).zip(members).try_for_each(|(place, &member)| match blocks.get(member.index()) {
         Some(block) if block.place() == place && belongs(block) => Ok(()),
-        _ => Err(format!("block {member} stands wrongly at place {place}")),
+        _ => Err(format!("block {member} is in the wrong place {place}")),
     })
 }
 

@@ -15,7 +15,7 @@ use crate::refused;
 fn find<T: Copy>(table: &[(&str, T, &str)], kind: &str, name: &str) -> PyResult<T> {
     table.iter().find(|(n, ..)| *n == name).map(|&(_, value, _)| value).ok_or_else(|| {
         let names: Vec<&str> = table.iter().map(|(n, ..)| *n).collect();
-        PyValueError::new_err(format!("no {kind} '{name}'; there are {}", names.join(", ")))
+        PyValueError::new_err(format!("unknown {kind} '{name}'; known are {}", names.join(", ")))
     })
 }
 

@@ -80,7 +80,7 @@ impl Disks {
     fn new(preset: &str, disks: u32, stripe_bytes: u64) -> PyResult<Self> {
         let Some(known) = disk_preset(preset) else {
             let names: Vec<&str> = DISK_PRESETS.iter().map(|known| known.name).collect();
-            return Err(PyValueError::new_err(format!("no disk '{preset}'; there are {}", names.join(", "))));
+            return Err(PyValueError::new_err(format!("unknown disk '{preset}'; known are {}", names.join(", "))));
         };
         let scheduler = SchedulerPolicy::Fifo;
         let options = ArrayOptions { disks, stripe_bytes, scheduler, queue_depth: None };

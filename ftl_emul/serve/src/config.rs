@@ -196,12 +196,12 @@ impl DeviceConfig {
         }
         scheduler_named(self.scheduler())?;
         if self.namespaces.is_empty() || self.namespaces.len() > MAX_NAMESPACES {
-            return refuse(format!("{} namespaces; 1 to {MAX_NAMESPACES} can be served", self.namespaces.len()));
+            return refuse(format!("has {} namespaces; 1 to {MAX_NAMESPACES} can be served", self.namespaces.len()));
         }
         for (index, namespace) in self.namespaces.iter().enumerate() {
             let name = &namespace.name;
             if self.namespaces[..index].iter().any(|other| other.name == *name) {
-                return refuse(format!("namespace {name} is there twice"));
+                return refuse(format!("namespace {name} is listed twice"));
             }
             self.check_namespace(namespace)?;
         }

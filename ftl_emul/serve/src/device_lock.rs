@@ -26,7 +26,7 @@ pub fn take(folder: &Path, inherited: Option<RawFd>) -> Result<File, ServeError>
     }
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(libc::EWOULDBLOCK) {
-        return refuse(format!("{} is being served already", folder.display()));
+        return refuse(format!("{} is already being served", folder.display()));
     }
     Err(ServeError::io("cannot lock", &path, &error))
 }

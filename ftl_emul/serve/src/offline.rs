@@ -16,7 +16,7 @@ pub fn carry_out(server: &Server, command: &str) -> Result<(), ServeError> {
         // If the line cannot be printed, the parent process has given up.
         print(format!("{}\n", json!({"drive_writes": drive_writes})).as_bytes()).is_ok()
     });
-    print(&reply).map_err(|e| ServeError::File(format!("cannot print the outcome: {e}")))
+    print(&reply).map_err(|e| ServeError::File(format!("cannot print the result: {e}")))
 }
 
 fn print(line: &[u8]) -> io::Result<()> {

@@ -176,7 +176,7 @@ impl Recorder {
         under_way: &Arc<AtomicBool>,
     ) -> Result<Self, ServeError> {
         if under_way.swap(true, Ordering::AcqRel) {
-            return refuse("the device is being recorded already; wait until that recording ends");
+            return refuse("the device is already being recorded; wait until that recording ends");
         }
         let names = namespaces.iter().map(|namespace| namespace.name.clone()).collect();
         let recording = Arc::new(Recording::new(names, time_scale.unwrap_or(1.0)));

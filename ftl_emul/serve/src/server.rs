@@ -80,7 +80,7 @@ impl Server {
     /// Opens a device. Nothing runs yet.
     pub fn open(parameters: &Parameters) -> Result<Self, ServeError> {
         let Some(folder) = parameters.device.clone() else {
-            return refuse("which device? device=FOLDER names the folder of one");
+            return refuse("no device given; write device=FOLDER with the folder of a device");
         };
         let lock = device_lock::take(&folder, parameters.lock_fd)?;
         let config = DeviceConfig::read(&folder)?;
@@ -206,7 +206,7 @@ impl Server {
     pub fn require(&self, name: &str) -> Result<Arc<Namespace>, ServeError> {
         match self.namespace(name) {
             Some(namespace) => Ok(namespace),
-            None => refuse(format!("there is no namespace {name:?}")),
+            None => refuse(format!("namespace {name:?} does not exist")),
         }
     }
 
@@ -257,7 +257,7 @@ impl Server {
             (drive.precondition(seed, &mut watched), pages)
         })?;
         if !going_on {
-            return refuse("nobody waits for the preconditioning any more; the placement stays as it was");
+            return refuse("the client of the preconditioning has disconnected; the placement is unchanged");
         }
         let preconditioned = Preconditioned::of(&report, pages);
         *lock_anyway(&self.preconditioned) = Some(preconditioned.clone());

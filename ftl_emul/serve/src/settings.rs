@@ -217,7 +217,7 @@ impl Settings {
                 ));
             }
             if self.files_to_remove.contains(name) {
-                return Err(format!("namespace {name} is created, and its file to be removed"));
+                return Err(format!("namespace {name} is both created and marked for removal"));
             }
         }
         Ok(())

@@ -142,7 +142,7 @@ fn request(
     token: u64,
 ) -> Result<Request, FtlError> {
     if length_bytes == 0 && matches!(op, Op::Read | Op::Write) {
-        return invalid("length", format!("a request at byte {offset_bytes} reads or writes nothing"));
+        return invalid("length", format!("the request at byte {offset_bytes} has no length"));
     }
     let span = PageSpan::within(offset_bytes, length_bytes, page_shift, pages)?;
     Ok(Request {

@@ -120,7 +120,10 @@ impl<S: LogScheme> Store<S> {
             return invalid("cluster_dies", format!("{width}: a block would have more than 2^20 pages"));
         };
         if geometry.pages() >= u64::from(u32::MAX) {
-            return invalid("size", format!("{} pages; {} addresses at most {}", geometry.pages(), S::NAME, u32::MAX));
+            return invalid(
+                "size",
+                format!("{} pages; {} can address at most {}", geometry.pages(), S::NAME, u32::MAX),
+            );
         }
         let division = BlockDivision::new(block_pages);
         let clusters = geometry.dies() / width;

@@ -65,7 +65,7 @@ pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
     input.fill(&mut prologue)?;
     let found = snapshot_code(&prologue)?;
     if found != code {
-        return refuse(format!("of mapping {found:#x}, expected {code:#x}"));
+        return refuse(format!("mapping {found:#x}, expected {code:#x}"));
     }
     let mut length = [0; 8];
     input.fill(&mut length)?;

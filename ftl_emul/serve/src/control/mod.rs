@@ -102,7 +102,7 @@ fn converse(stream: &mut UnixStream, mut answer: impl FnMut(&[u8]) -> Vec<u8>) -
             deadline = Instant::now() + IDLE;
         }
         if pending.len() >= MAX_LINE_BYTES {
-            let message = format!("a command has at most {MAX_LINE_BYTES} bytes");
+            let message = format!("a command may have at most {MAX_LINE_BYTES} bytes");
             return stream.write_all(&protocol::failure(None, "too_long", &message));
         }
     }

@@ -130,7 +130,7 @@ pub fn answer(server: &Server, session: &mut Session, command: &[u8]) -> Vec<u8>
                 return refuse("only root and the owner of the server may record requests");
             }
             if session.recorder.is_some() {
-                return refuse("this connection records already");
+                return refuse("this connection is already recording");
             }
             Ok(session.recorder.insert(server.record(namespaces.as_deref())?).describe())
         }
@@ -153,7 +153,7 @@ impl Session {
     fn recording(&self) -> Result<&Recorder, ServeError> {
         match &self.recorder {
             Some(recorder) => Ok(recorder),
-            None => refuse("this connection records nothing; send recording_start first"),
+            None => refuse("this connection is not recording; send recording_start first"),
         }
     }
 }
@@ -205,7 +205,7 @@ fn parse(line: &[u8]) -> Result<(Option<u64>, Command), Misread> {
         .map_err(|e| (None, "malformed", format!("not a command such as {{\"v\":1,\"op\":\"stats\"}}: {e}")))?;
     let Envelope { v, id, command } = envelope;
     if v != VERSION {
-        return Err((id, "version", format!("version {v} is not spoken here; {VERSION} is")));
+        return Err((id, "version", format!("version {v} is not supported; use version {VERSION}")));
     }
     let command = serde_json::from_value(command).map_err(|e| (id, "malformed", e.to_string()))?;
     Ok((id, command))

@@ -235,12 +235,14 @@ impl Socket {
         let alive = self.connections.iter().filter(|each| is_alive(each)).count();
         let name = self.only.as_deref().unwrap_or("all namespaces");
         if alive >= MAX_CONNECTIONS || self.connections.len() >= MAX_CLOSING {
-            refused.say(|| format!("refused a connection to {name}: a socket takes {MAX_CONNECTIONS} at once"));
+            refused.say(|| format!("refused a connection to {name}: a socket accepts {MAX_CONNECTIONS} at once"));
             return;
         }
         let descriptors = &front.server.descriptors;
         let Some(taken) = descriptors.take(&Owner::Nbd(self.only.clone()), descriptors.nbd_connection()) else {
-            refused.say(|| format!("refused a connection to {name}: other sockets need the descriptors that are left"));
+            refused.say(|| {
+                format!("refused a connection to {name}: the remaining file descriptors are reserved for other sockets")
+            });
             return;
         };
         let (stream, only) = (Arc::new(stream), self.only.clone());

@@ -90,7 +90,7 @@ fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
         match listener.accept() {
             Ok((stream, _)) => match subsystem.server.descriptors.take(&Owner::NvmeTcp, 1) {
                 Some(descriptor) => admit(Arc::clone(subsystem), stream, port, descriptor),
-                None => refused.say(|| format!("NVMe/TCP: refused a connection: there are {NVME_CONNECTIONS} already")),
+                None => refused.say(|| format!("NVMe/TCP: refused a connection: {NVME_CONNECTIONS} are open already")),
             },
             Err(e) => {
                 // Most likely out of descriptors: other hosts may release some.

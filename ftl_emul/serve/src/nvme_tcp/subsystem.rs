@@ -194,7 +194,7 @@ impl Subsystem {
             let controllers: Vec<_> = self.controllers().values().map(Arc::clone).collect();
             for controller in controllers {
                 if controller.is_forsaken(now) {
-                    eprintln!("slo-ctl: NVMe/TCP: no keep alive from {}; its connections end", controller.host.nqn);
+                    eprintln!("slo-ctl: NVMe/TCP: no keep-alive from {}; closing its connections", controller.host.nqn);
                     controller.end();
                 } else {
                     controller.look_at(&self.server.namespaces());

@@ -56,13 +56,13 @@ impl Server {
         let mut settings = self.settings();
         let present = self.namespaces();
         if present.len() >= MAX_NAMESPACES {
-            return refuse(format!("the device has {MAX_NAMESPACES} namespaces, and can have no more"));
+            return refuse(format!("the device already has {MAX_NAMESPACES} namespaces, the most it can have"));
         }
         let taken = |name: &str| present.iter().any(|n| n.name == name) || settings.files_to_remove.contains(name);
         let free = |nsid: &u32| present.iter().all(|n| n.nsid() != *nsid);
         let nsid = (1..=exact::<u32>(MAX_NAMESPACES)).find(free).unwrap_or(u32::MAX);
         let name = match wanted.name {
-            Some(name) if taken(&name) => return refuse(format!("there is a namespace {name} already")),
+            Some(name) if taken(&name) => return refuse(format!("namespace {name} already exists")),
             Some(name) => name,
             None => {
                 let mut names = (nsid..u32::MAX).map(|number| format!("ns{number}"));
@@ -90,7 +90,7 @@ impl Server {
         let file = path_in(&self.folder, &name);
         if file.exists() {
             return refuse(format!(
-                "{} is there, and of no namespace; move it away, or choose another name",
+                "{} exists but belongs to no namespace; move it away, or choose another name",
                 file.display()
             ));
         }
@@ -149,7 +149,7 @@ impl Server {
         let placement = self.config.flash()?.placement();
         let mut settings = self.settings();
         if !self.namespaces().iter().any(|n| n.serial == namespace.serial) {
-            return refuse(format!("there is no namespace {:?} any more", namespace.name));
+            return refuse(format!("namespace {:?} no longer exists", namespace.name));
         }
         if self.time_scale.is_some() {
             // A limit must not make this wait.
@@ -202,7 +202,7 @@ impl Server {
         let deadline = Instant::now() + DRAIN;
         while self.time_scale.is_some() && self.model.with(|drive| drive.outstanding(tenant))?? > 0 {
             if Instant::now() >= deadline {
-                return refuse("its requests are not done yet; try again");
+                return refuse("requests are still in flight; try again");
             }
             thread::sleep(DRAIN_CHECK);
         }
@@ -265,7 +265,7 @@ impl Server {
         let mut hosts = settings.of(&namespace.name).hosts.unwrap_or_default();
         hosts.set(host_nqn, attached);
         if hosts.listed() > MAX_LISTED_HOSTS {
-            return refuse(format!("namespace {} lists {MAX_LISTED_HOSTS} hosts already", namespace.name));
+            return refuse(format!("namespace {} already lists {MAX_LISTED_HOSTS} hosts", namespace.name));
         }
         settings.change(&self.folder, |s| s.of_mut(&namespace.name).hosts = Some(hosts.clone()))?;
         namespace.set_hosts(hosts);
@@ -285,7 +285,7 @@ impl Server {
         let flash = self.config.flash()?;
         let unallocated = self.unallocated_bytes();
         if size_bytes > unallocated {
-            return refuse(format!("{size_bytes} bytes do not fit: {unallocated} are not allocated"));
+            return refuse(format!("{size_bytes} bytes do not fit: only {unallocated} are unallocated"));
         }
         let page_bytes = u64::from(flash.geometry.page_bytes);
         let (spare, block_pages, minimum) = self.model.with(|drive| {

@@ -61,7 +61,7 @@ impl Server {
         }
         for thread in lock_anyway(&self.upkeep.threads).drain(..) {
             if thread.join().is_err() {
-                eprintln!("slo-ctl: a background thread had failed");
+                eprintln!("slo-ctl: a background thread failed");
             }
         }
         let flush = |namespace: &Arc<Namespace>| {
@@ -139,7 +139,7 @@ impl Server {
                     known.insert(namespace.serial, ailment);
                 }
                 None => {
-                    eprintln!("slo-ctl: namespace {}: is well again", namespace.name);
+                    eprintln!("slo-ctl: namespace {}: works again", namespace.name);
                     known.remove(&namespace.serial);
                 }
             }

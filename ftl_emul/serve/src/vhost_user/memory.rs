@@ -71,7 +71,7 @@ impl Memory {
         let is_it = |region: &Region| (region.client, region.guest, region.length) == (client, guest, length);
         let left: Vec<Region> = self.regions.iter().filter(|region| !is_it(region)).cloned().collect();
         if left.len() == self.regions.len() {
-            return Err(io::Error::other("no such region of guest memory"));
+            return Err(io::Error::other("unknown region of guest memory"));
         }
         if left.is_empty() { Ok(None) } else { Self::of(left).map(Some) }
     }
@@ -101,7 +101,7 @@ impl Memory {
 pub fn check_file(file: &File, offset: u64, length: u64, is_trusted: bool) -> io::Result<()> {
     let end = offset.checked_add(length);
     if end.is_none_or(|end| file.metadata().map_or(true, |found| found.len() < end)) {
-        return Err(io::Error::other("its memory is shorter than it says"));
+        return Err(io::Error::other("the memory is shorter than the message says"));
     }
     let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if is_sealed || is_trusted {

@@ -177,7 +177,7 @@ impl VhostUser {
         let serve = move || {
             match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client, descriptors))) {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => its_slot.say(&format!("a client ends: {e}")),
+                Ok(Err(e)) => its_slot.say(&format!("a connection was closed: {e}")),
                 Err(_) => its_slot.say("a client ends: internal error, please report it"),
             }
             its_slot.release();
@@ -318,7 +318,7 @@ fn next_message(stream: &UnixStream) -> io::Result<Option<u32>> {
     match recv(stream, &mut start[..], RecvFlags::PEEK) {
         Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(None),
         Ok((_, length)) if length >= 4 => Ok(Some(word(&start, 0))),
-        Ok(_) => Err(io::Error::other("a message in pieces")),
+        Ok(_) => Err(io::Error::other("an incomplete message")),
         Err(rustix::io::Errno::INTR) => next_message(stream),
         Err(e) => Err(e.into()),
     }

@@ -148,7 +148,7 @@ impl Session {
     fn ring(&mut self, index: impl Into<u32>) -> Result<&mut Ring> {
         let index = index.into();
         let found = usize::try_from(index).ok().and_then(|index| self.rings.get_mut(index));
-        found.ok_or_else(|| refused(format!("there is no queue {index}")))
+        found.ok_or_else(|| refused(format!("queue {index} does not exist")))
     }
 
     /// Err, which ends the client, where its memory and queues have more descriptors than others leave it.
@@ -160,7 +160,7 @@ impl Session {
             return Ok(());
         }
         Err(refused(format!(
-            "other sockets need the descriptors that are left: too few for {pieces} pieces of memory and {queues} queues"
+            "the remaining file descriptors are reserved for other sockets: too few for {pieces} pieces of memory and {queues} queues"
         )))
     }
 
@@ -229,7 +229,7 @@ impl Session {
         if let Some(Running { queue, thread }) = ring.running.take() {
             queue.stop();
             if thread.join().is_err() {
-                eprintln!("slo-ctl: vhost-user: namespace {}: a queue had failed", self.disk.namespace.name);
+                eprintln!("slo-ctl: vhost-user: namespace {}: a queue failed", self.disk.namespace.name);
             }
             ring.base = queue.drain();
         }

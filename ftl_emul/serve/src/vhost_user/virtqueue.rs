@@ -266,7 +266,7 @@ impl Virtqueue {
     /// The queue is unusable until the driver resets it.
     fn break_off(&self, state: &mut State, why: &str) -> Next {
         if !state.broken {
-            eprintln!("slo-ctl: vhost-user: namespace {}: a queue stops: {why}", self.disk.namespace.name);
+            eprintln!("slo-ctl: vhost-user: namespace {}: a queue was stopped: {why}", self.disk.namespace.name);
         }
         state.broken = true;
         Next::Stop

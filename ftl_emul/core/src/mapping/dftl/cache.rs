@@ -208,7 +208,7 @@ impl Cache {
             while at != NONE {
                 let entry = self.entries[at as usize];
                 if !entry.dirty || self.translation_page(entry.page) != translation_page || dirty_entries == 0 {
-                    return Err(format!("page {} stands wrongly among the dirty ones", entry.page));
+                    return Err(format!("page {} has the wrong place in the list of dirty pages", entry.page));
                 }
                 dirty_entries -= 1;
                 at = entry.next_dirty;

@@ -77,7 +77,7 @@ impl PageMapping {
         let mut seen = vec![false; self.blocks.len()];
         let mut visit = |block: BlockId, pool: u32, state: BlockState| -> Result<(), String> {
             let Some(entry) = self.blocks.get(block.index()) else { return Err(format!("no block {block}")) };
-            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} stands in two lists");
+            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} is in two lists");
             ensure!(entry.pool == pool, "block {block} is in a list of pool {pool} but owned by {}", entry.pool);
             ensure!(entry.state == state, "block {block} is {:?}, its list says {state:?}", entry.state);
             ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
@@ -110,7 +110,7 @@ impl PageMapping {
             );
         }
         let lost = seen.iter().position(|s| !s);
-        ensure!(lost.is_none(), "block {} stands in no list", lost.unwrap_or(0));
+        ensure!(lost.is_none(), "block {} is in no list", lost.unwrap_or(0));
         Ok(())
     }
 
