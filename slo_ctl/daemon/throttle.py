@@ -203,7 +203,7 @@ class Throttler:
 
     def serves(self, vm: str) -> bool:
         """Whether others are throttled for it."""
-        return vm in self._protection.served
+        return vm in self._protection.protected_vms
 
     def reasons(self, vms: Collection[str]) -> tuple[str, ...]:
         """Reasons for a device that has these VMs, one sentence each."""
@@ -215,7 +215,7 @@ class Throttler:
         if vm in self._parts:
             granted = sum(self._granted(vm).values())
             return f"limited to {granted:,.0f} IOPS for {and_list(self._protection.state.beneficiaries)}"
-        return self._limited() if vm in self._protection.served else ""
+        return self._limited() if vm in self._protection.protected_vms else ""
 
     def _limited(self, vms: Collection[str] | None = None) -> str:
         limits = {vm: sum(self._granted(vm).values()) for vm in self._parts}

@@ -48,14 +48,14 @@ def test_limits_change_in_steps_and_starve_no_vm(looks: list[list[Contender]], b
         state = step(before, vms, by_weight=by_weight)
         by_name = {vm.vm: vm for vm in vms}
         weights = sum(vm.slo.weight for vm in vms)
-        fits = sum(vm.slo.min_iops or 0 for vm in vms) <= 0.9 * state.known_iops
+        fits = sum(vm.slo.min_iops or 0 for vm in vms) <= 0.9 * state.capacity_iops
         assert set(state.limits) <= set(by_name)
         for vm, limit in state.limits.items():
             last, each = before.limits.get(vm, math.inf), by_name[vm]
             if limit < last:
                 assert each.limitable
                 assert limit >= (1 - MOST_DECREASE) * min(last, each.iops) * (1 - 1e-9)
-                assert limit >= LEAST_SHARE * each.slo.weight / weights * state.known_iops * (1 - 1e-9)
+                assert limit >= LEAST_SHARE * each.slo.weight / weights * state.capacity_iops * (1 - 1e-9)
                 assert not fits or limit >= (each.slo.min_iops or 0)
             elif limit > last:
                 minimum = (1 + ROOM) * (each.slo.min_iops or 0)
@@ -96,7 +96,7 @@ def test_simulated_three_vms_with_and_without_protection() -> None:
     # By equal weights the others are left about the same.
     assert loop.mean("x", 20) > 600
     assert loop.mean("y", 20) < 1000
-    assert loop.protection.served == ("web",)
+    assert loop.protection.protected_vms == ("web",)
     # The first who was throttled was the one furthest above its share, alone.
     first = next(limits for _, limits in loop.history if limits)
     assert set(first) == {"y"}
@@ -110,7 +110,7 @@ def test_simulated_recovery_is_monotone_and_complete() -> None:
     plant.vms["web"].demand = 1.0
     loop.run(60)
     assert loop.protection.limits == {}
-    assert loop.protection.served == ()
+    assert loop.protection.protected_vms == ()
     after = [limits for _, limits in loop.history[held:]]
     # Not at once: it may just have paused.
     assert after[4] == after[0]
@@ -160,7 +160,7 @@ def test_simulated_useless_throttling_is_dropped_and_reported() -> None:
     loop.run(50)
     assert not loop.protection.limits
     assert any(
-        note.startswith("web: limits on others did not help: 100 IOPS with ")
+        note.startswith("web: limits on other VMs did not help: 100 IOPS with ")
         for note in loop.protection.notes
     )
     # It is tried again later, and ever more seldom.
@@ -196,7 +196,7 @@ def test_simulated_p99_target_is_met_by_limits_on_others() -> None:
 
 def test_simulated_limits_for_a_p99_beyond_reach_are_lifted_and_that_is_reported() -> None:
     loop = Loop(light_beside_heavy(20, least_p99_us=60e3)).run(130)
-    assert any(note.startswith("web: limits on others did not help: p99 at least") for note in loop.notes)
+    assert any(note.startswith("web: limits on other VMs did not help: p99 at least") for note in loop.notes)
     throttled = [bool(limits) for _, limits in loop.run(2000).history[-1000:]]
     assert sum(throttled) < 0.1 * len(throttled)
 
