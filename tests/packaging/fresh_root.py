@@ -146,7 +146,9 @@ class Shell:
             deadline_s = time.monotonic() + READY_S
             while self._log.read_text().count("\nready\n") == ready:
                 assert time.monotonic() < deadline_s, self._log.read_text()
-                assert self.type("jobs %%")[1].split()[1] == "Running", self._log.read_text()
+                # It may say that it is ready in the middle of this.
+                jobs = self.type("jobs %%")[1]
+                assert re.search(r"^\[\d+\]\S* +Running ", jobs, re.MULTILINE), self._log.read_text()
                 time.sleep(0.05)
         return output
 
