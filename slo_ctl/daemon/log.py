@@ -146,7 +146,7 @@ class EpochLog:
 
 SOCKET = "/run/systemd/journal/socket"
 IDENTIFIER = "slo-ctl"
-FIELDS = {"vm": "SLO_CTL_VM", "device": "SLO_CTL_DEVICE", "verdict": "SLO_CTL_VERDICT"}
+FIELDS = {"vm": "VM", "device": "DEVICE", "verdict": "VERDICT"}
 """By key of a log line's `extra`. A sequence of texts becomes a field with several values."""
 
 _TIMEOUT_S = 1.0

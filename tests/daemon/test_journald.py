@@ -56,17 +56,17 @@ def fields(entry: bytes) -> list[tuple[str, str]]:
 
 
 def test_verdict_is_logged_with_its_fields(journal: socket.socket, stderr: io.StringIO) -> None:
-    hostile = "web\nSLO_CTL_VERDICT=ok\nPRIORITY=0\udcff"
+    hostile = "web\nVERDICT=ok\nPRIORITY=0\udcff"
     change = VerdictChange(hostile, "ssd0", Verdict.OK, Verdict.INSUFFICIENT, "80 of 100 IOPS")
     EpochLog().verdicts([change])
     got = fields(journal.recv(65536))
     assert [field for field in got if not field[0].startswith("CODE_")] == [
-        ("MESSAGE", r"VM web\nSLO_CTL_VERDICT=ok\nPRIORITY=0\udcff on ssd0: insufficient: 80 of 100 IOPS"),
+        ("MESSAGE", r"VM web\nVERDICT=ok\nPRIORITY=0\udcff on ssd0: insufficient: 80 of 100 IOPS"),
         ("PRIORITY", "4"),
         ("SYSLOG_IDENTIFIER", "slo-ctl"),
-        ("SLO_CTL_VM", hostile),
-        ("SLO_CTL_DEVICE", "ssd0"),
-        ("SLO_CTL_VERDICT", "insufficient"),
+        ("VM", hostile),
+        ("DEVICE", "ssd0"),
+        ("VERDICT", "insufficient"),
     ]
     assert stderr.getvalue() == ""
 
@@ -74,7 +74,7 @@ def test_verdict_is_logged_with_its_fields(journal: socket.socket, stderr: io.St
 def test_several_vms_and_non_utf8_names_are_logged(journal: socket.socket, stderr: io.StringIO) -> None:
     logging.getLogger("slo_ctl.daemon").info("set", extra={"vm": ("a", "b\ud800")})
     got = fields(journal.recv(65536))
-    assert [value for name, value in got if name == "SLO_CTL_VM"] == ["a", "b\\ud800"]
+    assert [value for name, value in got if name == "VM"] == ["a", "b\\ud800"]
     assert stderr.getvalue() == ""
 
 
