@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.base.kernel_files import OpenFiles
+from slo_ctl.base.kernel_files import OpenFiles, is_readable
 
 
 def text_of(files: OpenFiles, path: Path) -> str | None:
@@ -54,3 +55,21 @@ def test_no_more_files_stay_open_than_allowed() -> None:
     files.close(str(paths[0]))
     assert text_of(files, paths[1]) == paths[1].read_text()
     assert len(files) == 1
+
+
+@pytest.mark.parametrize("number", [None, 1500])
+def test_pipe_is_waited_for_whatever_its_number(number: int | None) -> None:
+    reader, writer = os.pipe()
+    if number is not None:
+        os.dup2(reader, number)
+        os.close(reader)
+        reader = number
+    try:
+        assert not is_readable(reader, 0.01)
+        os.write(writer, b"x")
+        assert is_readable(reader, 10.0)
+        os.read(reader, 1)
+    finally:
+        os.close(writer)
+    assert is_readable(reader, 10.0)  # it has ended
+    os.close(reader)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
+import select
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -139,3 +141,13 @@ def write_line(path: Path | str, text: str) -> None:
         os.write(descriptor, text.encode("ascii") + b"\n")
     finally:
         os.close(descriptor)
+
+
+def is_readable(descriptor: int, within_s: float) -> bool:
+    """Whether a pipe or socket has something to read, or has ended, within that time.
+
+    Of any descriptor: select() takes only those below 1024.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(math.ceil(within_s * 1000)))

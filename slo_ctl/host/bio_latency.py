@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.kernel_files import is_readable
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
 from slo_ctl.model import DeviceNumber, DiskLatency, LatencyCounts
 
@@ -237,7 +237,7 @@ class BioLatencies:
         published, messages = totals.latest, deque[str](maxlen=_MAX_OUTPUT_LINES)
         pipe: Any = child.stdout
         while not self._stopping and self._devices == devices:
-            if not select.select([pipe], [], [], _POLL_S)[0]:
+            if not is_readable(pipe.fileno(), _POLL_S):
                 if time.monotonic() - last_output_s > _SILENT_S:
                     return f"{PROGRAM} has printed nothing for {_SILENT_S:g} s"
                 continue

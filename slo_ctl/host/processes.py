@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import time
@@ -14,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import is_readable, read_bounded
 from slo_ctl.host.cgroup import CgroupTree
 
 _MAX_PIDS = 64
@@ -389,7 +388,7 @@ def _process_socket() -> Any:
         message["len"] = 4
         message.encode()
         os.write(events.fileno(), bytes(message.data))
-        if not select.select([events.fileno()], [], [], _ANSWER_S)[0]:
+        if not is_readable(events.fileno(), _ANSWER_S):
             raise OSError("the kernel sends this container no events")
         _limit_buffer(events.fileno())
     except BaseException:
