@@ -5,8 +5,8 @@ paper's "WAF(u)", equation 2); WAF = 1 / (1 - u) counts host and GC writes per h
 meaning).
 
 alpha is the ratio of physical to live pages, without the blocks that are kept free for GC. Under uniform
-random writes one formula covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write performance",
-2012) is, with Np pages per block and Lambert's W,
+random writes one formula covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write
+performance", 2012) is, with Np pages per block and Lambert's W,
 
     A = Np / (Np - (X0 - 1)),    X0 = 1/2 - (Np / alpha) W0(-k alpha e^(-k alpha)),    k = 1 + 1 / (2 Np),
 

@@ -23,14 +23,14 @@ _NOTHING = StreamWindow("", 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What one VM delivered from one device, and what its verdict depends on besides its SLO."""
+    """What one VM got from one device, and what its verdict depends on besides its SLO."""
 
     window: StreamWindow = _NOTHING
     """Sum of the VM's streams on the device; empty without measurements."""
     asked: bool = False
     """Whether the VM had any requests."""
     wants_more: bool = True
-    """Whether the VM wanted more than it delivered; otherwise it does not miss its share."""
+    """Whether the VM wanted more than it got; otherwise it does not miss its share."""
     busy: bool | None = None
     """Whether the VM had requests outstanding nearly all the time; otherwise it does not miss its minimum.
     None: as `wants_more`."""
@@ -55,9 +55,9 @@ class Delivered:
     no_mechanism: str = ""
     """Why no mechanism of the device can keep the SLO; empty if one can."""
     maximum_slack_iops: float | None = None
-    """How far below its maximum the mechanism may keep the VM; None: no known mechanism enforces a maximum."""
+    """How far below its maximum the mechanism may keep the VM; None: no mechanism for maximums is known."""
     remark: str = ""
-    """Further measures for the VM, such as limits on other VMs; part of the reasons of ok and insufficient."""
+    """Further measures for the VM, such as limits on other VMs; added to the reason of ok and insufficient."""
     disks: tuple[str, ...] = ()
     """Names in the guest of the VM's disks on the device."""
 

@@ -117,7 +117,7 @@ def without_lever(name: str, slo: Slo) -> str:
 
 
 def most_moves_of(name: str, sample: DeviceSample) -> int | None:
-    """Most OPS blocks that `algorithm1` moves in a window, one for each GC as in the paper; None for others."""
+    """Most OPS blocks that `algorithm1` moves in a window, one for each GC as in the paper; else None."""
     if name.partition(":")[0] != _WITH_IOPS:
         return None
     return max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)

@@ -142,8 +142,7 @@ class Algorithm1:
         return Decision(
             moves=tuple(OpsMove(donor, vm, blocks) for vm, blocks in gains.items()),
             reasons=(
-                f"u of {', '.join(gains)} above target: moving {counted(budget, 'block')} from {donor}, "
-                "whose u is highest",
+                f"u of {', '.join(gains)} above target: {counted(budget, 'block')} from {donor} (highest u)",
             ),
         )
 
