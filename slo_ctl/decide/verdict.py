@@ -57,7 +57,7 @@ class Delivered:
     maximum_slack_iops: float | None = None
     """How far below its maximum the mechanism may keep the VM; None: no mechanism for maximums is known."""
     remark: str = ""
-    """Further measures for the VM, such as limits on other VMs; added to the reason of ok and insufficient."""
+    """Further measures for the VM, such as limits on other VMs; added to the reasons of ok, insufficient."""
     disks: tuple[str, ...] = ()
     """Names in the guest of the VM's disks on the device."""
 
@@ -168,7 +168,7 @@ def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
 
 
 def _guess(delivered: Delivered) -> str:
-    return "; that it wants more is only assumed, because the device is busy" if delivered.guessed else ""
+    return "; assuming that it wants more, because the device is busy" if delivered.guessed else ""
 
 
 def _kept(delivered: Delivered, slo: Slo) -> str:
