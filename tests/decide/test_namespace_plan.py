@@ -151,7 +151,7 @@ def test_spares_of_earlier_mappings_stay_unallocated() -> None:
     left = replace(device, controller=replace(CONTROLLER, unallocated_bytes=40 * GIB))
     with pytest.raises(UserError) as error:
         plan(left, MapRequest("db", 30 * GIB), mappings=(first,))
-    assert "15GiB of it kept as spare" in error.value.hint
+    assert "15GiB of it reserved as spare" in error.value.hint
     plan(left, MapRequest("db", 25 * GIB), mappings=(first,))
 
 
