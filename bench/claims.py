@@ -125,7 +125,7 @@ CLAIMS = (
         f"{_TEST} tests/real/guest/test_shares.py tests/real/guest/test_drive_pool.py",
     ),
     Claim(
-        "guest, three mapped namespaces: 1:3:6 within 10 % plus half a step of limits; OPS, u, WAF exact",
+        "guest, three namespaces: 1:3:6 within 10 % plus half a step of limits; OPS, u, WAF exact",
         "docs/validation.md",
         f"{_TEST} tests/real/guest/test_drive_ops.py",
     ),

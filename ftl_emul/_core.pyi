@@ -35,7 +35,7 @@ class Device:
         """
     def cancel_moves(self, /) -> None:
         """
-        Withdraws what moves have not handed over yet.
+        Cancels the blocks that were not moved yet.
         """
     def check(self, /) -> None:
         """
@@ -48,7 +48,7 @@ class Device:
     def end_input(self, /, tenant: SupportsIndex) -> None: ...
     def feed(self, /, tenant: SupportsIndex, time_ns: NDArray[int64], op: NDArray[uint8], offset_bytes: NDArray[uint64], length_bytes: NDArray[uint64]) -> None:
         """
-        Appends requests to a tenant's input. Columns of equal length; all are checked before any is taken.
+        Appends requests to a tenant's input. Columns of equal length; all are checked before one is added.
         """
     @property
     def host_page_writes(self, /) -> int: ...
@@ -58,20 +58,20 @@ class Device:
         """
     def moves(self, /) -> MoveRecord:
         """
-        How moves in the background are going.
+        State of the moves in the background.
         """
     @property
     def now_ns(self, /) -> int: ...
     def open_queue(self, /, tenant: SupportsIndex, queue_depth: SupportsIndex | None) -> None:
         """
-        Gives a tenant an empty queue: closed loop at a depth, or open loop by timestamps when depth is None.
+        Creates an empty queue for a tenant: closed loop at a depth, or open loop by timestamps when depth is None.
         """
     def outstanding(self, /, tenant: SupportsIndex) -> int: ...
     def pause(self, /, tenant: SupportsIndex, paused: bool) -> None: ...
     def precondition(self, /, seed: SupportsIndex, progress: Callable[[float], object] | None = None) -> Preconditioning:
         """
         Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
-        what it raises ends the preconditioning.
+        its exception ends the preconditioning.
         """
     def queue_counters(self, /, tenant: SupportsIndex) -> QueueRecord: ...
     def request_move(self, /, source: SupportsIndex | None, target: SupportsIndex | None, blocks: SupportsIndex) -> None: ...
@@ -86,11 +86,11 @@ class Device:
         """
         Lets virtual time pass until a time, a count of host page writes, or a tenant without input.
 
-        Returns "time", "writes", "starved" or "idle", and the tenants that starve.
+        Returns "time", "writes", "starved" or "idle", and the tenants without input.
         """
     def save(self, /, path: str | PathLike[str], label: str) -> None:
         """
-        Writes the placement of every page, every counter and a label of the caller's.
+        Writes the placement of every page, every counter and the caller's label.
         """
     def set_limit(self, /, tenant: SupportsIndex, iops: SupportsFloat | SupportsIndex | None = None, bytes_s: SupportsFloat | SupportsIndex | None = None) -> None: ...
     def set_move_budget(self, /, share: SupportsFloat | SupportsIndex) -> None:
@@ -110,7 +110,7 @@ class Device:
 @final
 class DiskPreset:
     """
-    A known disk.
+    A preset of a disk.
     """
     @property
     def capacity_bytes(self, /) -> int: ...
@@ -158,7 +158,7 @@ class Disks:
     """
     def __new__(cls, /, preset: str, disks: SupportsIndex, stripe_bytes: SupportsIndex) -> Disks:
         """
-        Raises `ValueError` for an unknown preset, `DriveError` for what makes no array.
+        Raises `ValueError` for an unknown preset, `DriveError` for an invalid array.
         """
     @property
     def capacity_bytes(self, /) -> int: ...
@@ -170,8 +170,8 @@ class Disks:
     def now_ns(self, /) -> int: ...
     def play(self, /, op: SupportsIndex, offsets_bytes: NDArray[uint64], length_bytes: SupportsIndex, queue_depth: SupportsIndex = 1, limit_ns: SupportsIndex | None = None) -> tuple[int, int]:
         """
-        Plays requests of one kind (0 read, 1 write) and size, so many at a time, until all have ended or `limit_ns`
-        has passed. Returns how many have ended, and the time it took.
+        Plays requests of one kind (0 read, 1 write) and size, `queue_depth` at a time, until all have ended or
+        `limit_ns` has passed. Returns the number of ended requests and the time they took.
         """
 
 @final
@@ -191,7 +191,7 @@ class LatencyUs:
 @final
 class MoveRecord:
     """
-    How moves of OPS blocks in the background are going.
+    State of the moves of OPS blocks in the background.
     """
     @property
     def budget(self, /) -> float: ...
@@ -204,13 +204,13 @@ class MoveRecord:
     @property
     def pending(self, /) -> list[tuple[int | None, int | None, int]]:
         """
-        From, to (None: the spare), blocks still to come.
+        From, to (None: spare blocks), blocks still to be moved.
         """
 
 @final
 class Moved:
     """
-    How moves of OPS blocks went.
+    Result of moves of OPS blocks.
     """
     @property
     def gc_passes(self, /) -> int: ...
@@ -222,7 +222,7 @@ class Moved:
 @final
 class Preconditioning:
     """
-    How preconditioning went.
+    Result of preconditioning.
     """
     @property
     def host_page_writes(self, /) -> int: ...
@@ -234,7 +234,7 @@ class Preconditioning:
 @final
 class Preset:
     """
-    A known kind of drive.
+    A preset of a drive.
     """
     @property
     def channels(self, /) -> int: ...

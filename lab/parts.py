@@ -20,7 +20,7 @@ from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
 from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import RunResult, VmResult
-from slo_ctl.replay.run import Stage
+from slo_ctl.replay.run import PreparedRuns
 from slo_ctl.replay.scenario import Window, WindowKind
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
@@ -114,7 +114,7 @@ class PreparedDrive:
         text.set("seed", str(drive.seed))
         text.set("on_error", "skip")
         self._scenario = build_scenario(text)
-        self._stage = Stage(self._scenario, Silent())
+        self._stage = PreparedRuns(self._scenario, Silent())
         self._plan = self._stage.plan
 
     def __enter__(self) -> Self:

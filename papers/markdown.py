@@ -100,7 +100,7 @@ def _rules(figure: FigureOutcome) -> Iterator[str]:
     by_statement: dict[object, list[RuleOutcome]] = {}
     for place, rule in enumerate(figure.rules):
         # One that demonstrates a reason stays behind it.
-        statement = place if rule.paper.startswith("(") else rule.paper
+        statement = place if rule.paper.startswith("(demonstrates") else rule.paper
         by_statement.setdefault(statement, []).append(rule)
     reasons: set[str] = set()
     for rules in by_statement.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import defaultdict
@@ -23,8 +24,9 @@ _MEASURED = _HERE.parent / "build" / "test-durations.txt"
 """Written by each complete run; a copy of it replaces `_RECORDED` when the order is no longer good."""
 _LEAST_RECORDED_S = 3.0
 
-# Other work on the machine must not fail a test.
-settings.register_profile("slo-ctl", deadline=None)
+# Other work on the machine must not fail a test. Tests that need other numbers of examples say so.
+_EXAMPLES = int(os.environ.get("SLO_CTL_EXAMPLES", "40"))
+settings.register_profile("slo-ctl", deadline=None, max_examples=_EXAMPLES)
 settings.load_profile("slo-ctl")
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start and interrupt.

@@ -349,10 +349,10 @@ FIGURE_8 = Figure(
         _not_effective(_MIX, _MIX_WEIGHTS),
         proportional("quite accurate proportions", "Uniform writes", DYNAMIC, _BY_TEN, 0.15),
         *(
-            proportional(f"quite accurate proportions ({name})", name, DYNAMIC, _BY_TEN, 0.15, _DIES)
+            proportional("quite accurate proportions", name, DYNAMIC, _BY_TEN, 0.15, _DIES)
             for name in WORKLOADS
         ),
-        proportional(f"quite accurate proportions ({_MIX})", _MIX, DYNAMIC, _MIX_WEIGHTS, 0.15, _MSN),
+        proportional("quite accurate proportions", _MIX, DYNAMIC, _MIX_WEIGHTS, 0.15, _MSN),
         Rule(
             "(demonstrates the reason)",
             f"{_MIX_BY_SIZE}: MSN has most with their own requests; with writes of 4 KiB Exchange has most "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,14 +45,19 @@ def read_bounded(path: Path | str) -> FileText | None:
     return FileText(content.decode("utf-8", "surrogateescape"), cut)
 
 
-def read_record(path: str) -> FileText | None:
-    """As `read_bounded`, with one system call less, for files that one read returns completely (kernfs)."""
+def read_record(path: str, keep: Callable[[int], bool] | None = None) -> FileText | None:
+    """As `read_bounded`, with one system call less, for files that one read returns completely (kernfs).
+
+    `keep` is called with the descriptor of a file with content, and returns whether it stays open.
+    """
     try:
-        descriptor = os.open(path, _READING)
+        descriptor, kept = os.open(path, _READING), False
         try:
             content = os.read(descriptor, _FIRST_READ_BYTES)
+            kept = keep is not None and bool(content) and keep(descriptor)
         finally:
-            os.close(descriptor)
+            if not kept:
+                os.close(descriptor)
     except OSError as error:
         if error.errno in _REMOVED:
             return None
@@ -94,17 +99,14 @@ class OpenFiles:
         return FileText(content.decode("utf-8", "surrogateescape"), False)
 
     def _first_read(self, path: str) -> FileText | None:
-        file = read_record(path)
-        if file is not None and file.text and len(self._open) < self._most:
-            with suppress(OSError):  # it is opened again each time, then
-                self._keep(path, os.open(path, _READING))
-        return file
+        return read_record(path, lambda descriptor: self._keep(path, descriptor))
 
-    def _keep(self, path: str, descriptor: int) -> None:
-        if os.fstat(descriptor).st_size == 0:  # content without a size: the kernel makes it up
-            self._open[path] = descriptor
-        else:
-            os.close(descriptor)
+    def _keep(self, path: str, descriptor: int) -> bool:
+        if len(self._open) >= self._most or os.fstat(descriptor).st_size != 0:
+            return False
+        # Content without a size: the kernel makes it up.
+        self._open[path] = descriptor
+        return True
 
     def close(self, path: str) -> None:
         """Keep it open no longer."""

@@ -34,7 +34,7 @@ def complete_device(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
     """Namespaces of emulated devices, as DEVICE/NAMESPACE."""
     root = _root(ctx)
-    return _matching(_or_none(lambda: _namespaces(root)), incomplete)
+    return _matching(namespaces(root), incomplete)
 
 
 def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -194,9 +194,14 @@ def _devices(root: Path | None) -> DeviceStore:
     return DeviceStore(places(root))
 
 
-def _namespaces(root: Path | None) -> list[str]:
-    store = _devices(root)
-    return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
+def namespaces(root: Path | None) -> list[str]:
+    """Those of emulated devices, as DEVICE/NAMESPACE; none where they cannot be read."""
+
+    def read() -> list[str]:
+        store = _devices(root)
+        return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
+
+    return _or_none(read)
 
 
 # The answers, and the scripts of zsh and fish, are from typer. Two functions of `typer.completion`, which it

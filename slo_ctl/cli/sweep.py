@@ -20,7 +20,7 @@ from slo_ctl.cli.output import print_columns, print_json, print_lines, terminabl
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
-    from slo_ctl.replay.sweep import Answer, Swept
+    from slo_ctl.replay.sweep import Capacity, SweepResult
 
 _MOST_POINTS = 100_000
 _MOST_NAMED = 10
@@ -79,7 +79,7 @@ def command(
     slo-ctl sweep web.toml --dask tcp://10.0.0.1:8786 --seeds 9 --out web.csv
     """
     from slo_ctl.decide.policies import policy_entry
-    from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
+    from slo_ctl.replay.sweep import Point, capacities, scenario_text, sweep
     from slo_ctl.show.terminal import progress_on_stderr
 
     bases = _read(scenarios)
@@ -114,7 +114,7 @@ def command(
         scenario_text(bases[point.scenario], point)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
-    found = answers(swept.rows)
+    found = capacities(swept.rows)
     if plot is not None:
         from slo_ctl.show.file_plots import save_sweep
 
@@ -176,7 +176,7 @@ def _counts(text: str) -> list[int]:
     return sorted(set(found))
 
 
-def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
+def _rows(found: list[Capacity]) -> list[tuple[str, ...]]:
     return [
         ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT"),
         *(
@@ -196,7 +196,7 @@ def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
     ]
 
 
-def _missing(swept: Swept) -> Iterator[str]:
+def _missing(swept: SweepResult) -> Iterator[str]:
     """Which replays there are not, and how to get them."""
     lost = list(swept.missing.items())
     for point, why in lost[:_MOST_NAMED]:
@@ -209,7 +209,7 @@ def _missing(swept: Swept) -> Iterator[str]:
         yield "the same command runs what is missing"
 
 
-def _best(found: list[Answer]) -> list[str]:
+def _best(found: list[Capacity]) -> list[str]:
     """The most VMs of each scenario, and on which drives."""
     return [
         f"{scenario}: {_most_vms([each for each in found if each.scenario == scenario])}"
@@ -217,7 +217,7 @@ def _best(found: list[Answer]) -> list[str]:
     ]
 
 
-def _most_vms(found: list[Answer]) -> str:
+def _most_vms(found: list[Capacity]) -> str:
     most = max((each.most_vms for each in found), default=0)
     if most == 0:
         return "no drive supports a single copy of the VMs"

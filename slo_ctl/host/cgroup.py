@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,30 +88,36 @@ def walk_groups(
     visited = 0
     while waiting:
         parent, depth = waiting.pop()
-        for name, inode, inner in _children(root + parent, note):
+        for entry in _children(root + parent, note):
             visited += 1
             if visited > MAX_GROUPS:
                 note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
-            cgroup = f"{parent}/{name}"
-            found = identify(name)
+            cgroup = f"{parent}/{entry.name}"
+            found = identify(entry.name)
             if found is not None:
-                yield cgroup, inode, found
-            elif inner and depth + 1 < MAX_DEPTH:
+                yield cgroup, entry.inode(), found
+            elif depth + 1 < MAX_DEPTH and _may_have_groups(entry):
                 waiting.append((cgroup, depth + 1))
 
 
-def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
-    """Name and inode of each group in a directory, and whether it may contain groups."""
+def _may_have_groups(entry: os.DirEntry[str]) -> bool:
+    """Whether a directory may contain directories.
+
+    Without any it has two links: its name and ".". File systems that do not count such links report 1.
+    """
+    try:
+        return entry.stat(follow_symlinks=False).st_nlink != 2
+    except OSError:
+        return False  # it was removed
+
+
+def _children(folder: str, note: Callable[[str], None]) -> list[os.DirEntry[str]]:
+    """The groups in a directory, by name."""
     try:
         with os.scandir(folder) as entries:
-            # A directory without subdirectories has two links: its name and ".". File systems that do not
-            # count links of directories report 1.
-            return sorted(
-                (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False)
-            )
+            groups = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return sorted(groups, key=attrgetter("name"))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

@@ -93,7 +93,7 @@ class Fio:
         Its content is not written yet. Raises UserError when it cannot be created.
         """
         path = self._target.path
-        if not self._target.is_measured_file or path is None:
+        if not self._target.is_test_file or path is None:
             return 0
         self._measured_file = MeasuredFile(path, self._options.span_bytes)
         return self._options.span_bytes

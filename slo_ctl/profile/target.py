@@ -55,7 +55,7 @@ class Target:
     """Unit of offsets and lengths of requests."""
 
     @property
-    def is_measured_file(self) -> bool:
+    def is_test_file(self) -> bool:
         """Whether slo-ctl creates it, so that it contains no other data."""
         return self.kind is Kind.MADE_FILE
 
@@ -117,7 +117,7 @@ def span_bytes(target: Target, wanted_bytes: int, largest_request_bytes: int) ->
 
 def check_space(target: Target, needed_bytes: int) -> None:
     """Raise UserError unless a file of this size fits, with some space left."""
-    if target.path is None or not target.is_measured_file:
+    if target.path is None or not target.is_test_file:
         return
     folder = target.path.parent
     if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
@@ -139,10 +139,10 @@ def check_direct(target: Target) -> None:
         return
     probe = (
         target.path
-        if not target.is_measured_file
+        if not target.is_test_file
         else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
     )
-    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.is_measured_file else os.O_RDONLY
+    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.is_test_file else os.O_RDONLY
     flags = os.O_DIRECT | os.O_CLOEXEC | how
     try:
         os.close(os.open(probe, flags, 0o600))
@@ -155,7 +155,7 @@ def check_direct(target: Target) -> None:
         raise UserError(f"{target.given}: {error.strerror}", "use another target") from None
     finally:
         # open(2) creates the file even if it fails with EINVAL.
-        if target.is_measured_file:
+        if target.is_test_file:
             probe.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""An emulated drive in this process as policies see it and set it: samples from it, decisions to it."""
+"""Interface between policies and an emulated drive in this process: samples and decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slo_ctl.observe.ssd import Blocks, VmReading, vm_sample
 
 
 class PlayedDrive:
-    """One window after the other; remembers which limits and weights are in force."""
+    """Samples the windows of a drive and applies decisions to it."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class PlayedDrive:
         *,
         clocked: bool,
     ) -> None:
-        """`tenants` are numbers by VM; `held_blocks` of each are kept free for GC and are nobody's OPS."""
+        """`tenants`: numbers by VM; `held_blocks`: blocks of each that GC keeps free, which are not OPS."""
         self._device = device
         self._tenants = dict(tenants)
         self._timing = timing
@@ -32,11 +32,11 @@ class PlayedDrive:
         self._last = self.read()
 
     def read(self) -> dict[str, VmReading]:
-        """The counters of every VM now."""
+        """Present counters of every VM."""
         return {vm: read_vm(self._device, t, clocked=self._clocked) for vm, t in self._tenants.items()}
 
     def sample(self, slos: Mapping[str, Slo], running: Collection[str]) -> DeviceSample:
-        """The window since the last sample."""
+        """Sample of the window since the last sample."""
         now, last = self.read(), self._last
         self._last = now
         vms = tuple(
@@ -70,7 +70,7 @@ class PlayedDrive:
         return max([*recent.read, *recent.write], default=None)
 
     def apply(self, decision: Decision) -> list[str]:
-        """Do what was decided; returns a sentence for each part that the device refused."""
+        """Apply a decision; returns a sentence for each part that the device refused."""
         refusals = self._move(decision.moves)
         if not self._clocked:
             return refusals
@@ -83,7 +83,7 @@ class PlayedDrive:
         return refusals
 
     def _move(self, moves: tuple[OpsMove, ...]) -> list[str]:
-        # While earlier blocks are under way, the sample that led to these moves did not know where they end.
+        # While earlier moves are pending, the sample for this decision does not include their result.
         if not moves or self._device.advance_moves(0).pending_blocks:
             return []
         refusals = []
@@ -91,18 +91,18 @@ class PlayedDrive:
             ends = [None if vm is None else self._tenants[vm] for vm in (move.source, move.target)]
             try:
                 self._device.request_move(ends[0], ends[1], move.blocks)
-            except DriveError as refusal:
-                refusals.append(f"unapplied: {move}: {refusal}")
+            except DriveError as error:
+                refusals.append(f"unapplied: {move}: {error}")
         return refusals
 
     def finish_moves(self) -> None:
-        """Hand over the blocks of all moves, collecting as much as that takes."""
+        """Complete all moves, with the garbage collection that they need."""
         while self._device.advance_moves(1024).gc_passes:
             pass
 
 
 def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
-    """The counters of one tenant now; queue counters are 0 on a device without a clock."""
+    """Present counters of one tenant; queue counters are 0 on a device without a clock."""
     flash = device.counters(tenant)
     queue = device.queue_counters(tenant) if clocked else None
     return VmReading(

@@ -1,4 +1,4 @@
-"""From readings at the two ends of a window to the numbers of the result."""
+"""Calculation of the results of a window from the readings at its ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMED_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 NO_REMARKS: Mapping[str, str] = MappingProxyType({})
 _S_PER_NS = 1e-9
 DEMAND_MET_TO = 0.03
-"""Part of the requests of an open loop that may wait at the end of the window where its demand is met."""
+"""Share of the requests of an open loop that may wait at the end of a window if its demand is met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Edge:
     virtual_s: float | None
     readings: Mapping[str, VmReading]
     outstanding: Mapping[str, int] = field(default_factory=dict)
-    """Requests by VM that have arrived and are not completed; empty without a clock."""
+    """Outstanding requests by VM; empty without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """What the window says."""
+    """Results of the window."""
 
     window: WindowResult
     vms: list[VmResult]
@@ -86,9 +86,8 @@ def measure(
 ) -> WindowFigures:
     """Rates, shares and ratios between two edges. `slos` and `remarks` are those in force at the end.
 
-    `strict`: shares are to be exact, so a VM with requests outstanding all the time counts as wanting more
-    though its queue depth limits it. `merging`: the mapping has log blocks, so that its merges are part
-    of the result.
+    `strict`: shares must be exact, so a VM with requests outstanding all the time counts as wanting more even
+    if its queue depth limits it. `merging`: the mapping has log blocks, whose merges are part of the result.
     """
     deltas = {vm.spec.name: stop.readings[vm.spec.name].since(start.readings[vm.spec.name]) for vm in vms}
     clocked = start.virtual_s is not None
@@ -98,7 +97,7 @@ def measure(
     total_iops = sum(d.requests for d in deltas.values()) / length_s if clocked and length_s > 0 else None
     claims = _claims(deltas, done, vms, slos, stop.outstanding, length_s if clocked else 0.0, strict=strict)
     wants_more = {claim.vm: claim.wants_more for claim in claims}
-    due = entitle(claims).shares
+    entitled = entitle(claims).shares
     results = []
     for vm in vms:
         name, delta = vm.spec.name, deltas[vm.spec.name]
@@ -111,9 +110,9 @@ def measure(
                 workload="no requests"
                 if clocked and not stop.readings[name].requests
                 else vm.spec.workload_label,
-                target_share=due.get(name, 0.0),
+                target_share=entitled.get(name, 0.0),
                 share=share,
-                share_error=share_error(share, due.get(name, 0.0)),
+                share_error=share_error(share, entitled.get(name, 0.0)),
                 iops=delta.requests / length_s if total_iops is not None else None,
                 demand_iops=_arrived(name, delta, start, stop) / length_s
                 if vm.spec.mode is Mode.OPEN and total_iops is not None
@@ -161,7 +160,7 @@ def _arrived(name: str, delta: VmReading, start: Edge, stop: Edge) -> int:
 
 
 def _busy(vm: PlayedVm, delta: VmReading, length_s: float, *, wants_more: bool) -> bool:
-    """Not limited by its own pace; an open loop is not if it is served completely."""
+    """Whether the device limits the VM; not an open loop that is served completely."""
     if not length_s or vm.spec.mode is Mode.OPEN:
         return wants_more
     return delta.backlog_ns * _S_PER_NS >= BUSY_FROM * length_s
@@ -177,7 +176,7 @@ def _claims(
     *,
     strict: bool,
 ) -> list[Claim]:
-    """Of the VMs that run; without a clock (no length) everybody wants more."""
+    """Claims of running VMs; without a clock (`length_s` 0) all want more."""
     claims = []
     for vm in vms:
         name, delta = vm.spec.name, deltas[vm.spec.name]
@@ -185,7 +184,7 @@ def _claims(
             continue
         waited_ns, share = (delta.backlog_ns, BUSY_FROM) if strict else (delta.queued_ns, WANTS_MORE_FROM)
         if length_s and vm.spec.mode is Mode.OPEN:
-            # It asks for what arrives, and waits in a queue even where all of that is served.
+            # Requests of an open loop wait in the queue even if all of them are served.
             wants_more = outstanding[name] > 1 + DEMAND_MET_TO * delta.requests
         else:
             wants_more = not length_s or waited_ns * _S_PER_NS >= share * length_s
@@ -212,7 +211,7 @@ def _merges(delta: VmReading, clocked: bool) -> Merges:
 
 @dataclass(slots=True)
 class SeriesRecorder:
-    """Collects one point per epoch."""
+    """Collects the samples of all epochs."""
 
     names: list[str]
     isolated: bool
@@ -222,13 +221,13 @@ class SeriesRecorder:
     samples: list[DeviceSample] = field(default_factory=list)
 
     def add(self, drive_writes: float, virtual_s: float | None, sample: DeviceSample) -> None:
-        """One more epoch."""
+        """Add an epoch."""
         self.drive_writes.append(drive_writes)
         self.virtual_s.append(virtual_s)
         self.samples.append(sample)
 
     def series(self) -> Series:
-        """All epochs as columns."""
+        """The time series of all epochs."""
         clocked = bool(self.virtual_s) and self.virtual_s[0] is not None
         vms = []
         for index, name in enumerate(self.names):

@@ -1,4 +1,4 @@
-"""Playing the VMs' requests on one drive, from boundary to boundary: with a clock or by counting."""
+"""Playing the requests of VMs on one drive, in virtual time or without a clock."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from traces.formats.screen import OnError
     from traces.reader import TraceReader
 
-# What each VM asks of the device: its trace or workload, fitted into its namespace, as batches.
+# Requests of a VM: batches of its trace or workload, mapped into its namespace.
 
 _BATCH_RECORDS = 1 << 14
 _BULK_RECORDS = 1 << 12
-_KEPT_RECORDS = 1 << 20
-"""About 33 MB."""
+_CACHED_RECORDS = 1 << 20
+"""Longest trace that is cached in memory, about 33 MB."""
 
 
 class Requests:
-    """One VM's requests, all within its namespace; a new pass starts from the first one."""
+    """Requests of a VM within its namespace; each iteration starts from the first one."""
 
     def __init__(self, batches: Iterable[Batch], notes: tuple[str, ...] = ()) -> None:
         self._batches = batches
         self.notes = notes
-        """Notes about the source for the reader of the result."""
+        """Notes about the source for the result."""
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._batches)
 
 
 def requests_of(vm: VmSpec, size_bytes: int, seed: int, on_error: OnError) -> Requests:
-    """The VM's requests, within `size_bytes`; endless unless its trace is to be run so many times.
+    """Requests of a VM within `size_bytes`; endless unless its trace has a number of loops.
 
-    A trace is read through once, so that TraceError or UserError comes now and not in the middle of a run.
+    A trace is read once completely, so that TraceError or UserError is raised before the run.
     """
     if isinstance(vm.source, SyntheticSource):
         return _synthetic(vm.source, size_bytes, seed)
@@ -69,7 +69,7 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
     notes: list[str] = []
     steps = _remapping(vm, source, reader, size_bytes, notes)
     if reader.bad_records:
-        notes.append(f"VM {vm.name}: {reader.bad_records} bad records of its trace were left out")
+        notes.append(f"VM {vm.name}: {reader.bad_records} bad records of its trace were skipped")
     warps: list[Callable[[], remap.Remap]] = []
     if vm.mode is Mode.OPEN:
         warps.append(lambda: TimeScale(1.0 / source.time_scale))
@@ -81,7 +81,7 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
 def _remapping(
     vm: VmSpec, source: TraceSource, reader: TraceReader, size_bytes: int, notes: list[str]
 ) -> list[remap.Remap]:
-    """Steps that bring every request into the namespace; reads the trace through."""
+    """Steps that map every request into the namespace; reads the whole trace."""
     from traces import remap
     from traces.batch import PAGE_BYTES
     from traces.summary import summarise
@@ -107,35 +107,35 @@ def _remapping(
 
 
 class _Remapped:
-    """A trace within the namespace; iterable again and again, as looping needs.
+    """A trace mapped into the namespace, which can be iterated repeatedly.
 
-    A trace that is not large is read once and kept, since most replays run through it many times.
+    A trace that is not too long is cached in memory, because most replays repeat it many times.
     """
 
     def __init__(self, reader: TraceReader, steps: list[remap.Remap]) -> None:
         self._reader = reader
         self._steps = steps
-        self._kept: list[Batch] | None = None
+        self._cached: list[Batch] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._kept is not None:
-            yield from self._kept
+        if self._cached is not None:
+            yield from self._cached
             return
         from traces import remap
 
-        kept: list[Batch] = []
+        cached: list[Batch] = []
         records = 0
         for batch in remap.apply(self._reader, *self._steps):
             records += len(batch)
-            if records <= _KEPT_RECORDS:
-                kept.append(batch)
+            if records <= _CACHED_RECORDS:
+                cached.append(batch)
             yield batch
-        if records <= _KEPT_RECORDS:
-            self._kept = kept
+        if records <= _CACHED_RECORDS:
+            self._cached = cached
 
 
 class _Replayed:
-    """A remapped trace, looped and warped; each pass has warps of its own, as they remember what they saw."""
+    """A remapped trace with loops and time warps; each iteration has new warps, because they have state."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Replayed:
 
 
 def _in_bulk(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The same requests in batches of at least `_BULK_RECORDS`: a short trace comes in tiny ones."""
+    """The same requests in batches of at least `_BULK_RECORDS`."""
     from traces.batch import Batch
 
     waiting: list[Batch] = []
@@ -180,7 +180,7 @@ _COUNTED_CHUNK_REQUESTS = 4096
 
 @dataclass(slots=True)
 class PlayedVm:
-    """A VM on the drive."""
+    """A VM that runs on the drive."""
 
     spec: VmSpec
     tenant: int
@@ -188,7 +188,7 @@ class PlayedVm:
     weight: float
     running: bool
     finished: bool = False
-    """Its requests are used up."""
+    """Whether it has no more requests."""
 
 
 class Player(Protocol):
@@ -196,17 +196,17 @@ class Player(Protocol):
 
     @property
     def host_page_writes(self) -> int:
-        """Since the start."""
+        """Host page writes since the start."""
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """Play until a virtual time or a count of host page writes; False when no VM asks for anything."""
+        """Play until a virtual time or a number of host page writes; False if no VM has requests."""
 
     def set_running(self, vm: PlayedVm, running: bool) -> None:
         """Start or stop a VM."""
 
 
 class TimedPlayer:
-    """In virtual time, each VM closed loop at its queue depth or open loop by time stamps."""
+    """Plays in virtual time: each VM in a closed loop at its queue depth, or an open loop by time stamps."""
 
     def __init__(self, device: Device, vms: Sequence[PlayedVm]) -> None:
         self._device = device
@@ -219,11 +219,11 @@ class TimedPlayer:
 
     @property
     def host_page_writes(self) -> int:
-        """Since the start."""
+        """Host page writes since the start."""
         return self._device.host_page_writes
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """Play; a boundary in time is reached even without requests."""
+        """See `Player`; a boundary in time is reached even without requests."""
         until_ns = None if until_s is None else round(until_s * _NS_PER_S)
         while True:
             reason, starving = self._device.run(until_ns, until_writes)
@@ -233,7 +233,7 @@ class TimedPlayer:
                 self._feed(self._vms[tenant])
 
     def set_running(self, vm: PlayedVm, running: bool) -> None:
-        """Stop or resume arrivals; what is outstanding completes."""
+        """Stop or resume arrivals; outstanding requests complete."""
         vm.running = running
         self._device.pause(vm.tenant, not running)
 
@@ -253,7 +253,7 @@ class TimedPlayer:
 
 
 class CountingPlayer:
-    """Without a clock: requests of the running VMs interleaved in proportion to their weights."""
+    """Plays without a clock: requests of running VMs are interleaved in proportion to their weights."""
 
     def __init__(self, device: Device, vms: Sequence[PlayedVm]) -> None:
         self._device = device
@@ -263,12 +263,12 @@ class CountingPlayer:
 
     @property
     def host_page_writes(self) -> int:
-        """Since the start."""
+        """Host page writes since the start."""
         return self._written() - self._start
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """Play; passes a boundary by part of a chunk of requests at most."""
-        del until_s  # The scenario has refused boundaries in time.
+        """See `Player`; may pass a boundary by a part of a chunk of requests."""
+        del until_s  # the scenario has no boundaries in time
         while until_writes is None or self.host_page_writes < until_writes:
             chunk = self._chunk()
             if chunk is None:
@@ -284,10 +284,10 @@ class CountingPlayer:
         return sum(self._device.counters(vm.tenant).host_page_writes for vm in self._vms)
 
     def _chunk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-        asking = [vm for vm in self._vms if vm.running and not vm.finished]
-        total = sum(vm.weight for vm in asking)
+        active = [vm for vm in self._vms if vm.running and not vm.finished]
+        total = sum(vm.weight for vm in active)
         parts, places = [], []
-        for vm in asking:
+        for vm in active:
             wanted = max(1, round(_COUNTED_CHUNK_REQUESTS * vm.weight / total))
             for batch in self._take(vm, wanted):
                 tenant = np.full(len(batch), vm.tenant, np.uint16)
@@ -300,7 +300,7 @@ class CountingPlayer:
         return tenant, op.astype(np.uint8), offset.astype(np.uint64), length.astype(np.uint64)
 
     def _take(self, vm: PlayedVm, wanted: int) -> list[Batch]:
-        """The VM's next `wanted` requests as one batch, or what is left of them; empty at the end."""
+        """The VM's next `wanted` requests, or as many as it has, as one batch; empty at the end."""
         from traces.batch import Batch
 
         taken: list[Batch] = []

@@ -1,4 +1,4 @@
-"""One policy on one preconditioned drive, epoch by epoch: observe, decide, act, record."""
+"""Run of one policy on a preconditioned drive: each epoch observes, decides, acts and records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_NOTES = 12
 
 @dataclass(slots=True)
 class _Window:
-    """The measured part: its edges as they are met."""
+    """The measured part of the run; edges are None before they are reached."""
 
     start_at: Duration
     stop_at: Duration
@@ -35,7 +35,7 @@ class _Window:
 
 
 class PolicyRun:
-    """Everything that is in motion while one policy runs."""
+    """State of the run of one policy."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class PolicyRun:
         tenants: Sequence[int],
         policy: Policy[Any],
     ) -> None:
-        """`sources` and `tenants` are those of the VMs, in order; `device` is theirs to wear out."""
+        """`sources` and `tenants` are in the order of the VMs; `device` is used by this run only."""
         self._scenario = scenario
         self._plan = plan
         self._device = device
@@ -70,7 +70,7 @@ class PolicyRun:
         self._drive = PlayedDrive(device, by_name, plan.timing, held, clocked=self._clocked)
         self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)
         self._events = list(scenario.events)
-        self._happened: list[EventResult] = []
+        self._past_events: list[EventResult] = []
         self._notes: list[str] = []
         self._remarks: Mapping[str, str] = {}
         start, stop = scenario.window.bounds(scenario.duration)
@@ -79,7 +79,7 @@ class PolicyRun:
         self._origin = self._edge()
 
     def play(self, phase: Phase) -> RunResult:
-        """Run to the end, or to Ctrl-C: then the result says that it is not complete."""
+        """Run to the end, or to Ctrl-C, after which the result is not `complete`."""
         began = time.monotonic()
         complete = True
         try:
@@ -94,16 +94,16 @@ class PolicyRun:
         if self._clocked:
             self._drive.apply(Decision(limits_iops={vm: slo.max_iops for vm, slo in self._slos.items()}))
         self._drive.finish_moves()
-        self._meet_boundaries()
+        self._handle_boundaries()
         reported = 0.0
         while not self._reached(self._scenario.duration):
             epoch = self._moment_in(self._scenario.epoch, (self._epochs + 1) * self._scenario.epoch.amount)
-            going = self._advance(epoch)
-            self._meet_boundaries()
+            has_requests = self._advance(epoch)
+            self._handle_boundaries()
             phase.advance(self._amount() - reported)
             reported = self._amount()
-            if not going:
-                self._notes.append("every VM had done all its requests before the run was over")
+            if not has_requests:
+                self._notes.append("all VMs had completed their requests before the end of the run")
                 return
             if not self._reached(epoch):
                 continue
@@ -116,7 +116,7 @@ class PolicyRun:
                 self._remarks = decision.remarks
 
     def _advance(self, epoch: Duration) -> bool:
-        """Play until the nearest boundary of each kind."""
+        """Play until the next boundary; False if no VM has requests."""
         ahead = [epoch, self._scenario.duration, *(event.at for event in self._events)]
         ahead += [edge for edge in (self._window.start_at, self._window.stop_at) if not self._reached(edge)]
         times = [at.virtual_s for at in ahead if at.virtual_s is not None]
@@ -127,31 +127,31 @@ class PolicyRun:
             None if not writes else max(self._player.host_page_writes + 1, round(min(writes) * pages)),
         )
 
-    def _meet_boundaries(self) -> None:
+    def _handle_boundaries(self) -> None:
         window = self._window
         if window.start is None and self._reached(window.start_at):
             window.start = self._edge()
             self._device.clear_latencies()
         if window.start is not None and window.stop is None and self._reached(window.stop_at):
             self._close_window()
-        due = [event for event in self._events if self._reached(event.at)]
-        self._events = [event for event in self._events if event not in due]
-        for event in due:
-            self._carry_out(event)
+        reached = [event for event in self._events if self._reached(event.at)]
+        self._events = [event for event in self._events if event not in reached]
+        for event in reached:
+            self._apply_event(event)
 
     def _close_window(self) -> None:
         self._window.stop = self._edge()
         if self._clocked:
             self._window.latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms}
 
-    def _carry_out(self, event: Event) -> None:
+    def _apply_event(self, event: Event) -> None:
         vm = next(vm for vm in self._vms if vm.spec.name == event.vm)
         if event.action is Action.WEIGHT and event.weight is not None:
             vm.weight = event.weight
             self._slos[event.vm] = replace(self._slos[event.vm], weight=event.weight)
         else:
             self._player.set_running(vm, event.action is Action.START)
-        self._happened.append(
+        self._past_events.append(
             EventResult(
                 drive_writes=self._drive_writes(),
                 virtual_s=self._virtual_s(),
@@ -170,7 +170,7 @@ class PolicyRun:
     def _result(self, wall_s: float, complete: bool) -> RunResult:
         window = self._window
         if window.start is None:
-            self._notes.append("the run ended before its window began; all of it was measured instead")
+            self._notes.append("the run ended before its window, so all of it was measured")
             window.start = self._origin
         if window.stop is None:
             self._close_window()
@@ -209,12 +209,12 @@ class PolicyRun:
             vms=measured.vms,
             gc_pages_moved=measured.moved,
             series=self._recorder.series(),
-            events=self._happened,
+            events=self._past_events,
             notes=self._notes,
         )
 
     def _all_remarks(self) -> dict[str, str]:
-        """What the policy did for each VM, and which bounds it has no lever for."""
+        """Remarks of the policy for each VM, and bounds for which it has no lever."""
         found = {}
         for name, slo in self._slos.items():
             parts = self._remarks.get(name, ""), without_lever(self._policy.name, slo)
@@ -232,8 +232,7 @@ class PolicyRun:
         return Edge(self._drive_writes(), self._virtual_s(), readings, outstanding)
 
     def _note(self, refusals: list[str]) -> None:
-        room = _MAX_NOTES - len(self._notes)
-        self._notes += refusals[: max(0, room)]
+        self._notes += refusals[: max(0, _MAX_NOTES - len(self._notes))]
 
     def _drive_writes(self) -> float:
         return self._player.host_page_writes / self._plan.total_pages

@@ -1,4 +1,4 @@
-"""Recording the requests of running VMs where they are seen: a trace for each, and a scenario of them."""
+"""Recording the requests of running VMs: a trace for each, and a scenario that replays them."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ _OWNER_ONLY = 0o600
 _FETCH_EVERY_S = 0.1
 _NS_PER_S = 1_000_000_000
 _CLOSED_FROM_BUSY = 0.9
-"""A VM that has requests outstanding for more of the time than this waits for the device, not for itself."""
+"""Share of time with outstanding requests from which a VM is replayed as a closed loop."""
 _LATE_FROM_S = 1.0
-"""A VM whose first request comes later than this is started as late in the replay."""
+"""A VM whose first request is later than this is started at that time in the replay."""
 _WRITTEN_DRIVES = 3.0
 _MOST_PASSES = 50
 
 
 @dataclass(slots=True)
 class RecordedVm:
-    """What one VM did while it was recorded."""
+    """Activity of one VM during the recording."""
 
     name: str
     size_bytes: int
     weight: float = 1.0
     requests: int = 0
     dropped: int = 0
-    """Requests that were not recorded, as memory was full."""
+    """Requests that were not recorded because the buffer was full."""
     read_bytes: int = 0
     write_bytes: int = 0
     first_ns: int = 0
     busy_ns: int = 0
     """Time with a request outstanding."""
     outstanding_ns: int = 0
-    """Sum over its requests of the time that each was outstanding."""
+    """Sum of the times for which its requests were outstanding."""
     trace: Path | None = None
-    """None: there were no requests."""
+    """Trace file; None without requests."""
 
 
 @dataclass(slots=True)
@@ -65,24 +65,24 @@ class Recording:
     """A finished recording."""
 
     source: str
-    """What was recorded, such as `device ssd0 (EMULATED)`."""
+    """Recorded devices, such as `device ssd0 (EMULATED)`."""
     drive: dict[str, str]
-    """Keys of `slo-ctl replay --device` for a drive of its kind."""
+    """Keys of `slo-ctl replay --device` for a similar drive."""
     elapsed_s: float
     vms: list[RecordedVm] = field(default_factory=list)
     scenario: Path | None = None
-    """None: nothing was recorded."""
+    """Scenario file; None without requests."""
 
     def busy(self, vm: RecordedVm) -> float:
-        """Part of the time in which the VM had a request outstanding."""
+        """Share of the time in which the VM had a request outstanding."""
         return vm.busy_ns / _NS_PER_S / self.elapsed_s if self.elapsed_s else 0.0
 
     def mean_outstanding(self, vm: RecordedVm) -> float:
-        """Mean number of its outstanding requests."""
+        """Mean number of outstanding requests of the VM."""
         return vm.outstanding_ns / _NS_PER_S / self.elapsed_s if self.elapsed_s else 0.0
 
     def is_closed(self, vm: RecordedVm) -> bool:
-        """The device set its pace: it is replayed with as many requests outstanding, not by time stamps."""
+        """Whether the VM is replayed as a closed loop, because the device limited it."""
         return self.busy(vm) >= _CLOSED_FROM_BUSY
 
     def replayed(self, vm: RecordedVm) -> str:
@@ -92,11 +92,11 @@ class Recording:
         return f"qd={self.queue_depth(vm)}" if self.is_closed(vm) else "at the recorded times"
 
     def queue_depth(self, vm: RecordedVm) -> int:
-        """Requests that it has outstanding where it is replayed with so many."""
+        """Queue depth of the VM in a closed loop."""
         return max(1, round(self.mean_outstanding(vm)))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The recording as plain JSON types."""
         return {
             "source": self.source,
             "elapsed_s": self.elapsed_s,
@@ -120,18 +120,18 @@ class Recording:
 
 
 class Source(Protocol):
-    """Where requests are seen."""
+    """Source of requests of VMs."""
 
     name: str
     drive: dict[str, str]
     vms: list[RecordedVm]
-    """Which it keeps up to date, but for what follows from the requests."""
+    """Updated by `fetch`, except for values that `record` derives from the requests."""
 
     def fetch(self) -> tuple[int, Sequence[Batch]]:
-        """Nanoseconds since the start, and the requests of each VM since the last call, in order of time."""
+        """Nanoseconds since the start, and the new requests of each VM in order of time."""
 
     def stop(self) -> None:
-        """See no further request; what was seen can still be fetched."""
+        """Stop recording; recorded requests can still be fetched."""
 
 
 def record(
@@ -141,9 +141,9 @@ def record(
     stop: StopRequest,
     advance: Callable[[float], None] = lambda _seconds: None,
 ) -> Recording:
-    """Record what `source` sees into `folder` for so long, or until `stop`; `advance` gets seconds passed.
+    """Record requests into `folder` for `for_s`, or until `stop`; `advance` gets elapsed seconds.
 
-    Raises UserError where it cannot be written.
+    Raises UserError when a file cannot be written.
     """
     writers: dict[str, TraceWriter] = {}
     started, reported_s, elapsed_ns = time.monotonic(), 0.0, 0
@@ -173,11 +173,11 @@ def record(
 
 
 def make_folder(folder: Path) -> None:
-    """The directory of a recording, for its owner only. Raises UserError where it has files already."""
+    """Create the directory of a recording, for its owner only. Raises UserError if it is not empty."""
     with writing("--out", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UserError(f"--out: {folder} is not empty", "name a new directory")
+            raise UserError(f"--out: {folder} is not empty", "use a new directory")
 
 
 def _append(
@@ -198,13 +198,13 @@ def _append(
 
 
 def scenario_text(recording: Recording) -> str:
-    """The scenario that replays a recording on a drive like the recorded one."""
+    """Text of the scenario that replays a recording on a similar drive."""
     lines = [
         f"# {recording.elapsed_s:.3g} s of the requests to {recording.source}.",
         "# Another drive, over-provisioning or policy: change [device], policy and compare, or give",
         "# --device op=28% and --policy to `slo-ctl replay`.",
-        "# mode=open: at the recorded times. qd=: the device set the pace of that VM, so that it has as many",
-        "# requests outstanding as it had on average.",
+        "# mode=open: at the recorded times. qd=: the device limited this VM, so it has as many requests",
+        "# outstanding as it had on average.",
         'policy = "proportional"',
         'compare = ["shared"]',
         f'duration = "{_duration(recording)}"',
@@ -217,7 +217,7 @@ def scenario_text(recording: Recording) -> str:
         lines += ["", "[[vm]]", f"name = {json.dumps(vm.name)}", f"weight = {format_number(vm.weight)}"]
         lines.append(f'size = "{format_bytes_exact(vm.size_bytes)}"')
         if vm.trace is None:
-            lines += ["# No request was recorded: its data takes space, and it stays stopped."]
+            lines += ["# No request was recorded. Its data takes space, but it stays stopped."]
             lines += ['workload = "uniform"', 'start = "stopped"']
             continue
         lines += [f"trace = {json.dumps(vm.trace.name)}", 'remap = "modulo"']
@@ -235,7 +235,7 @@ def scenario_text(recording: Recording) -> str:
 
 
 def _duration(recording: Recording) -> str:
-    """Enough passes that the replay's GC settles, within a limit."""
+    """Duration for so many passes that GC becomes steady, within a limit."""
     written = sum(vm.write_bytes for vm in recording.vms)
     size_bytes = sum(vm.size_bytes for vm in recording.vms)
     passes = min(_MOST_PASSES, max(2.0, _WRITTEN_DRIVES * size_bytes / written if written else 2.0))
@@ -246,20 +246,17 @@ def _seconds(value_s: float) -> str:
     return f"{format_number(round(value_s, 3))}s"
 
 
-# Where requests are recorded: the server of an emulated device, or the kernel's block layer.
-
-
-# An emulated device: its server sees every request, whatever the front end.
+# Emulated devices, whose server records the requests of all front ends.
 
 
 class RecordedDevice:
-    """Namespaces of a served device; times are modelled ones where it has a latency."""
+    """Namespaces of a served device; times are modelled if it is served with latency."""
 
     def __init__(self, record: DeviceRecord, client: ControlClient) -> None:
-        """Starts to record. Raises ControlError."""
+        """Start recording. Raises ControlError."""
         self._client = client
         self.name = f"device {record.name} (EMULATED)"
-        served = {each["name"]: each for each in client.statistics()["namespaces"]}
+        served = {namespace["name"]: namespace for namespace in client.statistics()["namespaces"]}
         self.vms = [
             RecordedVm(name, served[name]["size_bytes"], served[name]["weight"])
             for name in client.command("recording_start")["namespaces"]
@@ -293,7 +290,7 @@ class RecordedDevice:
 
 @contextmanager
 def served_device(record: DeviceRecord, control: Path) -> Iterator[RecordedDevice]:
-    """A served device while it is recorded. Raises UserError where it cannot be."""
+    """A served device that is being recorded. Raises UserError when that fails."""
     try:
         with ControlClient(control) as client:
             yield RecordedDevice(record, client)
@@ -301,13 +298,13 @@ def served_device(record: DeviceRecord, control: Path) -> Iterator[RecordedDevic
         hint = (
             f"serve it: slo-ctl device serve {record.name}"
             if error.code in ("unreachable", "late")
-            else "recording is for root and the owner of the server, one at a time"
+            else "only root and the owner of the server can record, one at a time"
         )
         raise UserError(f"device {record.name} cannot be recorded: {error.message}", hint) from None
 
 
 def _by_vm(columns: Mapping[str, Any], count: int) -> list[Batch]:
-    """Requests by the column `namespace`."""
+    """Divide requests by their column `namespace`."""
     import numpy as np
 
     from traces.batch import Batch
@@ -324,15 +321,15 @@ def _by_vm(columns: Mapping[str, Any], count: int) -> list[Batch]:
 
 
 def _drive_of_size(vms: Sequence[RecordedVm]) -> dict[str, str]:
-    """A drive to replay on, where the recorded one is not an emulated SSD."""
+    """Keys of a drive for the replay if the recorded one is not an emulated SSD."""
     return {"preset": "tlc", "size": format_bytes_exact(sum(vm.size_bytes for vm in vms))}
 
 
-# Block devices: the kernel's event block_bio_queue, as seen by an ftrace instance of our own.
+# Block devices: the kernel's event block_bio_queue in a separate ftrace instance.
 
 TRACEFS = Path("/sys/kernel/tracing")
 _BUFFER_KIB = 8192
-"""Of each CPU: about 100,000 requests."""
+"""Size of the buffer of each CPU, for about 100,000 requests."""
 _READ_BYTES = 1 << 20
 _SECTOR_BYTES = 512
 _EVENT = re.compile(
@@ -346,7 +343,7 @@ class BlockSource:
     """Whole block devices, one for each VM."""
 
     def __init__(self, devices: Mapping[str, Path], instance: Path) -> None:
-        """`devices` by name of the VM. Starts to record. Raises OSError and UserError."""
+        """Start recording; `devices` are by name of the VM. Raises OSError and UserError."""
         self.name = ", ".join(f"{path} of {vm}" for vm, path in devices.items())
         self._instance = instance
         self._numbers = [_disk_number(path) for path in devices.values()]
@@ -359,11 +356,11 @@ class BlockSource:
         event = instance / "events/block/block_bio_queue"
         (instance / "trace_clock").write_text("mono")
         (instance / "buffer_size_kb").write_text(str(_BUFFER_KIB))
-        # As the kernel numbers devices inside.
+        # The kernel's internal form of device numbers.
         wanted = " || ".join(f"dev == {major << 20 | minor}" for major, minor in self._numbers)
         (event / "filter").write_text(wanted)
         self._pipe = os.open(instance / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._cut = b""
+        self._incomplete_line = b""
         self._busy_before = [_busy_ns(disk) for disk in self._disks]
         self._started_ns = time.monotonic_ns()
         self._switch = event / "enable"
@@ -372,13 +369,13 @@ class BlockSource:
     def fetch(self) -> tuple[int, Sequence[Batch]]:
         """See `Source`."""
         elapsed_ns = time.monotonic_ns() - self._started_ns
-        lines = self._cut + self._read()
+        lines = self._incomplete_line + self._read()
         end = lines.rfind(b"\n") + 1
-        self._cut = lines[end:]
+        self._incomplete_line = lines[end:]
         for vm, disk, before in zip(self.vms, self._disks, self._busy_before, strict=True):
             now = _busy_ns(disk)
             vm.busy_ns, vm.outstanding_ns = now[0] - before[0], now[1] - before[1]
-        # The kernel does not say whose they were.
+        # The kernel does not report to which device they belong.
         self.vms[0].dropped = sum(
             int(number)
             for stats in self._instance.glob("per_cpu/cpu*/stats")
@@ -421,13 +418,13 @@ class BlockSource:
         self._switch.write_text("0")
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the trace pipe."""
         os.close(self._pipe)
 
 
 @contextmanager
 def block_devices(devices: Mapping[str, Path], tracefs: Path = TRACEFS) -> Iterator[BlockSource]:
-    """Block devices while they are recorded. Raises UserError where they cannot be."""
+    """Block devices that are being recorded. Raises UserError when that fails."""
     instance = tracefs / "instances" / f"slo-ctl-{os.getpid()}"
     try:
         instance.mkdir()
@@ -456,20 +453,20 @@ def _disk_number(path: Path) -> tuple[int, int]:
         status = path.stat()
     except OSError as error:
         raise UserError(
-            f"--block: {path}: {error.strerror}", "name a block device such as /dev/vg0/web"
+            f"--block: {path}: {error.strerror}", "use a block device such as /dev/vg0/web"
         ) from None
     if not stat.S_ISBLK(status.st_mode):
-        raise UserError(f"--block: {path} is not a block device", "name one such as /dev/vg0/web")
+        raise UserError(f"--block: {path} is not a block device", "use one such as /dev/vg0/web")
     number = os.major(status.st_rdev), os.minor(status.st_rdev)
     if Path("/sys/dev/block/{}:{}/partition".format(*number)).exists():
         raise UserError(
             f"--block: {path} is a partition, whose requests the kernel reports as those of the disk",
-            "name the whole disk, or a logical volume",
+            "use the whole disk, or a logical volume",
         )
     return number
 
 
 def _busy_ns(disk: Path) -> tuple[int, int]:
-    """Time with a request outstanding, and the sum over requests of their time; see the kernel's iostats."""
+    """Time with outstanding requests, and sum of the times of all requests; see the kernel's iostats."""
     fields = (disk / "stat").read_text().split()
     return int(fields[9]) * 1_000_000, int(fields[10]) * 1_000_000

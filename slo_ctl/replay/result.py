@@ -1,7 +1,7 @@
 """Result of a replay: the JSON that `--json` prints, typed.
 
-Units are in the names. A number that is not known (no clock, no GC yet, nothing written) is null; no number
-is ever NaN or infinite. Two runs of one scenario with one seed give equal `result_hash()`.
+Units are in the names. Unknown numbers (no clock, no GC yet, nothing written) are null; no number is NaN or
+infinite. Two runs of a scenario with the same seed have the same `result_hash()`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ FORMAT_VERSION: Literal[1] = 1
 TOLERANCE = 0.03
 """Relative deviation from a target, minimum, maximum or p99 that counts as met."""
 _WALL_CLOCK = frozenset({"wall_s"})
-"""Fields that differ from run to run and say nothing about the device."""
+"""Fields that differ between equal runs."""
 
 
-def _known(value: object) -> object:
-    """A numpy scalar as Python's own; NaN and infinities as unknown."""
+def _finite(value: object) -> object:
+    """A numpy scalar as a Python number; None for NaN and infinite numbers."""
     item = getattr(value, "item", None)
     plain = item() if callable(item) else value
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-Number = Annotated[float | None, BeforeValidator(_known)]
-Count = Annotated[int, BeforeValidator(_known)]
-OptionalCount = Annotated[int | None, BeforeValidator(_known)]
+Number = Annotated[float | None, BeforeValidator(_finite)]
+Count = Annotated[int, BeforeValidator(_finite)]
+OptionalCount = Annotated[int | None, BeforeValidator(_finite)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-CURVE_PERCENTILES = (1.0, 5.0, *(float(each) for each in range(10, 100, 10)), 95.0, 98.0, 99.0, 99.5, 99.9)
-"""Of `Percentiles.curve`."""
+CURVE_PERCENTILES = (1.0, 5.0, *map(float, range(10, 100, 10)), 95.0, 98.0, 99.0, 99.5, 99.9)
+"""Percentiles of `Percentiles.curve`."""
 
 
 class Percentiles(_Model):
@@ -53,53 +53,53 @@ class Percentiles(_Model):
     p99: Number = None
     p999: Number = None
     curve: list[float] = Field(default_factory=list)
-    """At the percentiles of `CURVE_PERCENTILES`, for a distribution; empty where nothing was recorded."""
+    """Values at `CURVE_PERCENTILES`; empty without requests."""
 
 
 class Latency(_Model):
-    """Of reads and of writes."""
+    """Latency of reads and of writes."""
 
     read: Percentiles = Percentiles()
     write: Percentiles = Percentiles()
 
 
 class Merges(_Model):
-    """Merges that a VM's writes caused, on a mapping with log blocks (docs/device.md).
+    """Merges caused by a VM's writes, on a mapping with log blocks (docs/device.md).
 
-    Times are of dies and channels, in seconds; null without a clock.
+    Times are die and channel times in seconds; null without a clock.
     """
 
     switch: Count = 0
     partial: Count = 0
     full: Count = 0
     merged_blocks: Count = 0
-    """Logical blocks that full merges put together."""
+    """Logical blocks that full merges wrote."""
     switch_s: Number = None
     partial_s: Number = None
     full_s: Number = None
 
 
 class VmResult(_Model):
-    """One VM over the measured window."""
+    """One VM in the measured window."""
 
     name: str
     weight: float
     """Weight at the end of the window."""
     workload: str
-    """Its workload; says "synthetic" where it was."""
+    """Name of the workload, marked if it is synthetic."""
     target_share: Number = None
-    """Its entitlement: share of the device's total, in the unit of shares, 0..1; 0 for an idle VM."""
+    """Entitlement: share of the device's total in the unit of shares, 0..1; 0 for an idle VM."""
     share: Number = None
-    """Of the total in the unit of shares (of the host page writes without a clock), 0..1."""
+    """Share of the total in the unit of shares (of host page writes without a clock), 0..1."""
     share_error: Number = None
     """share / target_share - 1; see `share_error`."""
     iops: Number = None
     demand_iops: Number = None
-    """Requests that arrived a second, of an open loop; null of a closed one, which asks as it is served."""
+    """Arriving requests per second of an open loop; null for a closed loop."""
     bandwidth_bytes_s: Number = None
     host_page_writes: Count = 0
     gc_page_writes: Count = 0
-    """Pages moved by GC while serving this VM's writes, of any owner."""
+    """Pages, of any owner, that GC copied for this VM's writes."""
     waf: Number = None
     """(host + GC) / host page writes."""
     gc_write_ratio: Number = None
@@ -107,35 +107,35 @@ class VmResult(_Model):
     victim_u: Number = None
     """Valid share of the victim blocks, 0..1."""
     merges: Merges | None = None
-    """Null where the mapping has no log blocks."""
+    """Null if the mapping has no log blocks."""
     ops_blocks: OptionalCount = None
-    """OPS owned at the end of the window; null where no VM owns OPS."""
+    """OPS at the end of the window; null if VMs do not own OPS."""
     alone_iops: Number = None
-    """The same workload with the whole preconditioned device to itself."""
+    """IOPS of the same workload alone on the preconditioned device."""
     alone_victim_u: Number = None
     min_iops: Number = None
-    """Asked for."""
+    """Minimum of the SLO."""
     max_iops: Number = None
-    """Asked for."""
+    """Maximum of the SLO."""
     p99_target_us: Number = None
-    """Asked for."""
+    """p99 of the SLO."""
     limit_iops: Number = None
     """Rate limit in force at the end of the window."""
     wants_more: bool = True
-    """It would have taken more than it got."""
+    """Whether it had more demand than it got."""
     busy: bool = True
-    """It had requests outstanding nearly all the time."""
+    """Whether it had requests outstanding nearly all the time."""
     remark: str = ""
-    """What the policy did for it, or cannot do, at the end of the window."""
+    """Measures of the policy for it, and bounds without a lever, at the end of the window."""
     latency_us: Latency = Latency()
 
     @property
     def limited(self) -> bool:
-        """It ran at a rate limit of the policy when the window ended."""
+        """Whether it was at a rate limit of the policy at the end of the window."""
         return self.limit_iops != self.max_iops and at_limit(self.iops or 0.0, self.limit_iops)
 
     def judged(self, unit: str = "pages") -> Judgement:
-        """By the daemon's rule, with a tolerance of 3 %; `unit` is that of shares."""
+        """Verdict by the daemon's rules, with a tolerance of 3 %; `unit` is that of shares."""
         worked = bool(self.iops or self.host_page_writes)
         slo = Slo(
             weight=self.weight,
@@ -164,11 +164,11 @@ class VmResult(_Model):
 
 
 class GcPagesMoved(_Model):
-    """Whose GC moved whose pages over the window, in pages."""
+    """Pages that GC copied in the window, by cause and owner."""
 
     vms: list[str]
     pages: list[list[Count]]
-    """pages[i][j]: moved while serving VM i's writes, owned by VM j."""
+    """pages[i][j]: pages of VM j copied for writes of VM i."""
 
     @model_validator(mode="after")
     def _square(self) -> Self:
@@ -189,10 +189,10 @@ class VmSeries(_Model):
 
 
 class Series(_Model):
-    """A run over time. Every list is empty or as long as `drive_writes`."""
+    """Time series of a run. Every list is empty or as long as `drive_writes`."""
 
     drive_writes: list[float] = Field(default_factory=list)
-    """Host page writes so far / logical pages, at the end of each epoch."""
+    """Host page writes / logical pages at the end of each epoch."""
     virtual_s: list[Number] = Field(default_factory=list)
     vms: list[VmSeries] = Field(default_factory=list)
 
@@ -207,7 +207,7 @@ class Series(_Model):
 
 
 class EventResult(_Model):
-    """Something that happened to a VM during a run."""
+    """An event of a VM during a run."""
 
     drive_writes: float
     virtual_s: Number = None
@@ -230,26 +230,26 @@ class RunResult(_Model):
 
     policy: str
     isolated: bool
-    """Every VM has blocks and OPS of its own."""
+    """Whether every VM has its own blocks and OPS."""
     share_by: str = "requests"
     """The unit of shares: pages, requests or device-time."""
     complete: bool = True
-    """False when it was interrupted: everything measured stands for less time than asked."""
+    """False if the run was interrupted, so that results cover less time."""
     wall_s: float
     host_page_writes: Count
-    """Over the whole run, not the window."""
+    """Host page writes of the whole run, not the window."""
     virtual_s: Number = None
     window: WindowResult
     iops: Number = None
-    """All VMs together, over the window."""
+    """IOPS of all VMs in the window."""
     waf: Number = None
-    """All VMs together, over the window."""
+    """WAF of all VMs in the window."""
     vms: list[VmResult]
     gc_pages_moved: GcPagesMoved | None = None
     series: Series = Series()
     events: list[EventResult] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
-    """Plain sentences about this run, such as decisions of the policy worth knowing."""
+    """Sentences about this run, such as refused moves."""
 
 
 class DeviceTiming(_Model):
@@ -262,12 +262,12 @@ class DeviceTiming(_Model):
     erase_us: Number = None
     transfer_us: Number = None
     suspend_us: Number = None
-    """None: reads wait for programs and erases."""
+    """Time to suspend and resume; None: reads wait for programs and erases."""
     copyback: bool | None = None
 
 
 class DeviceResult(_Model):
-    """The emulated device as it really was, presets and defaults filled in."""
+    """The emulated device, with values of presets and defaults."""
 
     preset: str
     logical_bytes: Count
@@ -277,11 +277,11 @@ class DeviceResult(_Model):
     """physical / logical - 1, as built."""
     page_bytes: Count
     pages_per_block: Count
-    """Of a clustered block, where blocks span several dies."""
+    """Pages of a block over all dies that it spans."""
     blocks: Count
     """Usable blocks."""
     ops_blocks: Count
-    """Blocks beyond the logical ones, over all VMs."""
+    """OPS of all VMs."""
     channels: Count
     dies: Count
     planes: Count
@@ -291,7 +291,7 @@ class DeviceResult(_Model):
     victim_policy: str
     timing: DeviceTiming
     preconditioning_drive_writes: Number = None
-    """Written before anything was measured, until WAF settled."""
+    """Drive writes of preconditioning, until WAF was steady."""
 
     @property
     def block_bytes(self) -> int:
@@ -300,7 +300,7 @@ class DeviceResult(_Model):
 
 
 class Result(_Model):
-    """Everything a replay found out."""
+    """Result of a replay."""
 
     format_version: Literal[1] = FORMAT_VERSION
     tool_version: str = Field(default_factory=tool_version)
@@ -308,39 +308,42 @@ class Result(_Model):
     scenario: dict[str, JsonValue]
     """`Scenario.echo()`."""
     command: str
-    """Repeats the run; `scenario_text.command_line`."""
+    """Command that repeats the run; see `scenario_text.command_line`."""
     seed: Count
     device: DeviceResult
     runs: list[RunResult] = Field(default_factory=list)
     complete: bool = True
-    """Every run that was asked for is there, and complete."""
+    """Whether all runs are complete."""
     notes: list[str] = Field(default_factory=list)
 
     def to_json(self) -> str:
-        """The one object that `--json` prints, indented, strict JSON."""
+        """The JSON that `--json` prints."""
         return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False, ensure_ascii=False)
 
     def result_hash(self) -> str:
-        """SHA-256 (hex) of the JSON without wall-clock fields: equal for equal scenario and seed."""
+        """SHA-256 (hex) of the JSON without wall-clock times; equal for equal scenario and seed."""
         canonical = json.dumps(
-            _timeless(self.model_dump(mode="json")), sort_keys=True, separators=(",", ":"), allow_nan=False
+            _without_wall_clock(self.model_dump(mode="json")),
+            sort_keys=True,
+            separators=(",", ":"),
+            allow_nan=False,
         )
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def share_error(share: float | None, target_share: float | None) -> float | None:
-    """How far a VM is from its target, relative to the target: 0 on it, -0.1 ten per cent below.
+    """Relative deviation of a share from its target; -0.1: 10 % below it.
 
-    None where there is nothing to compare: no share known, or no target because the VM was idle.
+    None if the share is unknown, or the VM has no target because it was idle.
     """
     if share is None or not target_share:
         return None
     return share / target_share - 1
 
 
-def _timeless(value: Any) -> Any:
+def _without_wall_clock(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _timeless(item) for key, item in value.items() if key not in _WALL_CLOCK}
+        return {key: _without_wall_clock(item) for key, item in value.items() if key not in _WALL_CLOCK}
     if isinstance(value, list):
-        return [_timeless(item) for item in value]
+        return [_without_wall_clock(item) for item in value]
     return value

@@ -1,4 +1,4 @@
-"""Running a scenario: precondition the drive, then every policy on a copy of it, and every VM by itself."""
+"""Running a scenario: preconditioning, then each policy on a copy of the drive, then each VM alone."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
 from slo_ctl.replay.scenario_text import command_line
 
-_MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
+_MERGE_VICTIMS = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25
-"""A VM by itself runs for this part of the duration: it writes as much as all together in that time."""
+"""Share of the duration for which a VM runs alone, as it then writes about as much as all together."""
 
 
-def worker_starts() -> None:
-    """Ctrl-C goes to the whole group; the parent alone ends the run."""
+def ignore_interrupt() -> None:
+    """Ignore SIGINT, which the whole process group receives; only the parent stops the run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def local_executor(
-    workers: int, begins: Callable[..., None] = worker_starts, arguments: tuple[Any, ...] = ()
+    workers: int, initializer: Callable[..., None] = ignore_interrupt, arguments: tuple[Any, ...] = ()
 ) -> ProcessPoolExecutor:
-    """So many processes, each of which begins with `begins(*arguments)`."""
+    """A pool of processes, each of which first calls `initializer(*arguments)`."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(max(1, workers), context, begins, arguments)
+    return ProcessPoolExecutor(max(1, workers), context, initializer, arguments)
 
 
 def plan_of(scenario: Scenario) -> DrivePlan:
@@ -60,23 +60,23 @@ class Task:
 
     policy: str
     alone: str = ""
-    """The VM; empty: all of them."""
+    """Name of the VM that runs alone; empty: all VMs."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for display."""
         return f"{self.alone} alone" if self.alone else self.policy
 
 
 def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
-    """Run every policy of the scenario, and every VM alone, each on an equally preconditioned drive.
+    """Run each policy of the scenario, and each VM alone, on equally preconditioned drives.
 
-    `jobs`: on so many processes, with the same result. Ctrl-C ends the run early with what was measured
-    (`complete` is then False). Raises UserError and TraceError for what cannot be run, before anything has.
+    `jobs`: number of processes, which does not affect the result. Ctrl-C ends the run early with the results
+    so far (`complete` is then False). Raises UserError and TraceError before the first run.
     """
     tasks = _tasks(scenario)
     done: dict[Task, RunResult] = {}
-    with Stage(scenario, progress) as stage:
+    with PreparedRuns(scenario, progress) as stage:
         try:
             if jobs > 1 and len(tasks) > 1:
                 _play_on_workers(scenario, stage, tasks, jobs, progress, done)
@@ -86,7 +86,7 @@ def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
                     if not done[task].complete:
                         break
         except KeyboardInterrupt:
-            stage.notes.append("interrupted: missing parts were not run")
+            stage.notes.append("interrupted: the missing runs were not started")
         return Result(
             scenario=scenario.echo(),
             command=command_line(scenario),
@@ -123,7 +123,7 @@ def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> De
         planes=config.planes,
         mapping=config.mapping,
         cluster_dies=config.cluster_dies,
-        victim_policy=_MERGED_FIRST.get(config.mapping, config.victim),
+        victim_policy=_MERGE_VICTIMS.get(config.mapping, config.victim),
         timing=DeviceTiming(
             model=timing.model.value,
             read_us=timing.read_us,
@@ -139,21 +139,21 @@ def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> De
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Drives that are preconditioned."""
+    """Preconditioned drives."""
 
     folder: Path
     tenants: dict[Placement, list[int]]
-    """Numbers of the VMs."""
+    """Tenant numbers of the VMs, by placement."""
 
 
-class Stage:
-    """What all runs start from: the VMs' requests, and a preconditioned drive for each placement.
+class PreparedRuns:
+    """Requests of the VMs, and a preconditioned drive for each placement, from which all runs start.
 
-    A context manager, which keeps the preconditioned drives in a directory.
+    A context manager, which stores the preconditioned drives in a directory.
     """
 
     def __init__(self, scenario: Scenario, progress: ProgressSink, prepared: Prepared | None = None) -> None:
-        """`prepared`: by another process. Raises UserError and TraceError for what cannot be run."""
+        """`prepared`: drives that another process has preconditioned. Raises UserError and TraceError."""
         self.plan = plan_of(scenario)
         self.sources = [
             requests_of(
@@ -177,7 +177,7 @@ class Stage:
             self._folder.cleanup()
 
     def prepare(self, placements: Iterable[Placement]) -> Prepared:
-        """Drives of these placements, for other processes."""
+        """Precondition drives of these placements for other processes."""
         for placement in placements:
             self._prepare(placement)
         return self._prepared
@@ -189,8 +189,10 @@ class Stage:
         return path
 
     def preconditioned_drive(self, placement: Placement, scheduler: str = "auto") -> tuple[Device, list[int]]:
-        """A drive of its own, with the tenant numbers of the VMs; `scheduler` where the scenario leaves it
-        open."""
+        """A copy of the preconditioned drive, with the tenant numbers of the VMs.
+
+        `scheduler` is used if that of the scenario is `auto`.
+        """
         path = self._prepare(placement)
         config = self.plan.config
         if self._scenario.scheduler == "auto" != scheduler:
@@ -216,15 +218,15 @@ class Stage:
         self.preconditioning_drive_writes = preconditioning.host_page_writes / self.plan.total_pages
         if not preconditioning.settled:
             self.notes.append(
-                f"the {placement.value} drive's WAF had not settled after "
+                f"the {placement.value} drive's WAF was not steady after "
                 f"{self.preconditioning_drive_writes:.1f} drive writes of preconditioning"
             )
         device.save(path, placement.value)
         return tenants
 
 
-def _play(scenario: Scenario, stage: Stage, task: Task, progress: ProgressSink) -> RunResult:
-    """One task. Raises KeyboardInterrupt where a VM alone is interrupted: the result would mean nothing."""
+def _play(scenario: Scenario, stage: PreparedRuns, task: Task, progress: ProgressSink) -> RunResult:
+    """Run one task. Raises KeyboardInterrupt if the run of a VM alone is interrupted."""
     policy, scheduler = make_policy(task.policy), policy_entry(task.policy).scheduler
     if task.alone:
         scenario, scheduler = _single(scenario, task.alone), "auto"
@@ -243,7 +245,7 @@ def _unit(scenario: Scenario) -> str:
 
 
 def _single(scenario: Scenario, name: str) -> Scenario:
-    """Of that VM alone, shorter."""
+    """The scenario of one VM alone, with a shorter duration."""
     amount = scenario.duration.amount * _ALONE_PART
     timed = scenario.duration.timed
     return replace(
@@ -258,7 +260,7 @@ def _single(scenario: Scenario, name: str) -> Scenario:
 
 
 def _with_alone(done: Mapping[Task, RunResult]) -> list[RunResult]:
-    """The runs of all VMs, with what each does when it has the drive to itself."""
+    """The runs of all VMs, with the results of each VM alone."""
     alone = {
         task.alone: {"alone_iops": vm.iops, "alone_victim_u": vm.victim_u}
         for task, result in done.items()
@@ -272,7 +274,7 @@ def _with_alone(done: Mapping[Task, RunResult]) -> list[RunResult]:
     ]
 
 
-# On several processes: each opens the drives that were preconditioned here.
+# Worker processes, which open the preconditioned drives.
 
 _POLL_S = 0.1
 _worker: _Worker | None = None
@@ -280,20 +282,20 @@ _worker: _Worker | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """State of a worker process; where its replays report progress."""
+    """State of a worker process, and the progress sink of its replays."""
 
     scenario: Scenario
-    stage: Stage
+    stage: PreparedRuns
     amounts: SimpleQueue[float]
     stop: Event
 
     def phase(self, name: str, total: float | None, unit: str) -> _Worker:
-        """Itself."""
+        """Return itself as the phase."""
         del name, total, unit
         return self
 
     def advance(self, amount: float) -> None:
-        """Report it. Raises KeyboardInterrupt when all are to stop."""
+        """Report progress. Raises KeyboardInterrupt when the run is being stopped."""
         self.amounts.put(amount)
         if self.stop.is_set():
             raise KeyboardInterrupt
@@ -305,34 +307,34 @@ class _Worker:
         """Do nothing."""
 
 
-def _worker_begins(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[float], stop: Event) -> None:
+def _init_worker(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[float], stop: Event) -> None:
     global _worker
-    worker_starts()
-    _worker = _Worker(scenario, Stage(scenario, Silent(), prepared), amounts, stop)
+    ignore_interrupt()
+    _worker = _Worker(scenario, PreparedRuns(scenario, Silent(), prepared), amounts, stop)
 
 
 def _play_in_worker(task: Task) -> RunResult:
     if _worker is None:
-        raise AssertionError("the process has begun")
+        raise AssertionError("_init_worker was not called")
     return _play(_worker.scenario, _worker.stage, task, _worker)
 
 
 def _play_on_workers(
     scenario: Scenario,
-    stage: Stage,
+    stage: PreparedRuns,
     tasks: Sequence[Task],
     jobs: int,
     progress: ProgressSink,
     done: dict[Task, RunResult],
 ) -> None:
-    """Fill `done`, in the order of `tasks`; after Ctrl-C with what was measured. Raises KeyboardInterrupt."""
+    """Fill `done` in the order of `tasks`; after Ctrl-C with completed ones. Raises KeyboardInterrupt."""
     prepared = stage.prepare(make_policy(task.policy).placement for task in tasks)
     context = multiprocessing.get_context("spawn")
     amounts, stop = context.SimpleQueue(), context.Event()
     alone = sum(_ALONE_PART for task in tasks if task.alone)
     total = (len(scenario.policies) + alone) * scenario.duration.amount
     phase = progress.phase(", ".join(task.name for task in tasks), total, _unit(scenario))
-    executor = local_executor(min(jobs, len(tasks)), _worker_begins, (scenario, prepared, amounts, stop))
+    executor = local_executor(min(jobs, len(tasks)), _init_worker, (scenario, prepared, amounts, stop))
     with executor:
         futures = {executor.submit(_play_in_worker, task): task for task in tasks}
         pending = set(futures)
@@ -344,10 +346,10 @@ def _play_on_workers(
                 for future in finished:
                     future.result()
         except BrokenExecutor as error:
-            hint = "try --jobs 1: each process holds a drive of its own in memory"
+            hint = "try --jobs 1: each process has its own drive in memory"
             raise UserError("a worker process died", hint) from error
         except KeyboardInterrupt:
-            # Each stops at its next epoch.
+            # Workers stop at their next epoch.
             stop.set()
             for future in pending:
                 future.cancel()

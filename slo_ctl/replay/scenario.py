@@ -1,7 +1,7 @@
-"""A replay scenario, checked as a whole.
+"""A validated replay scenario.
 
-`scenario_text` reads what was written, and writes a Scenario as a command line; `scenario_build` checks
-what was written and makes a Scenario of it.
+`scenario_text` reads text and writes a Scenario as a command line; `scenario_build` validates the text and
+creates a Scenario.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ REMAP_NAMES = ("modulo", "scale", "partition", "compact")
 
 
 class Mode(StrEnum):
-    """When a VM's next request is issued."""
+    """Rule for the time of a VM's next request."""
 
     CLOSED = "closed"
-    """As soon as one of its queue_depth outstanding requests completes."""
+    """Closed loop: when one of its `queue_depth` outstanding requests completes."""
     OPEN = "open"
-    """At the time stamp in its trace, or at the steady rate of a synthetic workload's `iops`."""
+    """Open loop: at the time stamps of its trace, or at the rate `iops` of a synthetic workload."""
 
 
 class Action(StrEnum):
-    """Action on a VM in the middle of a run."""
+    """Action of an event on a VM."""
 
     STOP = "stop"
     START = "start"
@@ -40,7 +40,7 @@ class Action(StrEnum):
 
 
 class WindowKind(StrEnum):
-    """Which part of a run is measured."""
+    """Kind of the measured part of a run."""
 
     LAST_HALF = "last-half"
     ALL = "all"
@@ -49,33 +49,33 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """Requests drawn from a model."""
+    """Requests of a synthetic workload."""
 
     workload: str
     parameters: tuple[tuple[str, float | int | str], ...] = ()
-    """What was given, by the names and in the order of `traces.workload_kinds.WORKLOADS`; shares are 0..1."""
+    """Given parameters by name, in the order of `traces.workload_kinds.WORKLOADS`; shares are 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:
-    """Requests read from a file."""
+    """Requests of a trace file."""
 
     path: Path
     format: str | None = None
-    """None: detected."""
+    """Format of the trace; None: detect it."""
     remap: str | None = None
-    """How offsets beyond the VM's size are brought in, one of REMAP_NAMES; None: the default of `traces`."""
+    """How offsets are mapped into the VM's size, one of REMAP_NAMES; None: the default of `traces`."""
     loops: int | None = None
-    """How often the trace is run through; None: again and again until the run is over."""
+    """Number of passes of the trace; None: until the end of the run."""
     time_scale: float = 1.0
     """Open loop: trace seconds per virtual second; 2 replays twice as fast."""
     period_s: float | None = None
-    """Open loop: trace seconds from one start of the trace to the next; None: it starts again at its end."""
+    """Open loop: trace seconds between two starts of the trace; None: it restarts at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class VmSpec:
-    """One VM: its SLO and what it does."""
+    """A VM with its SLO and its requests."""
 
     name: str
     slo: Slo
@@ -86,11 +86,11 @@ class VmSpec:
     queue_depth: int = 1
     """Requests kept outstanding (closed loop only)."""
     starts_stopped: bool = False
-    """Does nothing until an event starts it."""
+    """Whether it is stopped until an event starts it."""
 
     @property
     def workload_label(self) -> str:
-        """Workload of the VM in a word or two, saying whether it is synthetic."""
+        """Short name of the workload, marked if it is synthetic."""
         if isinstance(self.source, TraceSource):
             return f"trace {encodable(self.source.path.name)}"
         return f"{self.source.workload} (synthetic)"
@@ -98,7 +98,7 @@ class VmSpec:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happens to one VM at a moment of the run."""
+    """An action on one VM at a time of the run."""
 
     at: Duration
     vm: str
@@ -130,33 +130,33 @@ class Window:
 
 
 def encodable(text: str) -> str:
-    """File names need not be valid text; JSON and HTML must be."""
+    """Escape bytes of file names that are not valid text, for JSON and HTML."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One replay, checked: whatever constructs is a run that makes sense. Raises UserError otherwise."""
+    """A validated replay. The constructor raises UserError if it is not valid."""
 
     device: DeviceSpec
     vms: tuple[VmSpec, ...]
     policy: str = DEFAULT_POLICY
     compare: tuple[str, ...] = ()
-    """Policies run before `policy`, on the same preconditioned device, to compare it with."""
+    """Policies to compare `policy` with, run before it on the same preconditioned device."""
     duration: Duration = field(default_factory=lambda: Duration(drive_writes=20.0))
     timing: TimingModel = TimingModel.FULL
     seed: int = 1
     window: Window = field(default_factory=Window)
     epoch: Duration = field(default_factory=lambda: Duration(drive_writes=0.05))
-    """How often the policy decides and the time series gets a point."""
+    """Interval of decisions and of points of the time series."""
     scheduler: str = "auto"
-    """The device's; `auto`: the one that each policy works with."""
+    """Scheduler of the device; `auto`: the one of each policy."""
     share_by: ShareBy = ShareBy.PAGES
-    """The unit in which shares are kept and shown."""
+    """Unit of shares."""
     on_error: Literal["raise", "skip"] = "raise"
-    """Handling of bad records of a trace: an error before the run, or left out and counted."""
+    """Handling of bad records of a trace: an error before the run, or skipped and counted."""
     measure_alone: bool = True
-    """Also run every VM by itself on the whole preconditioned device."""
+    """Whether to run each VM also alone on the preconditioned device."""
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
@@ -169,16 +169,16 @@ class Scenario:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Every policy to run, in order: those to compare with, then the one in question."""
+        """All policies to run: those to compare with, followed by `policy`."""
         return tuple(dict.fromkeys((*self.compare, self.policy)))
 
     @property
     def synthetic(self) -> bool:
-        """Some VM's requests are synthetic."""
+        """Whether the requests of any VM are synthetic."""
         return any(isinstance(vm.source, SyntheticSource) for vm in self.vms)
 
     def echo(self) -> dict[str, Any]:
-        """Everything as JSON values, for the result."""
+        """The scenario as plain JSON types, for the result."""
         echoed = _plain(dataclasses.asdict(self))
         for vm, plain in zip(self.vms, echoed["vms"], strict=True):
             if isinstance(vm.source, SyntheticSource):
@@ -215,7 +215,7 @@ def _check_clock(scenario: Scenario) -> None:
 def _check_lengths(scenario: Scenario) -> None:
     duration, epoch, window = scenario.duration, scenario.epoch, scenario.window
     if duration.amount <= 0:
-        raise UserError(f"duration {duration} is not longer than zero", "write 20x or 600s")
+        raise UserError(f"duration {duration} is not more than 0", "write 20x or 600s")
     if epoch.amount <= 0 or (epoch.timed == duration.timed and epoch.amount > duration.amount):
         raise UserError(
             f"epoch {epoch} does not fit into {duration}", "such as --epoch 0.05x, a small part of the run"
@@ -241,9 +241,9 @@ def _check_events(scenario: Scenario) -> None:
         if event.vm not in names:
             raise UserError(f"{where}: VM {event.vm} not found", did_you_mean(event.vm, names))
         if (event.weight is None) == (event.action is Action.WEIGHT):
-            problem = "needs weight=" if event.weight is None else "takes no weight="
+            problem = "needs weight=" if event.weight is None else "does not accept weight="
             raise UserError(
                 f"{where}: action={event.action} {problem}", "action=weight,weight=6 or action=stop"
             )
         if event.at.timed == scenario.duration.timed and event.at.amount >= scenario.duration.amount:
-            raise UserError(f"{where}: the run is over at {scenario.duration}", "choose an earlier moment")
+            raise UserError(f"{where}: the run ends at {scenario.duration}", "choose an earlier time")

@@ -1,4 +1,4 @@
-"""A Scenario from its text, whether from options or files: one grammar of keys and values, checked."""
+"""Building a validated Scenario from the text of options or files."""
 
 from __future__ import annotations
 
@@ -39,23 +39,21 @@ if TYPE_CHECKING:
     from traces.parameters import Parameter, Value
 
 
-# Synthetic workloads as a VM's keys: checked against `traces.workload_kinds.WORKLOADS`.
-#
-# This is the one place that knows the registry. Its parameters are keys of a VM under their own names.
+# Synthetic workloads of `traces.workload_kinds.WORKLOADS`, whose parameters are keys of a VM.
 
 _TRIAL_BYTES = 2**20
-"""Space for trials parameters; what they mean does not depend on it."""
+"""Size for the validation of parameters, which does not depend on it."""
 
 
 def workload_names() -> tuple[str, ...]:
-    """Every workload."""
-    from traces.workload_kinds import WORKLOADS  # here and below only when needed: numpy
+    """Names of all workloads."""
+    from traces.workload_kinds import WORKLOADS  # imported when needed, because it imports numpy
 
     return tuple(WORKLOADS)
 
 
 def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
-    """The parameters of `workload` given in `fields`.
+    """Validated parameters of a workload in `fields`.
 
     Raises UserError naming workload or key.
     """
@@ -67,7 +65,7 @@ def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
     parameters = WORKLOADS[workload].parameters
     values = {}
     for parameter in parameters:
-        value = _given(fields, parameter)
+        value = _parameter_value(fields, parameter)
         if value is not None:
             values[parameter.name] = value
     try:
@@ -77,7 +75,7 @@ def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
     return values
 
 
-def _given(fields: Fields, parameter: Parameter) -> Value | None:
+def _parameter_value(fields: Fields, parameter: Parameter) -> Value | None:
     key = parameter.name
     text = fields.text(key)
     if text is None:
@@ -92,23 +90,23 @@ def _given(fields: Fields, parameter: Parameter) -> Value | None:
 
 
 def _refuse(fields: Fields, message: str, parameters: tuple[Parameter, ...]) -> NoReturn:
-    """Tell what the registry says, `NAME: REASON`, in the words of `fields`."""
+    """Raise UserError for an error `NAME: REASON` of the registry."""
     name, _, reason = message.partition(": ")
     for parameter in parameters:
         if parameter.name == name:
-            fields.fail(name, f"cannot be: {reason}", parameter.description)
-    fields.fail("workload", f"cannot be: {message}", "see the workload's parameters in the documentation")
+            fields.fail(name, f"is not valid: {reason}", parameter.description)
+    fields.fail("workload", f"is not valid: {message}", "see the workload's parameters in the documentation")
 
 
 # A scenario.
 
 _SOURCES = ("trace", "workload")
 MAX_VM_NAME = 128
-"""Characters; libvirt's own limit is in this range, and a table must stay readable."""
+"""Longest name of a VM in characters, similar to libvirt's limit."""
 
 
 def build_scenario(text: ScenarioText) -> Scenario:
-    """The checked scenario. Raises UserError naming option (or file), VM and key."""
+    """The validated scenario. Raises UserError naming option (or file), VM and key."""
     if not text.vms and text.file:
         raise UserError(f"{text.file}: no VM", "add a [[vm]] table, or --vm name=NAME,workload=uniform")
     device = device_spec(Fields(text.device_where, text.device))
@@ -131,17 +129,17 @@ def build_scenario(text: ScenarioText) -> Scenario:
 
 
 def check_on_any_drive(text: ScenarioText) -> None:
-    """Raise UserError for what is wrong on any drive and with any number of VMs."""
+    """Raise UserError for errors that do not depend on the drive and the number of VMs."""
     for where, values in text.vms:
         Fields(where, values).size("size")
-        anywhere = {key: value for key, value in values.items() if key != "size"}
-        build_scenario(replace(text, vms=[(where, anywhere)], events=[]))
+        without_size = {key: value for key, value in values.items() if key != "size"}
+        build_scenario(replace(text, vms=[(where, without_size)], events=[]))
 
 
 def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:
     fields = [Fields(where, values) for where, values in tables]
-    sizes = divide(device_bytes, [(each.where, each.size("size")) for each in fields])
-    return tuple(_vm(each, size) for each, size in zip(fields, sizes, strict=True))
+    sizes = divide(device_bytes, [(vm.where, vm.size("size")) for vm in fields])
+    return tuple(_vm(vm, size) for vm, size in zip(fields, sizes, strict=True))
 
 
 def _vm(fields: Fields, size_bytes: int) -> VmSpec:
@@ -156,12 +154,12 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     queue_depth = fields.count("qd", most=65536)
     start = fields.choice("start", ("running", "stopped"))
     if trace is not None and workload is not None:
-        fields.fail("trace", f"and workload={workload} are both given", "a VM runs one or the other")
+        fields.fail("trace", f"and workload={workload} are both given", "give one of them")
     if mode is Mode.OPEN and queue_depth is not None:
         fields.fail(
             "qd",
             "has no meaning with mode=open",
-            "an open loop issues when it is time",
+            "an open loop issues requests by time",
         )
     source: SyntheticSource | TraceSource
     if trace is not None:
@@ -203,7 +201,7 @@ def _vm_name(fields: Fields) -> str:
 
 
 def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
-    from traces.errors import TraceError  # only now: it needs numpy
+    from traces.errors import TraceError  # imported when needed, because it imports numpy
     from traces.parts import files_of
 
     path = Path(trace)
@@ -215,13 +213,13 @@ def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
         near = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
         fields.fail("trace", "does not exist", did_you_mean(path.name, near, "check the path"))
     if path.is_dir():
-        fields.fail("trace", "is not a file", "name a trace file")
+        fields.fail("trace", "is not a file", "use a trace file")
     scale = fields.number("scale", above=0)
     if scale is not None and mode is not Mode.OPEN:
-        fields.fail("scale", "has no meaning without mode=open", "add mode=open or leave scale out")
+        fields.fail("scale", "has no meaning without mode=open", "add mode=open or omit scale")
     period_s = fields.time_s("period")
     if period_s is not None and mode is not Mode.OPEN:
-        fields.fail("period", "has no meaning without mode=open", "add mode=open or leave period out")
+        fields.fail("period", "has no meaning without mode=open", "add mode=open or omit period")
     return TraceSource(
         path=path,
         format=_format(fields),
@@ -235,7 +233,7 @@ def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
 def _format(fields: Fields) -> str | None:
     if "format" not in fields:
         return None
-    from traces.formats.registry import FORMATS  # only now: it needs numpy
+    from traces.formats.registry import FORMATS  # imported when needed, because it imports numpy
 
     return fields.choice("format", FORMATS)
 
@@ -243,7 +241,7 @@ def _format(fields: Fields) -> str | None:
 def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
     for key in ("format", "remap", "loops", "scale", "period"):
         if key in fields:
-            fields.fail(key, "belongs to a trace", f"leave {key} out, or give trace= instead of workload=")
+            fields.fail(key, "belongs to a trace", f"omit {key}, or give trace= instead of workload=")
     parameters = check_workload(fields, workload)
     if mode is Mode.OPEN and "iops" not in parameters:
         fields.fail("mode", "needs iops=", "without time stamps, give the requests per second")

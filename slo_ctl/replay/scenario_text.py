@@ -1,4 +1,4 @@
-"""A scenario as text: keys and values from options or a TOML file, and the command line that repeats it."""
+"""A scenario as text: keys and values of options or a TOML file; its command line."""
 
 from __future__ import annotations
 
@@ -36,53 +36,53 @@ _SETTINGS = (
 
 @dataclass
 class ScenarioText:
-    """A scenario as it was written: tables of keys and values, each with the place it came from."""
+    """A scenario as tables of keys and values, each with its place for messages."""
 
     device: dict[str, object] = field(default_factory=dict)
     device_where: str = "--device"
     vms: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     events: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     settings: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Everything else: key to (place, text)."""
+    """Other settings: place and text by key."""
     file: str = ""
-    """The file that it was read from."""
+    """Name of the scenario file; empty without one."""
 
     def add_device(self, text: str) -> None:
-        """Lay the keys of one `--device` over what is there."""
+        """Add the keys of a `--device`, which override earlier ones."""
         self.device |= split_pairs("--device", text)
 
     def add_vm(self, text: str) -> None:
-        """One `--vm`."""
+        """Add a `--vm`."""
         pairs = split_pairs(f"--vm {text}", text)
         self.vms.append((f"--vm {pairs.get('name') or text}", pairs))
 
     def add_event(self, text: str) -> None:
-        """One `--event`."""
+        """Add an `--event`."""
         self.events.append((f"--event {text}", split_pairs(f"--event {text}", text)))
 
     def set(self, key: str, text: str | None) -> None:
-        """One plain option such as `--seed`; None leaves what is there."""
+        """Set an option such as `--seed`; None: keep the earlier value."""
         if text is not None:
             self.settings[key] = (f"--{key.replace('_', '-')}", text)
 
 
 def read_toml(path: Path) -> ScenarioText:
-    """The text of a scenario file.
+    """Read a scenario file.
 
-    Raises UserError when it cannot be read or is no TOML (with line), or a table is not what it should be.
+    Raises UserError when it cannot be read, is not TOML (with line), or a table has a wrong type.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "name a readable scenario file") from None
+        raise UserError(f"{path}: {error.strerror}", "use a readable scenario file") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
     except RecursionError:
         raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise UserError(f"{path}: cannot be read: {error}", "look for a value far too long") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise UserError(f"{path}: cannot be read: {error}", "look for a number that is too long") from None
     text = ScenarioText(device_where=f"{path}: [device]")
     for key, value in tables.items():
         where = f"{path}: {key}"
@@ -90,7 +90,7 @@ def read_toml(path: Path) -> ScenarioText:
             text.device = _table(where, value)
         elif key == "vm":
             for number, vm in enumerate(_tables(where, value), 1):
-                text.vms.append((f"{path}: [[vm]] {vm.get('name') or number}", _under(vm, path.parent)))
+                text.vms.append((f"{path}: [[vm]] {vm.get('name') or number}", _relative_to(vm, path.parent)))
         elif key == "event":
             text.events += [
                 (f"{path}: [[event]] {number}", event)
@@ -129,8 +129,8 @@ def _setting_text(where: str, value: object) -> str:
     raise UserError(f"{where}: must be a single value", "see the scenario file in the documentation")
 
 
-def _under(vm: Mapping[str, object], folder: Path) -> Mapping[str, object]:
-    """`vm` with its trace's path taken relative to `folder`."""
+def _relative_to(vm: Mapping[str, object], folder: Path) -> Mapping[str, object]:
+    """`vm` with the path of its trace relative to `folder`."""
     trace = vm.get("trace")
     if not isinstance(trace, str) or not trace:
         return vm
@@ -163,7 +163,7 @@ def command_words(scenario: Scenario) -> list[str]:
 
 
 def command_line(scenario: Scenario) -> str:
-    """`command_words` quoted for a shell; bytes of file names that are no UTF-8 appear as escapes."""
+    """`command_words` quoted for a shell; bytes of file names that are not UTF-8 are escaped."""
     return shlex.join(command_words(scenario)).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -204,5 +204,5 @@ def _event_pairs(event: Event) -> dict[str, str]:
 
 
 def _texts(values: Mapping[str, Value]) -> dict[str, str]:
-    """The parameters as they are written on a command line."""
+    """Parameters as text for a command line."""
     return {name: value if isinstance(value, str) else format_number(value) for name, value in values.items()}

@@ -1,7 +1,7 @@
 """Many replays: scenarios x drives x OP x policies x numbers of VMs x seeds, on several processes or hosts.
 
-Every finished replay is a line of a CSV file, so a sweep that was interrupted is continued by the same
-command. A Parquet file is written at the end; until then the lines are in a CSV file beside it.
+Each completed replay adds a line to a CSV file, so the same command continues an interrupted sweep. A Parquet
+file is written at the end; until then the lines are in a CSV file beside it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One replay."""
+    """Parameters of one replay."""
 
     scenario: str
-    """Its name, by which the VMs that are copied are known."""
+    """Name of the scenario whose VMs are copied."""
     drive: str
     """Keys of `--device`."""
     op: str
     """Over-provisioning of the whole drive, such as 15%; empty: as in the scenario."""
     policy: str
     vms: int
-    """How many copies of the scenario's VMs."""
+    """Number of copies of the scenario's VMs."""
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a replay found out."""
+    """Result of one replay."""
 
     scenario: str
     drive: str
@@ -54,18 +54,18 @@ class Row:
     vms: int
     seed: int
     pages_s: float
-    """4 KiB pages read and written by all VMs."""
+    """4 KiB pages per second read and written by all VMs."""
     least_iops: float
-    """Of the VM that has fewest."""
+    """Lowest IOPS of a VM."""
     worst_p99_ms: float
     waf: float
     unmet: int
-    """VMs whose minimum or p99 is not met; -1 where the drive cannot hold the VMs."""
+    """Number of VMs whose minimum or p99 is not met; -1 if the VMs do not fit on the drive."""
     note: str = ""
 
     @property
     def point(self) -> Point:
-        """Which replay."""
+        """Parameters of the replay."""
         return Point(self.scenario, self.drive, self.op, self.policy, self.vms, self.seed)
 
 
@@ -73,7 +73,7 @@ COLUMNS = tuple(field.name for field in fields(Row))
 
 
 def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
-    """The scenario with its VMs so many times, on that drive."""
+    """The scenario with `point.vms` copies of its VMs on the drive of `point`."""
     text = copy.deepcopy(base)
     if point.drive:
         text.device |= split_pairs("--drive", point.drive)
@@ -86,12 +86,12 @@ def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
     ]
     for key, value in (("policy", point.policy), ("seed", str(point.seed)), ("alone", "no"), ("compare", "")):
         text.set(key, value)
-    _leave_the_rest_as_ops(text)
+    _use_rest_as_ops(text)
     return text
 
 
-def _leave_the_rest_as_ops(text: ScenarioText) -> None:
-    """What VMs do not occupy of a drive is over-provisioning space."""
+def _use_rest_as_ops(text: ScenarioText) -> None:
+    """Increase `op` by the part of the drive that the VMs do not occupy."""
     spec = device_spec(Fields(text.device_where, text.device))
     sizes = [Fields(where, values).size("size") for where, values in text.vms]
     occupied = sum(size or 0 for size in sizes)
@@ -100,7 +100,7 @@ def _leave_the_rest_as_ops(text: ScenarioText) -> None:
 
 
 def replay(base: ScenarioText, point: Point) -> Row:
-    """Run it; a drive that cannot hold the VMs is a row too."""
+    """Run a point; if the VMs do not fit on the drive, the row says so."""
     try:
         scenario = build_scenario(scenario_text(base, point))
         run = engine.run(scenario, Silent()).runs[-1]
@@ -119,8 +119,8 @@ def replay(base: ScenarioText, point: Point) -> Row:
 
 
 def _p99_ms(vm: VmResult) -> float:
-    known = [each.p99 for each in (vm.latency_us.read, vm.latency_us.write) if each.p99 is not None]
-    return max(known, default=0.0) / 1e3
+    measured = [kind.p99 for kind in (vm.latency_us.read, vm.latency_us.write) if kind.p99 is not None]
+    return max(measured, default=0.0) / 1e3
 
 
 def _unmet(run: RunResult) -> int:
@@ -134,13 +134,13 @@ def _unmet(run: RunResult) -> int:
 
 
 def read_rows(out: Path) -> list[Row]:
-    """The rows of an earlier sweep; a last line that was cut short is left out. Raises UserError."""
+    """The rows of an earlier sweep, without an incomplete last line. Raises UserError."""
     lines = lines_of(out)
     return (_read_parquet(out) if lines != out else []) + _read_lines(lines)
 
 
 def lines_of(out: Path) -> Path:
-    """Where the replays of a sweep are added one by one."""
+    """The CSV file to which replays are added."""
     return out.with_name(f"{out.name}.partial.csv") if out.suffix == ".parquet" else out
 
 
@@ -152,9 +152,9 @@ def _read_parquet(path: Path) -> list[Row]:
     try:
         table = polars.read_parquet(path)
     except (OSError, polars.exceptions.PolarsError) as error:
-        raise UserError(f"--out: {path} cannot be read: {error}", "name another file") from None
+        raise UserError(f"--out: {path} cannot be read: {error}", "use another file") from None
     if tuple(table.columns) != COLUMNS:
-        raise UserError(f"--out: {path} is not the file of a sweep", "name a new file")
+        raise UserError(f"--out: {path} is not the file of a sweep", "use a new file")
     return [Row(**values) for values in table.iter_rows(named=True)]
 
 
@@ -176,10 +176,10 @@ def _read_lines(path: Path) -> list[Row]:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise UserError(f"--out: {path} is not the file of a sweep", "name a new file")
+                raise UserError(f"--out: {path} is not the file of a sweep", "use a new file")
             return [row for values in reader if (row := _row(values)) is not None]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--out: {path} cannot be read: {error}", "name another file") from None
+        raise UserError(f"--out: {path} cannot be read: {error}", "use another file") from None
 
 
 def _row(values: Mapping[str, str | None]) -> Row | None:
@@ -191,14 +191,14 @@ def _row(values: Mapping[str, str | None]) -> Row | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep has of its points."""
+class SweepResult:
+    """Rows of a sweep, and points without a row."""
 
     rows: list[Row]
     missing: dict[Point, str]
-    """Points without a row, and why; the same sweep runs them."""
+    """Reason by point without a row; the same command runs them."""
     interrupted: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C ended the sweep."""
 
 
 def sweep(
@@ -209,16 +209,16 @@ def sweep(
     progress: ProgressSink,
     *,
     dask: str | None = None,
-) -> Swept:
-    """Run the points that `out` has not, and add each to it when it is done. `bases`: scenarios by name.
+) -> SweepResult:
+    """Run the points that are not in `out`, and add each to it. `bases`: scenarios by name.
 
-    Ctrl-C ends it with what was done. `dask`: on the workers of that scheduler, not on local processes.
+    Ctrl-C ends it with the completed points. `dask`: scheduler of workers to use instead of local processes.
     """
-    there = {row.point: row for row in read_rows(out)}
+    rows = {row.point: row for row in read_rows(out)}
     lines = lines_of(out)
-    _write_all(lines, list(there.values()))
-    left = [point for point in points if point not in there]
-    # Many VMs take longest, so that the last replays are short ones and no process waits long for another.
+    _write_all(lines, list(rows.values()))
+    left = [point for point in points if point not in rows]
+    # Replays with many VMs take longest: start them first, so that no process is the last for long.
     left.sort(key=lambda point: point.vms, reverse=True)
     lost: dict[Point, str] = {}
     interrupted = False
@@ -231,19 +231,19 @@ def sweep(
                 if isinstance(row, GivenUp):
                     lost[point] = row.reason
                     continue
-                there[point] = row
+                rows[point] = row
                 writer.writerow(asdict(row))
                 file.flush()
                 phase.advance(1)
     except KeyboardInterrupt:
         interrupted = True
-        progress.note("interrupted: the same command continues")
+        progress.note("interrupted: run the same command to continue")
     phase.done()
     if lines != out:
-        _write_parquet(out, list(there.values()))
+        _write_parquet(out, list(rows.values()))
         lines.unlink()
-    missing = {point: lost.get(point, "interrupted") for point in points if point not in there}
-    return Swept([there[point] for point in points if point in there], missing, interrupted)
+    missing = {point: lost.get(point, "interrupted") for point in points if point not in rows}
+    return SweepResult([rows[point] for point in points if point in rows], missing, interrupted)
 
 
 def _run_all(
@@ -253,7 +253,7 @@ def _run_all(
     progress: ProgressSink,
     dask: str | None,
 ) -> Iterator[tuple[Point, Row | GivenUp]]:
-    """Each replay as it is done."""
+    """Run the points; yields results as they complete."""
     arguments = {point: (bases[point.scenario], point) for point in points}
     if dask is not None:
         return on_cluster(replay, arguments, dask) if points else iter(())
@@ -263,7 +263,7 @@ def _run_all(
 
 
 def _write_all(out: Path, rows: Sequence[Row]) -> None:
-    """The file again, without a last line that is incomplete."""
+    """Rewrite the file without an incomplete last line."""
     part = partial_of(out)
     with part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -273,27 +273,27 @@ def _write_all(out: Path, rows: Sequence[Row]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """How many copies of a scenario's VMs a drive with that OP and policy carries."""
+class Capacity:
+    """Number of copies of a scenario's VMs that a drive can run with this OP and policy."""
 
     scenario: str
     drive: str
     op: str
     policy: str
     most_vms: int
-    """The most at which every SLO is met with every seed; 0 where it is at none."""
+    """Largest number at which every SLO is met with every seed; 0 if there is none."""
     may_be_more: bool
-    """It is the most that was tried."""
+    """Whether it is the largest number that was tried."""
     pages_s: float
-    """With so many VMs (or the fewest that were tried), over the seeds."""
+    """Mean over the seeds with this number of VMs, or with the smallest one that was tried."""
     waf: float
     worst_p99_ms: float
     limit: str
-    """Why it does not carry more; empty where that was not tried."""
+    """Why it cannot run more; empty if that was not tried."""
 
 
-def answers(rows: Sequence[Row]) -> list[Answer]:
-    """For each scenario, drive, OP and policy."""
+def capacities(rows: Sequence[Row]) -> list[Capacity]:
+    """Capacities by scenario, drive, OP and policy."""
     found = []
     for key in dict.fromkeys((row.scenario, row.drive, row.op, row.policy) for row in rows):
         own = [row for row in rows if (row.scenario, row.drive, row.op, row.policy) == key]
@@ -307,7 +307,7 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
             most = count
         shown = [row for row in own if row.vms == (most or counts[0])]
         found.append(
-            Answer(
+            Capacity(
                 *key,
                 most_vms=most,
                 may_be_more=most == counts[-1],

@@ -1,7 +1,7 @@
 """Many independent tasks, on processes of this machine or on the workers of a Dask cluster.
 
-A worker that dies costs the task that it had, which is begun again. Where workers die of one task repeatedly,
-as with a drive that does not fit into memory, that task alone is given up.
+The task of a worker that dies is started again. If workers die repeatedly because of a task, such as one
+whose drive does not fit into memory, only this task is given up.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.replay.run import local_executor
 
-MOST_DEATHS = 3
-"""Workers that may die of a task before it is given up."""
+MAX_DEATHS = 3
+"""Number of workers that may die during a task before it is given up."""
 _CONNECT_S = 10.0
 
 Key = TypeVar("Key", bound=Hashable)
@@ -36,7 +36,7 @@ Arguments = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A task without a result."""
+    """A task that was given up, and why."""
 
     reason: str
 
@@ -44,10 +44,10 @@ class GivenUp:
 def on_processes(
     task: Callable[..., Result], arguments: Mapping[Key, Arguments], jobs: int, progress: ProgressSink
 ) -> Iterator[tuple[Key, Result | GivenUp]]:
-    """Run `task` with each of `arguments` on `jobs` processes; results as they are there."""
+    """Run `task` with each of `arguments` on `jobs` processes; yields results as they complete."""
     waiting, deaths = deque(arguments), Counter[Key]()
     with ExitStack() as everything:
-        # Pools of one process each: a pool of several does not tell which task its dead process had.
+        # Pools of one process each, because a larger pool does not tell whose task killed a process.
         idle = [_Worker(everything) for _ in range(min(jobs, len(waiting)))]
         running: dict[Future[Result], tuple[Key, _Worker]] = {}
         while waiting or running:
@@ -61,24 +61,24 @@ def on_processes(
                 except BrokenExecutor:
                     worker.replace()
                     deaths[key] += 1
-                    if deaths[key] < MOST_DEATHS:
+                    if deaths[key] < MAX_DEATHS:
                         progress.note("a worker process died; its replay is started again")
-                        # Last: what is short of memory beside others may have enough after them.
+                        # Last, when other tasks do not need memory any more.
                         waiting.append(key)
                     else:
-                        yield key, GivenUp(f"{MOST_DEATHS} worker processes died of it")
+                        yield key, GivenUp(f"{MAX_DEATHS} worker processes died during it")
                 idle.append(worker)
 
 
 class _Worker:
-    """One process, and the next where it dies."""
+    """A worker process, which is replaced when it dies."""
 
     def __init__(self, ending: ExitStack) -> None:
         self._pool: ProcessPoolExecutor = local_executor(1)
         ending.callback(lambda: self._pool.shutdown(cancel_futures=True))
 
     def submit(self, task: Callable[..., Result], arguments: Arguments) -> Future[Result]:
-        """Begin a task, unless the process died while it had none: then with another process."""
+        """Start a task, in a new process if the old one has died."""
         try:
             return self._pool.submit(task, *arguments)
         except BrokenExecutor:
@@ -86,7 +86,7 @@ class _Worker:
             return self._pool.submit(task, *arguments)
 
     def replace(self) -> None:
-        """Another process in place of one that died."""
+        """Start a new process after one died."""
         self._pool.shutdown()
         self._pool = local_executor(1)
 
@@ -94,14 +94,14 @@ class _Worker:
 def on_cluster(
     task: Callable[..., Result], arguments: Mapping[Key, Arguments], scheduler: str
 ) -> Iterator[tuple[Key, Result | GivenUp]]:
-    """Run `task` with each of `arguments` on the workers of a Dask scheduler; results as they are there.
+    """Run `task` with each of `arguments` on the workers of a Dask scheduler; yields results when complete.
 
-    The scheduler begins again what a lost worker had, and waits for workers where there is none. Raises
-    UserError where it does not answer.
+    The scheduler starts the task of a lost worker again, and waits for workers if there are none. Raises
+    UserError if it does not answer.
     """
     import distributed
 
-    # Its tracebacks: what becomes of the tasks says the same in a line.
+    # Suppress its tracebacks; the reason of the task says the same.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         client = distributed.Client(scheduler, timeout=_CONNECT_S)
@@ -126,6 +126,6 @@ def _result_of(future: Any) -> Any:
     try:
         return future.result()
     except KilledWorker:
-        return GivenUp("workers died of it repeatedly")
+        return GivenUp("workers died repeatedly during it")
     except (CancelledError, CommClosedError):
         return GivenUp("the scheduler was lost")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from slo_ctl.decide.profile_fit import Analysis
     from slo_ctl.profile.store import Profile
-    from slo_ctl.replay.sweep import Answer
+    from slo_ctl.replay.sweep import Capacity
 
 _COLOURS = dict(
     re.findall(
@@ -155,9 +155,9 @@ def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
 # A sweep: how many VMs each drive carries, by OP.
 
 
-def save_sweep(found: Sequence[Answer], path: Path) -> None:
+def save_sweep(found: Sequence[Capacity], path: Path) -> None:
     """A group of bars for each OP, a bar for each scenario, drive and policy. Raises OSError."""
-    bars: dict[str, list[Answer]] = {}
+    bars: dict[str, list[Capacity]] = {}
     several = len({each.scenario for each in found}) > 1
     for each in found:
         name = f"{each.drive or 'scenario'}, {each.policy}"

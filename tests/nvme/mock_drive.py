@@ -17,16 +17,17 @@ BLOCK = Path("/dev/loop0")
 """Stands for every namespace's block device; never opened for writing."""
 
 _PROGRAM = """#!{python} -IS
-import json, os, pathlib, sys
-state_path, sys_folder, dev = pathlib.Path({state!r}), pathlib.Path({sys!r}), pathlib.Path({dev!r})
-state = json.loads(state_path.read_text())
+import json, os, sys  # nothing that takes longer to import: it is started for each command
+with open({state!r}) as file:
+    state = json.load(file)
 words = sys.argv[1:]
 options = dict(word[2:].partition("=")[::2] for word in words if word.startswith("--"))
 with open({log!r}, "a") as log:
     log.write(json.dumps(words) + "\\n")
 
 def end(out="", err="", code=0):
-    state_path.write_text(json.dumps(state))
+    with open({state!r}, "w") as file:
+        json.dump(state, file)
     sys.stdout.write(out if isinstance(out, str) else json.dumps(out))
     sys.stderr.write(err)
     sys.exit(code)
@@ -36,7 +37,8 @@ def refuse(text, status):
 
 spaces = state["namespaces"]
 nsid = options.get("namespace-id", "")
-folder = sys_folder / "class" / "nvme" / "nvme1" / f"nvme1n{{nsid}}"
+folder = f"{sys}/class/nvme/nvme1/nvme1n{{nsid}}"
+link = f"{dev}/nvme1n{{nsid}}"
 match words[0]:
     case "version":
         end({version!r})
@@ -69,15 +71,16 @@ match words[0]:
         end(f"create-ns: Success, created nsid:{{new}}\\n")
     case "attach-ns" if nsid in spaces and not spaces[nsid]["attached"]:
         spaces[nsid]["attached"] = True
-        folder.mkdir()
-        (folder / "nsid").write_text(nsid + "\\n")
-        (dev / folder.name).symlink_to({block!r})
+        os.mkdir(folder)
+        with open(f"{{folder}}/nsid", "w") as file:
+            file.write(nsid + "\\n")
+        os.symlink({block!r}, link)
         end(f"attach-ns: Success, nsid:{{nsid}}\\n")
     case "detach-ns" if nsid in spaces and spaces[nsid]["attached"]:
         spaces[nsid]["attached"] = False
-        (folder / "nsid").unlink()
-        folder.rmdir()
-        (dev / folder.name).unlink()
+        os.unlink(f"{{folder}}/nsid")
+        os.rmdir(folder)
+        os.unlink(link)
         end(f"detach-ns: Success, nsid:{{nsid}}\\n")
     case "delete-ns" if nsid in spaces and not spaces[nsid]["attached"]:
         del spaces[nsid]

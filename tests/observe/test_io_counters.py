@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,9 +86,9 @@ def test_unchanged_v1_files_are_skipped_and_rechecked(
     read: list[str] = []
     read_record = kernel_files.read_record
 
-    def counting(path: str) -> kernel_files.FileText | None:
+    def counting(path: str, *keep: Callable[[int], bool]) -> kernel_files.FileText | None:
         read.append(path.rpartition("/")[2])
-        return read_record(path)
+        return read_record(path, *keep)
 
     monkeypatch.setattr("slo_ctl.host.cgroup.read_record", counting)
     monkeypatch.setattr(kernel_files, "read_record", counting)

@@ -196,7 +196,7 @@ def test_missing_backing_file_is_not_replaced_by_an_empty_one(root: Path) -> Non
 def test_sockets_of_a_dead_server_are_replaced_but_not_of_a_live_one(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     with served(root, "d") as server:
-        with pytest.raises(AssertionError, match="being served already"):
+        with pytest.raises(AssertionError, match="already being served"):
             Server(root, "d")
         server.process.kill()
         server.process.wait()

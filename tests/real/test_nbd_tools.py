@@ -175,6 +175,6 @@ def test_full_disk_is_reported_to_the_guest_as_enospc(root: Path) -> None:
             client.write(20 * MIB, b"y" * MIB)
             client.flush()
             assert server.log().count("is full") == 1
-            until(lambda: "is well again" in server.log(), "that it says so")
+            until(lambda: "works again" in server.log(), "that it says so")
     finally:
         subprocess.run(["umount", "-l", str(full)], check=True)

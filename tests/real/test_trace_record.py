@@ -138,9 +138,9 @@ def test_second_recording_is_refused_and_recording_ends_with_its_client(root: Pa
     with served(root, "d") as server, server.control() as second:
         with server.control() as first:
             first.command("recording_start")
-            with pytest.raises(ControlError, match="recorded already"):
+            with pytest.raises(ControlError, match="already being recorded"):
                 second.command("recording_start")
-            with pytest.raises(ControlError, match="this connection records nothing"):
+            with pytest.raises(ControlError, match="this connection is not recording"):
                 second.command("recording_fetch")
         until(lambda: not of_namespace(server, "d")["recorded"], "that the recording ends")
         assert second.command("recording_start")["namespaces"] == ["d"]

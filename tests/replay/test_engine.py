@@ -99,7 +99,7 @@ def test_finite_workloads_end_the_run() -> None:
     (run,) = replay("name=a,workload=uniform,requests=3000", "name=b,workload=uniform,requests=2000").runs
     assert run.host_page_writes == 5000
     assert run.complete
-    assert any("had done all its requests" in note for note in run.notes)
+    assert any("had completed their requests" in note for note in run.notes)
 
 
 def test_window_has_the_requested_edges() -> None:
@@ -236,13 +236,13 @@ def test_several_processes_come_to_the_same() -> None:
 def test_interruption_of_several_processes_leaves_what_was_measured() -> None:
     result = replay(jobs=2, progress=InterruptedAt(0.5), compare="shared", duration="5000x", window="all")
     assert not result.complete
-    assert result.notes == ["interrupted: missing parts were not run"]
+    assert result.notes == ["interrupted: the missing runs were not started"]
     assert 0 < len(result.runs) <= 2
     assert all(not run.complete and run.host_page_writes for run in result.runs)
 
 
 def test_a_worker_process_that_dies_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     # It does not take the arguments that a worker begins with, and so it ends.
-    monkeypatch.setattr(engine, "_worker_begins", os.getpid)
+    monkeypatch.setattr(engine, "_init_worker", os.getpid)
     with pytest.raises(UserError, match="a worker process died"):
         replay(jobs=2, compare="shared")

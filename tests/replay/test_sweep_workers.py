@@ -8,7 +8,7 @@ import pytest
 from dying_tasks import square
 
 from slo_ctl.base.progress import Silent
-from slo_ctl.replay.sweep_workers import MOST_DEATHS, GivenUp, on_processes
+from slo_ctl.replay.sweep_workers import MAX_DEATHS, GivenUp, on_processes
 
 
 class Notes(Silent):
@@ -25,9 +25,9 @@ def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
     # First, so that it takes workers with it before anything else is done.
     arguments = {number: (number, frozenset({0})) for number in range(6)}
     found = dict(on_processes(square, arguments, jobs, said))
-    assert found.pop(0) == GivenUp(f"{MOST_DEATHS} worker processes died of it")
+    assert found.pop(0) == GivenUp(f"{MAX_DEATHS} worker processes died during it")
     assert found == {number: number * number for number in range(1, 6)}
-    assert len(said.notes) == MOST_DEATHS - 1
+    assert len(said.notes) == MAX_DEATHS - 1
 
 
 def test_every_worker_dies_once_and_nothing_is_missing(tmp_path: Path) -> None:

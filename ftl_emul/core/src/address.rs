@@ -1,4 +1,4 @@
-//! Addresses: numbers of dies, blocks and pages, a type for each, so that none is taken for another.
+//! Addresses: numbers of dies, blocks and pages, with a separate type for each.
 //!
 //! A page of a block, counted from 0, is a plain `u32`; a page of a tenant's namespace, counted from 0, a plain `u64`.
 
@@ -92,7 +92,7 @@ impl MapEntry {
         self.0.checked_sub(1).map(PhysicalPage)
     }
 
-    /// The page, or one that no drive has when there is none.
+    /// The page; a number that no drive has stands for none.
     #[inline(always)]
     pub fn page_or_last(self) -> PhysicalPage {
         PhysicalPage(self.0.wrapping_sub(1))

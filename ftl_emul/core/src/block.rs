@@ -32,7 +32,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Erased, and nobody's.
+    /// Erased, without an owner.
     pub const SPARE: Self =
         Self { valid: 0, prev: BlockId::NONE, next: BlockId::NONE, erases: 0, pool: SPARE, state: BlockState::Free };
 
@@ -102,7 +102,7 @@ impl BlockList {
         while at != BlockId::NONE {
             let linked = blocks.get(at.index()).filter(|b| b.prev == last && belongs(b));
             // A circle would end here too: its first block has the wrong predecessor.
-            let Some(block) = linked else { return Err(format!("block {at} stands wrongly in its list")) };
+            let Some(block) = linked else { return Err(format!("block {at} has the wrong place in its list")) };
             members += 1;
             (last, at) = (at, block.next);
         }

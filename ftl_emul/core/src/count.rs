@@ -10,7 +10,7 @@ use crate::op::{Op, PageSpan, TenantId};
 const PREFETCH_AHEAD: usize = 40;
 const PREFETCH_OVERWRITE_AHEAD: usize = 20;
 
-/// Host page writes between two victims collected to hand over blocks of moves.
+/// Host page writes between two victims that are collected for moves of blocks.
 const REQUESTS_PER_MOVE_STEP: usize = 16;
 
 /// Columns of requests, of equal length.
@@ -26,7 +26,7 @@ pub struct Requests<'a> {
     pub length_bytes: &'a [u64],
 }
 
-/// Applies requests one after the other. All are checked before the first is applied.
+/// Applies requests in order, after checking all of them.
 pub fn apply<M: Mapping>(mapping: &mut M, requests: Requests<'_>) -> Result<(), FtlError> {
     let shift = mapping.geometry().page_bytes.trailing_zeros();
     check(mapping, &requests, shift)?;

@@ -88,13 +88,13 @@ impl Drive {
         Ok(Self { mapping, engine: engine(&geometry, options) })
     }
 
-    /// Reads a drive that [`Drive::save`] wrote, and the label given then. Queues are empty, the clock is at 0.
+    /// Reads a drive that [`Drive::save`] wrote, and its label. Queues are empty, the clock is at 0.
     pub fn restore(from: &mut (impl Read + Seek), options: DriveOptions) -> Result<(Self, String), FtlError> {
         let refuse = |e: std::io::Error| FtlError::Snapshot(format!("truncated: {e}"));
         let mut prologue = [0; PROLOGUE_BYTES];
         from.read_exact(&mut prologue).map_err(refuse)?;
         from.seek(SeekFrom::Start(0)).map_err(refuse)?;
-        // What is none of these is refused by whoever reads it.
+        // The readers refuse other files.
         let (mapping, label) = match snapshot_code(&prologue)? {
             BAST => labelled(BastMapping::restore(from)?, AnyMapping::Bast),
             FAST => labelled(FastMapping::restore(from)?, AnyMapping::Fast),
@@ -118,7 +118,7 @@ impl Drive {
         self.checkpoint(label, to)
     }
 
-    /// As [`Drive::save`], whatever is in flight: pages not issued yet are as if nobody had asked for them.
+    /// As [`Drive::save`], but also with requests in flight; pages that were not issued yet are left out.
     pub fn checkpoint(&mut self, label: &str, to: &mut impl Write) -> Result<(), FtlError> {
         with_mapping!(&mut self.mapping, m => m.save(label, to))
             .map_err(|e| FtlError::State(format!("cannot write the snapshot: {e}")))
@@ -199,13 +199,13 @@ impl Drive {
         self.engine.set_move_budget(share)
     }
 
-    /// Moves of blocks under way: from, to, blocks still to come; None as an end is the spare.
+    /// Pending moves of blocks: from, to, blocks still to be moved; None stands for the spare blocks.
     #[must_use]
     pub fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
         with_mapping!(&self.mapping, m => m.pending_moves())
     }
 
-    /// Withdraws what moves of blocks have not handed over yet.
+    /// Cancels the blocks that were not moved yet.
     pub fn cancel_moves(&mut self) {
         with_mapping!(&mut self.mapping, m => m.cancel_moves());
     }

@@ -11,7 +11,7 @@ pub enum FtlError {
     Invalid {
         /// The setting at fault.
         field: &'static str,
-        /// What is wrong with it and what would be right.
+        /// What is wrong, and what would be valid.
         reason: String,
     },
     /// No such tenant.
@@ -20,9 +20,9 @@ pub enum FtlError {
     /// The device has too few blocks to spare.
     #[error("needs {needed} blocks ({what}) but the device has only {available} to spare")]
     NotEnoughBlocks {
-        /// Blocks asked for.
+        /// Requested blocks.
         needed: u64,
-        /// Blocks nobody owns.
+        /// Blocks without an owner.
         available: u64,
         /// What they were for.
         what: &'static str,
@@ -38,18 +38,18 @@ pub enum FtlError {
     /// A page beyond the namespace.
     #[error("page {page} lies beyond the namespace of {pages} pages")]
     OutOfRange {
-        /// First page asked for that does not exist.
+        /// First requested page that does not exist.
         page: u64,
         /// Pages in the namespace.
         pages: u64,
     },
-    /// All tenant numbers are taken.
-    #[error("a device holds at most {0} tenants")]
+    /// All tenant numbers are in use.
+    #[error("a device can have at most {0} tenants")]
     TooManyTenants(usize),
     /// Memory for the tables is not to be had.
     #[error("cannot reserve {bytes} bytes of address space for the mapping tables")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
     },
     /// A request that the engine cannot take in its present state.

@@ -1,4 +1,4 @@
-//! What a drive is made of: pages, blocks, dies, channels, latencies; and presets of known drives.
+//! Geometry and latencies of a drive, and presets.
 
 use serde::{Deserialize, Serialize};
 
@@ -86,12 +86,12 @@ impl Geometry {
     }
 }
 
-/// A known kind of drive: everything but its size.
+/// A preset of a drive, without its size.
 #[derive(Debug, Clone, Copy)]
 pub struct Preset {
     /// The name used on the command line.
     pub name: &'static str,
-    /// What it stands for and where the figures come from.
+    /// The drive it models, and the source of its figures.
     pub description: &'static str,
     /// Bytes of a page (the mapping unit).
     pub page_bytes: u32,

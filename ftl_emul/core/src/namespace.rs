@@ -15,7 +15,7 @@ const SEGMENT_PAGES: u64 = 1 << SEGMENT_SHIFT;
 /// Most tenants of one device.
 pub const MAX_TENANTS: usize = 4096;
 
-/// Owner number of a segment that belongs to nobody.
+/// Owner number of a segment without an owner.
 const NOBODY: u16 = u16::MAX;
 
 /// The logical side of one tenant.
@@ -149,7 +149,7 @@ impl Namespaces {
         }
     }
 
-    /// Segments that belong to no tenant, the next to be given out last.
+    /// Segments without an owner; the last one is assigned next.
     pub fn free_segments(&self) -> &[u32] {
         &self.free_segments
     }
@@ -196,7 +196,7 @@ impl Namespaces {
         let mut seen = vec![false; self.owners.len()];
         let mut claim = |segment: u32, owner: u16| match self.owners.get(segment as usize) {
             Some(&o) if o == owner && !std::mem::replace(&mut seen[segment as usize], true) => Ok(()),
-            _ => Err(format!("segment {segment} is not {owner}'s alone")),
+            _ => Err(format!("segment {segment} does not belong to {owner} alone")),
         };
         for (number, namespace) in self.tenants.iter().enumerate() {
             let Some(namespace) = namespace else { continue };
@@ -212,7 +212,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// One past the largest tenant number ever given out.
+    /// One more than the largest tenant number that was ever assigned.
     pub fn slots(&self) -> usize {
         self.tenants.len()
     }

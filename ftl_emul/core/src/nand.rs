@@ -1,4 +1,4 @@
-//! The seam between mapping and time: a mapping says what it does to which die, a [`Nand`] says what that costs.
+//! Interface between mapping and time: a mapping reports its operations on dies, a [`Nand`] calculates their time.
 
 use crate::address::DieId;
 
@@ -19,7 +19,7 @@ pub trait Nand {
     /// One page is read for the host and transferred out.
     fn read(&mut self, die: DieId);
 
-    /// One page is read because the host rewrites a part of it; its program follows.
+    /// A page is read because the host rewrites a part of it; its program follows.
     fn read_for_rewrite(&mut self, die: DieId);
 
     /// GC, wear levelling or reclaim copies `pages` pages within the die.
@@ -31,10 +31,10 @@ pub trait Nand {
     /// One block of the die is erased.
     fn erase(&mut self, die: DieId);
 
-    /// The mapping reads a page of its own map; what the host asked for waits for it.
+    /// The mapping reads a page of its map, for which the host's request waits.
     fn map_read(&mut self, die: DieId);
 
-    /// The mapping programs a page of its own map; what the host asked for waits for it.
+    /// The mapping programs a page of its map, for which the host's request waits.
     fn map_program(&mut self, die: DieId);
 
     /// Nanoseconds that copies, erases and work on the map have taken in the host's operation so far.

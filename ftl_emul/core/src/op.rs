@@ -1,4 +1,4 @@
-//! What a host asks of a drive.
+//! Requests of a host.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,12 @@ impl TryFrom<u8> for Op {
             2 => Op::Trim,
             3 => Op::WriteZeroes,
             4 => Op::Flush,
-            _ => return invalid("op", format!("{code} is none of 0 read, 1 write, 2 trim, 3 write-zeroes, 4 flush")),
+            _ => {
+                return invalid(
+                    "op",
+                    format!("{code} is not 0 (read), 1 (write), 2 (trim), 3 (write-zeroes) or 4 (flush)"),
+                );
+            }
         })
     }
 }

@@ -63,7 +63,7 @@ pub(crate) const GC: usize = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub die: DieId,
-    /// Blocks owned, in whatever state.
+    /// Number of owned blocks in any state.
     pub blocks: u32,
     /// Valid pages in them.
     pub valid: u64,

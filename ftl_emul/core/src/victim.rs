@@ -54,7 +54,7 @@ pub(crate) enum VictimIndex {
     Buckets { lists: Vec<BlockList>, lowest: u32 },
     /// In the order of filling.
     Queue(BlockList),
-    /// An unordered array to draw from; blocks know their places in it.
+    /// An unordered array; each block stores its index in it.
     Dense(Vec<BlockId>),
 }
 
@@ -153,7 +153,7 @@ impl VictimIndex {
         }
     }
 
-    /// The block that is likely to be chosen next, where that is known without a search.
+    /// The block that will probably be chosen next, if known without a search.
     #[inline]
     pub fn likely_next(&self) -> Option<BlockId> {
         match self {
@@ -203,11 +203,11 @@ impl VictimIndex {
     }
 }
 
-/// Verifies an array of blocks that know their places in it.
+/// Verifies an array of blocks that store their indices in it.
 fn check_places(members: &[BlockId], blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<(), String> {
     (0..).zip(members).try_for_each(|(place, &member)| match blocks.get(member.index()) {
         Some(block) if block.place() == place && belongs(block) => Ok(()),
-        _ => Err(format!("block {member} stands wrongly at place {place}")),
+        _ => Err(format!("block {member} is in the wrong place {place}")),
     })
 }
 

@@ -52,7 +52,7 @@ impl<'a, 'py, T: Named + 'a> FromPyObject<'a, 'py> for Column<'py, T> {
     }
 }
 
-/// Called with a number as work proceeds; what it raises ends the work.
+/// Called with a number as work proceeds; its exception ends the work.
 pub struct Progress(Py<PyAny>);
 
 impl Progress {

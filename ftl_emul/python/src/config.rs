@@ -1,4 +1,4 @@
-//! What makes a drive, as Python says it.
+//! Configuration of a drive in Python.
 
 use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};
 use ftl_core::{
@@ -15,7 +15,7 @@ use crate::refused;
 fn find<T: Copy>(table: &[(&str, T, &str)], kind: &str, name: &str) -> PyResult<T> {
     table.iter().find(|(n, ..)| *n == name).map(|&(_, value, _)| value).ok_or_else(|| {
         let names: Vec<&str> = table.iter().map(|(n, ..)| *n).collect();
-        PyValueError::new_err(format!("no {kind} '{name}'; there are {}", names.join(", ")))
+        PyValueError::new_err(format!("unknown {kind} '{name}'; known are {}", names.join(", ")))
     })
 }
 

@@ -39,7 +39,7 @@ impl Device {
         Ok((Self { drive }, label))
     }
 
-    /// Writes the placement of every page, every counter and a label of the caller's.
+    /// Writes the placement of every page, every counter and the caller's label.
     fn save(&mut self, py: Python<'_>, path: PathBuf, label: &str) -> PyResult<()> {
         let mut file = BufWriter::new(File::create(path)?);
         py.detach(|| self.drive.save(label, &mut file)).map_err(refused)?;
@@ -101,7 +101,7 @@ impl Device {
         py.detach(|| self.drive.advance_moves(max_gc_passes)).into()
     }
 
-    /// How moves in the background are going.
+    /// State of the moves in the background.
     fn moves(&self) -> MoveRecord {
         (&self.drive).into()
     }
@@ -111,7 +111,7 @@ impl Device {
         self.drive.set_move_budget(share).map_err(refused)
     }
 
-    /// Withdraws what moves have not handed over yet.
+    /// Cancels the blocks that were not moved yet.
     fn cancel_moves(&mut self) {
         self.drive.cancel_moves();
     }
@@ -151,7 +151,7 @@ impl Device {
     }
 
     /// Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
-    /// what it raises ends the preconditioning.
+    /// its exception ends the preconditioning.
     #[pyo3(signature = (seed, progress=None))]
     fn precondition(&mut self, py: Python<'_>, seed: u64, progress: Option<Progress>) -> PyResult<Preconditioning> {
         let mut raised = Ok(());
@@ -186,14 +186,14 @@ impl Device {
         py.detach(|| self.drive.apply(requests)).map_err(refused)
     }
 
-    /// Gives a tenant an empty queue: closed loop at a depth, or open loop by timestamps when depth is None.
+    /// Creates an empty queue for a tenant: closed loop at a depth, or open loop by timestamps when depth is None.
     #[pyo3(signature = (tenant, queue_depth))]
     fn open_queue(&mut self, tenant: u16, queue_depth: Option<u32>) -> PyResult<()> {
         let arrival = queue_depth.map_or(Arrival::Open, |queue_depth| Arrival::Closed { queue_depth });
         self.drive.open_queue(TenantId(tenant), arrival).map_err(refused)
     }
 
-    /// Appends requests to a tenant's input. Columns of equal length; all are checked before any is taken.
+    /// Appends requests to a tenant's input. Columns of equal length; all are checked before one is added.
     fn feed(
         &mut self,
         py: Python<'_>,
@@ -226,7 +226,7 @@ impl Device {
 
     /// Lets virtual time pass until a time, a count of host page writes, or a tenant without input.
     ///
-    /// Returns "time", "writes", "starved" or "idle", and the tenants that starve.
+    /// Returns "time", "writes", "starved" or "idle", and the tenants without input.
     #[pyo3(signature = (until_ns=None, until_host_page_writes=None))]
     fn run(
         &mut self,

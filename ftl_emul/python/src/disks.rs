@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::arguments::Column;
 use crate::refused;
 
-/// A known disk.
+/// A preset of a disk.
 #[pyclass(name = "DiskPreset", frozen, get_all)]
 #[derive(Clone)]
 pub struct DiskPresetRecord {
@@ -75,12 +75,12 @@ pub struct Disks {
 
 #[pymethods]
 impl Disks {
-    /// Raises `ValueError` for an unknown preset, `DriveError` for what makes no array.
+    /// Raises `ValueError` for an unknown preset, `DriveError` for an invalid array.
     #[new]
     fn new(preset: &str, disks: u32, stripe_bytes: u64) -> PyResult<Self> {
         let Some(known) = disk_preset(preset) else {
             let names: Vec<&str> = DISK_PRESETS.iter().map(|known| known.name).collect();
-            return Err(PyValueError::new_err(format!("no disk '{preset}'; there are {}", names.join(", "))));
+            return Err(PyValueError::new_err(format!("unknown disk '{preset}'; known are {}", names.join(", "))));
         };
         let scheduler = SchedulerPolicy::Fifo;
         let options = ArrayOptions { disks, stripe_bytes, scheduler, queue_depth: None };
@@ -99,8 +99,8 @@ impl Disks {
         self.array.now_ns()
     }
 
-    /// Plays requests of one kind (0 read, 1 write) and size, so many at a time, until all have ended or `limit_ns`
-    /// has passed. Returns how many have ended, and the time it took.
+    /// Plays requests of one kind (0 read, 1 write) and size, `queue_depth` at a time, until all have ended or
+    /// `limit_ns` has passed. Returns the number of ended requests and the time they took.
     #[pyo3(signature = (op, offsets_bytes, length_bytes, queue_depth=1, limit_ns=None))]
     fn play(
         &mut self,

@@ -134,7 +134,7 @@ impl From<TenantSpace> for SpaceRecord {
     }
 }
 
-/// How moves of OPS blocks went.
+/// Result of moves of OPS blocks.
 #[pyclass(frozen, get_all)]
 pub struct Moved {
     moved_blocks: u64,
@@ -148,14 +148,14 @@ impl From<MoveProgress> for Moved {
     }
 }
 
-/// How moves of OPS blocks in the background are going.
+/// State of the moves of OPS blocks in the background.
 #[pyclass(frozen, get_all)]
 pub struct MoveRecord {
     budget: f64,
     done_ns: u64,
     owed_ns: u64,
     moved_blocks: u64,
-    /// From, to (None: the spare), blocks still to come.
+    /// From, to (None: spare blocks), blocks still to be moved.
     pending: Vec<(Option<u16>, Option<u16>, u64)>,
 }
 
@@ -174,7 +174,7 @@ impl From<&Drive> for MoveRecord {
     }
 }
 
-/// How preconditioning went.
+/// Result of preconditioning.
 #[pyclass(frozen, get_all)]
 pub struct Preconditioning {
     waf: Vec<f64>,
@@ -210,7 +210,7 @@ impl LatencyUs {
     }
 }
 
-/// A known kind of drive.
+/// A preset of a drive.
 #[pyclass(frozen, get_all, name = "Preset")]
 pub struct PresetRecord {
     name: &'static str,

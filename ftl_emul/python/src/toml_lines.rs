@@ -17,7 +17,7 @@ struct Lines {
     found: Vec<(Vec<Step>, usize)>,
 }
 
-/// What cannot be parsed is left out, as an error says more than a line: for that there is `tomllib`.
+/// Skips invalid parts, because `tomllib` reports their errors.
 pub fn toml_lines(text: &str) -> Vec<(Vec<Step>, usize)> {
     let starts = text.match_indices('\n').map(|(at, _)| at + 1).collect();
     let mut lines = Lines { starts, found: Vec::new() };

@@ -28,11 +28,11 @@ const PIECE_BYTES: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct Backing {
     file: File,
-    /// A flush has failed: the kernel may have dropped writes that it will not report again.
+    /// A flush has failed: the kernel may have lost writes, which it reports only once.
     failed: AtomicBool,
     /// Held while the file is synced: of two at once the kernel tells only one that writes were lost.
     syncing: Mutex<()>,
-    /// How many syncs have begun.
+    /// Number of syncs that were started.
     syncs: AtomicU64,
     /// Bytes that found no room; 0 while there is some.
     without_room: AtomicU64,
@@ -41,9 +41,9 @@ pub struct Backing {
 /// Why not all is well with a backing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ailment {
-    /// Writes may be lost; nothing is taken until the next start.
+    /// Writes may be lost; all requests are refused until the next start.
     FlushFailed,
-    /// There is no room for a write; the others continue.
+    /// There is no space for a write; other requests continue.
     NoSpace,
 }
 
@@ -98,7 +98,7 @@ impl Backing {
     /// Guests read ahead themselves; and see [`PIECE_BYTES`].
     fn expect_random_access(&self) {
         // SAFETY: a plain system call on a descriptor that `self.file` keeps open; no memory is passed. It is advice:
-        // where it is not taken, nothing is lost but speed.
+        // without an effect on correctness.
         let _advice = unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     }
 
@@ -119,13 +119,13 @@ impl Backing {
         Ok(())
     }
 
-    /// The same for what is in memory already: `WouldBlock` where the disk would have to be waited for.
+    /// The same for cached data: `WouldBlock` if the disk would have to be read.
     pub fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let length = buffer.len();
         match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => Ok(()),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
-            // A file system that does not say what is in memory.
+            // The file system does not report what is cached.
             Err(Errno::OPNOTSUPP) => self.read(buffer, offset),
             Err(e) => Err(e.into()),
         }
@@ -144,13 +144,13 @@ impl Backing {
         if fua { self.flush() } else { Ok(()) }
     }
 
-    /// Reads what is in memory already into a guest's memory; `WouldBlock` where the disk would have to be waited for.
+    /// Reads cached data into a guest's memory; `WouldBlock` if the disk would have to be read.
     pub fn read_guest(&self, parts: &[VolatileSlice<'_>], offset: u64) -> io::Result<()> {
         match self.move_guest(parts, offset, |fd, vectors, count, at| {
             // SAFETY: see `move_guest`.
             unsafe { libc::preadv2(fd, vectors, count, at, libc::RWF_NOWAIT) }
         }) {
-            // A file system that does not say what is in memory.
+            // The file system does not report what is cached.
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 self.move_guest(parts, offset, |fd, vectors, count, at| {
                     // SAFETY: see `move_guest`.
@@ -223,12 +223,12 @@ impl Backing {
         flushed
     }
 
-    /// Makes a range read as zeroes and gives its space back. `EOPNOTSUPP` where the file system cannot.
+    /// Makes a range read as zeroes and frees its space. `EOPNOTSUPP` if the file system cannot.
     pub fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
     }
 
-    /// Makes a range read as zeroes and keeps space for it. `EOPNOTSUPP` where the file system cannot do it quickly.
+    /// Makes a range read as zeroes and keeps its space. `EOPNOTSUPP` if the file system cannot do it quickly.
     pub fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
         let zeroed = self.fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, offset, length);
         match zeroed {
@@ -266,7 +266,7 @@ impl Backing {
         }
     }
 
-    /// Looks whether there is room again for what found none. A quota does not show here: there the next write tells.
+    /// Checks whether there is space again. This does not detect quotas, which the next write shows.
     pub fn look_for_room(&self) {
         let needed = self.without_room.load(Ordering::Relaxed);
         if needed == 0 {
@@ -293,7 +293,7 @@ impl Backing {
         Ok(Extent { offset, length: hole.saturating_sub(offset).max(1), hole: false })
     }
 
-    /// Where the last data between `from` and `to` ends; None when there is none.
+    /// End of the last data between `from` and `to`; None when there is none.
     pub fn data_end(&self, from: u64, to: u64) -> io::Result<Option<u64>> {
         let (mut at, mut last) = (from, None);
         while at < to {

@@ -27,7 +27,7 @@ use crate::settings::Settings;
 use reconcile::reconcile;
 
 const FORMAT_VERSION: u32 = 1;
-/// What a checkpoint says about itself and the files beside it.
+/// Description of a checkpoint and of the data files.
 #[derive(Debug, Serialize, Deserialize)]
 struct Label {
     format_version: u32,
@@ -50,14 +50,14 @@ struct LabelNamespace {
     modified_ns: i64,
 }
 
-/// How the placement at hand came about.
+/// Origin of the present placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// From the checkpoint of a clean stop.
     Exact,
-    /// From an older checkpoint, so many pages of which had to be mapped or unmapped.
+    /// From an older checkpoint, of which this many pages were mapped or unmapped.
     Corrected(u64),
-    /// From the files alone, of which so many pages hold data; and why.
+    /// From the data files alone, in which this many pages have data; and why.
     Rebuilt(u64, String),
 }
 
@@ -89,7 +89,7 @@ pub fn mark_serving(folder: &Path) -> Result<(), ServeError> {
     atomic_file::replace(&path, b"").map_err(|e| ServeError::io("cannot write", &path, &e))
 }
 
-/// Takes note that the checkpoint written last is of the data as it is.
+/// Records that the last checkpoint matches the data.
 pub fn mark_stopped(folder: &Path) -> Result<(), ServeError> {
     let path = marker_in(folder);
     match std::fs::remove_file(&path) {
@@ -134,7 +134,7 @@ pub fn write(folder: &Path, state: &[u8]) -> Result<(), ServeError> {
 pub struct Placed {
     /// The drive.
     pub drive: Drive,
-    /// How it came about.
+    /// Origin of the placement.
     pub origin: Origin,
     /// How it was preconditioned, where it was.
     pub preconditioned: Option<Preconditioned>,
@@ -143,7 +143,7 @@ pub struct Placed {
     pub ops_blocks: Vec<u64>,
 }
 
-/// Brings the placement in line with the settings and with the data in the files, and gives namespaces their tenants.
+/// Makes the placement match the settings and the data files, and assigns tenants to namespaces.
 pub fn load(
     folder: &Path,
     config: &DeviceConfig,
@@ -235,7 +235,7 @@ fn pair<'a>(
     if lacking.is_empty() {
         return Ok(found);
     }
-    // First the others give what they have had too much of.
+    // First the other tenants give the blocks that they have in excess.
     let others: Vec<&Namespace> = known.iter().map(|&n| &namespaces[n]).collect();
     let set_of_others: Vec<u64> = known.iter().map(|&n| set[n]).collect();
     division::bring_about(drive, config.placement(), &others, &set_of_others, true)?;

@@ -1,4 +1,4 @@
-//! What a device is, as `device.toml` says it.
+//! Description of a device in `device.toml`.
 
 mod models;
 
@@ -20,7 +20,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Most namespaces of one device that can be served.
 pub const MAX_NAMESPACES: usize = 1024;
 
-/// `device.toml` as it is written: tables of flash, or tables of disks.
+/// Content of `device.toml`: tables of flash, or tables of disks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceText {
@@ -62,7 +62,7 @@ impl TryFrom<DeviceText> for DeviceConfig {
     }
 }
 
-/// What stores the data, as far as the model knows.
+/// The modelled medium.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Medium {
     /// An SSD.
@@ -125,7 +125,7 @@ pub struct MappingConfig {
     /// Mapping by name; devices made before there was a choice map by page.
     #[serde(default = "page_mapping")]
     pub kind: String,
-    /// Dies that a block spans, where there are log blocks.
+    /// Dies that a block spans, with log blocks.
     #[serde(default = "one_die")]
     pub cluster_dies: u32,
     /// Map entries in memory, where the map is on flash; None: what the mapping chooses.
@@ -133,9 +133,9 @@ pub struct MappingConfig {
     pub cached_entries: Option<u64>,
     /// Victim policy by name.
     pub victim: String,
-    /// GC writes into blocks of its own.
+    /// Whether GC writes into separate blocks.
     pub separate_gc_frontier: bool,
-    /// Blocks that each pool keeps erased.
+    /// Erased blocks that each pool reserves.
     pub free_floor: u32,
     /// Copies stay inside the die.
     pub copyback: bool,
@@ -165,7 +165,7 @@ pub struct NamespaceConfig {
     pub size_bytes: u64,
     /// Weight of its device time to begin with.
     pub weight: f64,
-    /// Over-provisioning blocks to begin with, those that GC holds free included.
+    /// Initial over-provisioning blocks, including those that GC keeps free.
     pub ops_blocks: u64,
 }
 
@@ -196,12 +196,12 @@ impl DeviceConfig {
         }
         scheduler_named(self.scheduler())?;
         if self.namespaces.is_empty() || self.namespaces.len() > MAX_NAMESPACES {
-            return refuse(format!("{} namespaces; 1 to {MAX_NAMESPACES} can be served", self.namespaces.len()));
+            return refuse(format!("has {} namespaces; 1 to {MAX_NAMESPACES} can be served", self.namespaces.len()));
         }
         for (index, namespace) in self.namespaces.iter().enumerate() {
             let name = &namespace.name;
             if self.namespaces[..index].iter().any(|other| other.name == *name) {
-                return refuse(format!("namespace {name} is there twice"));
+                return refuse(format!("namespace {name} is listed twice"));
             }
             self.check_namespace(namespace)?;
         }

@@ -1,4 +1,4 @@
-//! Who may have how many of the descriptors of this process, so that nobody takes what another needs.
+//! Limits of the descriptors of this process by owner, so that no client takes those that others need.
 //!
 //! Each front end of each namespace, the hosts of NVMe/TCP and the control socket have some of their own. NBD and
 //! vhost-user clients are lent more while there are some, as long as their front end of a namespace then has borrowed no
@@ -30,7 +30,7 @@ pub const VHOST_USER_QUEUE: usize = 5;
 /// With four pieces of memory and two queues a VM can always use its disk.
 const VHOST_USER_OWN: usize = VHOST_USER_CLIENT + 4 + 2 * VHOST_USER_QUEUE;
 
-/// Who has descriptors of its own.
+/// An owner with a reserve of descriptors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// Clients of the control socket.
@@ -47,7 +47,7 @@ pub enum Owner {
 struct State {
     /// How many each of them has.
     taken: HashMap<Owner, usize>,
-    /// What those have that are no owners any more.
+    /// Descriptors of clients whose owner was removed.
     left_over: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct Budget {
     state: Mutex<State>,
 }
 
-/// What somebody has, until it is dropped.
+/// Descriptors of a client, released when this is dropped.
 #[derive(Debug)]
 pub struct Taken {
     budget: Arc<Budget>,
@@ -80,7 +80,7 @@ impl Budget {
     /// As many as this process may have.
     pub fn of_process(has_tls: bool) -> Arc<Self> {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-        // Where the system refuses, the limit stays as it was.
+        // If the system refuses, the limit stays unchanged.
         let _refused = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
         let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
         Self::new(limit.unwrap_or(usize::MAX / 2), has_tls)
@@ -119,13 +119,13 @@ impl Budget {
         }
     }
 
-    /// What is set aside when each owner has at least its reserve.
+    /// Descriptors that are reserved so that each owner can have its reserve.
     fn committed(&self, state: &State) -> usize {
         let of = |(owner, &taken): (&Owner, &usize)| Self::fixed(owner) + taken.max(self.reserve(owner));
         SERVERS_OWN + state.left_over + state.taken.iter().map(of).sum::<usize>()
     }
 
-    /// Sets descriptors aside for more owners. Err where there are too few.
+    /// Reserves descriptors for more owners. Err if there are too few.
     pub fn add(&self, owners: impl IntoIterator<Item = Owner>) -> Result<(), ServeError> {
         let mut state = self.state();
         let new: Vec<_> = owners.into_iter().filter(|owner| !state.taken.contains_key(owner)).collect();
@@ -144,13 +144,13 @@ impl Budget {
         Ok(())
     }
 
-    /// An owner is gone, though clients of it may be there yet.
+    /// Removes an owner, of which there may still be clients.
     pub fn remove(&self, owner: &Owner) {
         let mut state = self.state();
         state.left_over += state.taken.remove(owner).unwrap_or(0);
     }
 
-    /// So many for a client. None where that would take what others need, or `owner` is none.
+    /// Descriptors for a client. None if others need them, or `owner` does not exist.
     pub fn take(self: &Arc<Self>, owner: &Owner, count: usize) -> Option<Taken> {
         let mut taken = Taken { budget: Arc::clone(self), owner: owner.clone(), count: 0 };
         taken.resize(count).then_some(taken)
@@ -171,12 +171,12 @@ impl Budget {
 }
 
 impl Taken {
-    /// Has it be so many. False, and it stays as it was, where that would take what others need.
+    /// Changes the number. False, without a change, if others need them.
     #[must_use]
     pub fn resize(&mut self, count: usize) -> bool {
         let mut state = self.budget.state();
         let Some(&before) = state.taken.get(&self.owner) else {
-            // Its namespace is gone, and so will the client be.
+            // The namespace was deleted, so the client will be disconnected.
             return count <= self.count;
         };
         let after = before - self.count + count;

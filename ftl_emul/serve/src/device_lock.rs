@@ -11,7 +11,7 @@ use crate::error::{ServeError, refuse};
 pub fn take(folder: &Path, inherited: Option<RawFd>) -> Result<File, ServeError> {
     let path = folder.join("lock");
     let file = match inherited {
-        // SAFETY: whoever started us says so on the command line, and nothing else in this process uses it.
+        // SAFETY: the command line names the descriptor, and nothing else in this process uses it.
         Some(fd) => unsafe { File::from_raw_fd(fd) },
         None => OpenOptions::new()
             .write(true)
@@ -26,7 +26,7 @@ pub fn take(folder: &Path, inherited: Option<RawFd>) -> Result<File, ServeError>
     }
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(libc::EWOULDBLOCK) {
-        return refuse(format!("{} is being served already", folder.display()));
+        return refuse(format!("{} is already being served", folder.display()));
     }
     Err(ServeError::io("cannot lock", &path, &error))
 }

@@ -1,4 +1,4 @@
-//! How the blocks of a device are divided among its namespaces. What counts is what the settings say, written before
+//! Division of the blocks of a device among its namespaces. What counts is what the settings say, written before
 //! anything was acknowledged; a drive from a checkpoint, or a new one, is brought there when the device is opened.
 
 use std::borrow::Borrow;
@@ -49,7 +49,7 @@ fn owners(placement: Placement, namespaces: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// OPS blocks that the owner of a tenant will have once every move under way has been carried out.
+/// OPS blocks that the owner of a tenant will have after all pending moves.
 fn ops_blocks_to_be(drive: &Drive, tenants: &[TenantId]) -> Result<i64, FtlError> {
     let mut ops = drive.space(tenants[0])?.ops_blocks;
     for (from, to, blocks) in drive.pending_moves() {
@@ -140,7 +140,7 @@ fn give_surplus(
     Ok(())
 }
 
-/// Hands over the blocks of moves, in no time. What cannot be freed yet stays pending.
+/// Completes pending moves without taking time. Blocks that cannot be freed yet stay pending.
 fn carry_out_moves(drive: &mut Drive) {
     let most = GC_PASSES_PER_BLOCK * drive.geometry().blocks();
     let mut passes = 0;
@@ -162,7 +162,7 @@ pub fn new_drive(flash: &FlashConfig, namespaces: &mut [Namespace], ops_blocks: 
     let pages = |n: &Namespace| n.size_bytes() / u64::from(flash.geometry.page_bytes);
     let logical: u64 = namespaces.iter().map(|n| pages(n).div_ceil(block_pages)).sum();
     let left = drive.spare_blocks().saturating_sub(logical);
-    // Every owner needs some; the drive says how many when it is asked for too few.
+    // Every owner needs a minimum, which the drive reports when fewer are requested.
     let minimum = match drive.create_tenant(1, Placement::Isolated, 0) {
         Err(FtlError::BelowMinimumOps { minimum, .. }) => minimum,
         _ => 0,
@@ -181,7 +181,7 @@ pub fn new_drive(flash: &FlashConfig, namespaces: &mut [Namespace], ops_blocks: 
     Ok(drive)
 }
 
-/// Gives every owner the least it needs, and divides what is left in the proportions of what was wanted beyond that.
+/// Gives every owner its minimum, and divides the rest in proportion to what was wanted beyond that.
 fn fit(ops_blocks: &mut [u64], owners: &[usize], minimum: u64, available: u64) {
     let wanted = owners.iter().map(|&n| ops_blocks[n].max(minimum)).fold(0, u64::saturating_add);
     if wanted <= available {

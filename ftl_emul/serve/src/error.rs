@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Why a device cannot be served, or a command not be carried out.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// What was asked makes no sense here.
+    /// The request is not valid for this device.
     #[error("{0}")]
     Refused(String),
     /// The emulated drive refused.

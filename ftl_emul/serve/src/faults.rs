@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 struct Recorder {
     folder: PathBuf,
-    /// By inode: lengths that are not on stable storage yet, and those that are.
+    /// By inode: present length, and length on stable storage.
     unsynced: HashMap<u64, u64>,
     lengths: HashMap<u64, u64>,
     states: Vec<tempfile::TempDir>,
@@ -79,7 +79,7 @@ pub fn synced(file: &File) {
     reached();
 }
 
-/// `lengths`: of files by inode, where they are other than they seem.
+/// `lengths`: lengths on stable storage by inode, if they differ.
 fn copy(folder: &Path, lengths: &HashMap<u64, u64>) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(folder).unwrap() {

@@ -34,7 +34,7 @@ pub struct FrontEnds {
 }
 
 impl FrontEnds {
-    /// Starts those that the parameters ask for, over a server that has been started.
+    /// Starts the configured front ends of a running server.
     pub fn start(server: &'static Server, nbd: &Nbd, parameters: &Parameters) -> Result<Self, ServeError> {
         let nvme_tcp = nvme_tcp::start(server, parameters)?;
         let vhost_user = vhost_user::start(server, parameters)?;
@@ -45,7 +45,7 @@ impl FrontEnds {
                 thread::Builder::new().name("slo-ctl sockets".into()).spawn(move || added.take_from(&channel));
             spawned.map_err(|e| ServeError::File(format!("cannot start a thread: {e}")))?;
         }
-        // Last: it reports where the others can be reached.
+        // Last, because it reports the addresses of the others.
         control::start(server, parameters.control_fd)?;
         Ok(Self { nvme_tcp, vhost_user })
     }
@@ -70,7 +70,7 @@ struct Added {
 }
 
 impl Added {
-    /// Until the other end of the channel is closed.
+    /// Runs until the other end of the channel is closed.
     fn take_from(&self, channel: &OwnedFd) {
         loop {
             let mut bytes = [0; MESSAGE_BYTES];
@@ -95,7 +95,7 @@ impl Added {
     }
 
     fn listen(&self, front_end: &str, name: &str, socket: UnixListener) -> Result<(), ServeError> {
-        // Otherwise it was deleted again meanwhile.
+        // Otherwise it was deleted meanwhile.
         let Some(namespace) = self.namespace(name) else { return Ok(()) };
         match (front_end, &self.vhost_user) {
             ("nbd", _) => self.nbd.add(socket, name),

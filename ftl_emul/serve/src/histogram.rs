@@ -1,4 +1,4 @@
-//! How long reads and writes took since the start, counted between fixed bounds: what others draw a histogram from.
+//! Histograms of the latencies of reads and writes since the start, with fixed bounds.
 //!
 //! Times are modelled ones where there is a clock, whatever its scale. Bounds never change, so that the counts of a device
 //! can be compared over any time and with those of other devices.
@@ -10,7 +10,7 @@ use ftl_core::Op;
 use ftl_core::convert::exact;
 use serde_json::{Value, json};
 
-/// A request that took exactly so long counts below the bound.
+/// Inclusive upper bounds.
 const BOUNDS_US: [u64; 14] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 10_000_000];
 
@@ -44,7 +44,7 @@ pub struct Histograms {
 }
 
 impl Histograms {
-    /// Takes note of a request; others than reads and writes are left out.
+    /// Counts a request, if it is a read or a write.
     #[inline]
     pub fn record(&self, op: Op, took: Duration) {
         match op {

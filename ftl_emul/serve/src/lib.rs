@@ -62,7 +62,7 @@ use nbd::Nbd;
 use parameters::Parameters;
 use server::Server;
 
-/// Larger pieces of memory are the system's again as soon as they are free.
+/// Larger allocations are returned to the system as soon as they are free.
 const MAPPED_BYTES: c_int = 256 << 10;
 
 /// Serves the device that the arguments of this process name, until it is to stop.
@@ -95,7 +95,7 @@ fn run() -> Result<(), ServeError> {
     if let Some(command) = &parameters.command {
         return offline::carry_out(server, command);
     }
-    // Before there are threads, which take over what is blocked.
+    // Before threads are started, which inherit the signal mask.
     let signals = block_signals().map_err(|e| ServeError::File(format!("cannot wait for signals: {e}")))?;
     if let Some(origin) = &server.origin {
         eprintln!("slo-ctl: {} (emulated): placement {origin}", server.config.name);

@@ -18,7 +18,7 @@ use crate::recent::Latencies;
 use crate::recording::{Outstanding, Recording};
 use crate::settings::{Created, Hosts, NamespaceSettings};
 
-/// How often a request in pieces looks whether it is still wanted.
+/// Interval in which a request in pieces checks whether its client still waits.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
 /// Between pieces of work on the map, others have as long as such a piece took, but no longer than this.
 const MOST_PAUSE: Duration = Duration::from_millis(5);
@@ -60,7 +60,7 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 pub struct Namespace {
     /// Export name.
     pub name: String,
-    /// Distinguishes it from others that had its name or number while this process ran.
+    /// Distinguishes it from earlier namespaces with the same name or number.
     pub serial: u64,
     /// As it was created, with its NVMe numbers.
     pub origin: Created,
@@ -68,14 +68,14 @@ pub struct Namespace {
     pub tenant: TenantId,
     /// Its data.
     pub backing: Backing,
-    /// What it has done since the start.
+    /// Counters since the start.
     pub answered: Answered,
     /// How long reads and writes took, as the client saw it.
     pub latencies: Latencies,
     /// The same in modelled time, since the start.
     pub histograms: Histograms,
     size_bytes: AtomicU64,
-    /// Whether requests are taken; each holds it while it is in work.
+    /// Whether requests are accepted; each holds the lock while it is processed.
     open: RwLock<bool>,
     /// NVMe hosts that it is attached to.
     hosts: RwLock<Hosts>,
@@ -84,11 +84,11 @@ pub struct Namespace {
     in_pieces: Mutex<()>,
     /// Where its requests are recorded, and its place there.
     recording: RwLock<Option<(Arc<Recording>, u16)>>,
-    /// Whether they are, for a look that costs nothing.
+    /// The same without the lock.
     is_recorded: AtomicBool,
 }
 
-/// How a request asks to be served.
+/// Options of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Flags {
     /// On stable storage before the answer.
@@ -138,7 +138,7 @@ impl Namespace {
         *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
-    /// Takes no more requests, once those in work are done; or takes them again.
+    /// Refuses further requests and waits for those in progress; or accepts requests again.
     pub fn set_open(&self, open: bool) {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = open;
     }
@@ -172,7 +172,7 @@ impl Namespace {
         self.size_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes the logical size; connections see it when they are opened again.
+    /// Changes the logical size, which new connections see.
     pub fn set_size_bytes(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }
@@ -186,7 +186,7 @@ impl Namespace {
         })
     }
 
-    /// Reads what is in memory already, for a model without a clock; `WouldBlock` where the disk has to be waited for.
+    /// Reads cached data, for a model without a clock; `WouldBlock` if the disk would have to be read.
     pub fn read_now(&self, model: &Model, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let length = buffer.len() as u64;
         self.move_now(model, Op::Read, offset, length, |backing| backing.read_now(buffer, offset))
@@ -231,7 +231,7 @@ impl Namespace {
         self.serve(model, Op::Flush, 0, 0, gone, |_, _| self.backing.flush())
     }
 
-    /// Gives space back where the file system can; the guest may not rely on what it reads there afterwards.
+    /// Frees space if the file system can; the content of the range is then undefined for the guest.
     pub fn trim(
         &self,
         model: &Model,
@@ -350,7 +350,7 @@ impl Namespace {
                 let ticket = model.begin(request, begun);
                 let moved = move_data(at, piece);
                 let (mut worked, waits) = (begun.elapsed(), ticket.waits());
-                // Once nobody waits for it any more, the rest does not wait for the model either.
+                // When the client does not wait any more, the rest does not wait for the model.
                 let ticket = if wanted { ticket } else { Ticket::given_up() };
                 model.end(request, ticket, moved.is_ok(), &mut gone);
                 moved?;
@@ -375,7 +375,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Waits until this namespace has no other such request in work. Err once nobody waits for the answer any more.
+    /// Waits for other such requests of this namespace. Err when the client does not wait any more.
     fn turn_in_pieces(&self, gone: &mut impl FnMut() -> bool) -> io::Result<MutexGuard<'_, ()>> {
         let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
         if gone() { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) } else { Ok(turn) }

@@ -19,7 +19,7 @@ impl OccasionalLog {
             *left_out += 1;
             return;
         }
-        let more = if *left_out == 0 { String::new() } else { format!(" ({left_out} more such lines left out)") };
+        let more = if *left_out == 0 { String::new() } else { format!(" ({left_out} similar lines omitted)") };
         eprintln!("slo-ctl: {}{more}", line());
         *state = (0, Some(Instant::now()));
     }

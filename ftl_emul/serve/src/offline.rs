@@ -13,10 +13,10 @@ use crate::server::Server;
 /// Carries out one command, given as the control socket takes it. Err when not even a refusal could be printed.
 pub fn carry_out(server: &Server, command: &str) -> Result<(), ServeError> {
     let reply = protocol::answer_offline(server, command.as_bytes(), |drive_writes| {
-        // Whoever started this wants no more of it when the line cannot be printed.
+        // If the line cannot be printed, the parent process has given up.
         print(format!("{}\n", json!({"drive_writes": drive_writes})).as_bytes()).is_ok()
     });
-    print(&reply).map_err(|e| ServeError::File(format!("cannot print the outcome: {e}")))
+    print(&reply).map_err(|e| ServeError::File(format!("cannot print the result: {e}")))
 }
 
 fn print(line: &[u8]) -> io::Result<()> {

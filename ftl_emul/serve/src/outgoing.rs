@@ -1,7 +1,7 @@
 //! Answers that wait to be sent. Their memory is used again and again as it is: to zero it first, for data that is read
 //! into it, took a twentieth of the time of a read.
 
-/// Bytes in the order in which they are to be sent.
+/// Bytes to send, in order.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     /// What was sent before lies behind `used`.

@@ -1,4 +1,4 @@
-//! What the command line asks for: words `key=value`.
+//! Parameters of the command line: words `key=value`.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub enum Latency {
     Real,
 }
 
-/// What the command line asks for.
+/// Parameters of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameters {
     /// Folder of the device.
@@ -33,9 +33,9 @@ pub struct Parameters {
     pub nbd_fds: Vec<(RawFd, Option<String>)>,
     /// Requests in work at once on each NBD connection.
     pub threads: Option<usize>,
-    /// Folder of certificates: NBD clients have to use TLS.
+    /// Directory of certificates, with which NBD clients must use TLS.
     pub tls_certificates: Option<PathBuf>,
-    /// They need a certificate of their own.
+    /// Whether NBD clients need a certificate.
     pub tls_verify_peer: bool,
     /// Listening control socket, inherited.
     pub control_fd: Option<RawFd>,
@@ -61,7 +61,7 @@ pub struct Parameters {
     pub checkpoint_s: f64,
     /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
     pub command: Option<String>,
-    /// Gets our process number once clients are served.
+    /// File to which the PID is written when clients are served.
     pub pid_file: Option<PathBuf>,
 }
 

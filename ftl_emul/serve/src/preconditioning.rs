@@ -29,7 +29,7 @@ pub struct Preconditioned {
 }
 
 impl Preconditioned {
-    /// What a report says; `pages` is the capacity.
+    /// Converts a report; `pages` is the capacity.
     #[must_use]
     pub fn of(report: &PreconditioningReport, pages: u64) -> Self {
         let last = &report.waf[report.waf.len().saturating_sub(STEADY_WINDOWS)..];

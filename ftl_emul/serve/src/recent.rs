@@ -1,4 +1,4 @@
-//! What happened in the last seconds: latencies as clients saw them, and how long limits held requests back.
+//! Statistics of the last seconds: latencies as seen by clients, and times for which limits throttled requests.
 //!
 //! Requests are counted into histograms that only ever grow, without a lock. Once a second their state is put aside; the
 //! difference between now and ten seconds ago is what happened since. The histograms are HDR histograms, for many
@@ -111,7 +111,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Takes note of a request; others than reads and writes are left out.
+    /// Counts a request, if it is a read or a write.
     #[inline]
     pub fn record(&self, op: Op, took: Duration) {
         match op {
@@ -122,7 +122,7 @@ impl Latencies {
     }
 }
 
-/// How long limits held the requests of a namespace back, since the start.
+/// Time for which limits have throttled the requests of a namespace since the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Throttled {
     /// Requests completed.

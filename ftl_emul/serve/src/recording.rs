@@ -1,4 +1,4 @@
-//! Recording the requests of a served device, for replay: what each client asked for and when, never its data.
+//! Recording the requests of a served device with their times, for replay; never their data.
 //!
 //! Requests wait in memory until the client of the control socket fetches them, at most [`MAX_REQUESTS`] of them; what
 //! arrives while the memory is full is counted and not recorded. One recording at a time.
@@ -17,7 +17,7 @@ use crate::namespace::Namespace;
 
 /// Requests in memory at most: 32 MiB.
 pub const MAX_REQUESTS: usize = 1 << 20;
-/// Requests of one reply at most, which keeps it below 4 MiB.
+/// Largest number of requests in a reply, which is then below 4 MiB.
 const MAX_FETCHED: usize = 1 << 16;
 
 /// One request, as it arrived.
@@ -31,7 +31,7 @@ struct Arrived {
     op: Op,
 }
 
-/// What a namespace did in all; times are modelled ones where there is a clock.
+/// Totals of a namespace; times are modelled if there is a clock.
 #[derive(Debug, Clone, Copy, Default)]
 struct Activity {
     recorded: u64,
@@ -169,14 +169,14 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts to record requests to `namespaces`. `under_way` keeps a second recording away.
+    /// Starts to record requests to `namespaces`. `under_way` prevents a second recording.
     pub fn start(
         namespaces: Vec<Arc<Namespace>>,
         time_scale: Option<f64>,
         under_way: &Arc<AtomicBool>,
     ) -> Result<Self, ServeError> {
         if under_way.swap(true, Ordering::AcqRel) {
-            return refuse("the device is being recorded already; wait until that recording ends");
+            return refuse("the device is already being recorded; wait until that recording ends");
         }
         let names = namespaces.iter().map(|namespace| namespace.name.clone()).collect();
         let recording = Arc::new(Recording::new(names, time_scale.unwrap_or(1.0)));
@@ -186,7 +186,7 @@ impl Recorder {
         Ok(Self { recording, namespaces, under_way: Arc::clone(under_way) })
     }
 
-    /// What is recorded, as the reply to `recording_start`.
+    /// The reply to `recording_start`.
     pub fn describe(&self) -> Value {
         json!({"namespaces": self.recording.names, "max_requests": MAX_REQUESTS, "time_scale": self.recording.time_scale})
     }

@@ -13,7 +13,7 @@ pub const POOL_BYTES: usize = 256 << 20;
 /// How often a request that waits for room looks whether it is still wanted, and whether the pool has some again.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
 
-/// What is lent.
+/// Borrowed memory.
 #[derive(Debug, Default)]
 struct Lent {
     all: usize,
@@ -84,7 +84,7 @@ pub struct Taken {
 }
 
 impl Room {
-    /// One with so much of its own.
+    /// A room with this much reserved memory.
     pub fn new(pool: &Arc<Pool>, own_bytes: usize) -> Arc<Self> {
         Arc::new(Self { pool: Arc::clone(pool), own_bytes, state: Mutex::default(), less: Condvar::new() })
     }
@@ -104,7 +104,7 @@ impl Room {
         Some(Taken { room: Arc::clone(self), bytes, borrower })
     }
 
-    /// Memory for a request of a namespace; without one nothing is borrowed. None where there is none now.
+    /// Memory for a request of a namespace; without one nothing is borrowed. None if there is none now.
     pub fn try_take(self: &Arc<Self>, bytes: usize, namespace: Option<u32>) -> Option<Taken> {
         self.take_of(&mut self.state(), bytes, namespace)
     }

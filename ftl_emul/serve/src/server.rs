@@ -1,4 +1,4 @@
-//! A device while it is served: its namespaces, the model beside them, and what keeps both in order in the background.
+//! A served device: its namespaces, the model, and their background maintenance.
 
 mod changes;
 mod namespaces;
@@ -47,13 +47,13 @@ pub struct NvmeTcp {
 
 /// A device while it is served.
 pub struct Server {
-    /// What it is.
+    /// Description of the device.
     pub config: DeviceConfig,
     /// By NSID.
     namespaces: RwLock<Arc<[Arc<Namespace>]>>,
     /// The model beside its data.
     pub model: Model,
-    /// How its placement came about; None for disks, which have none.
+    /// Origin of the placement; None for disks.
     pub origin: Option<Origin>,
     /// Real seconds for each modelled one; None without a clock.
     pub time_scale: Option<f64>,
@@ -71,7 +71,7 @@ pub struct Server {
     folder: PathBuf,
     settings: Mutex<Settings>,
     checkpoint_interval: Duration,
-    /// Kept for as long as the device is served.
+    /// Held while the device is served.
     _lock: File,
     upkeep: Upkeep,
 }
@@ -80,7 +80,7 @@ impl Server {
     /// Opens a device. Nothing runs yet.
     pub fn open(parameters: &Parameters) -> Result<Self, ServeError> {
         let Some(folder) = parameters.device.clone() else {
-            return refuse("which device? device=FOLDER names the folder of one");
+            return refuse("no device given; write device=FOLDER with the folder of a device");
         };
         let lock = device_lock::take(&folder, parameters.lock_fd)?;
         let config = DeviceConfig::read(&folder)?;
@@ -174,7 +174,7 @@ impl Server {
         Ok(())
     }
 
-    /// How long limits have held requests back, by namespace; empty without a clock.
+    /// Time for which limits have throttled requests, by namespace; empty without a clock.
     pub fn throttled(&self, namespaces: &[Arc<Namespace>]) -> Vec<Throttled> {
         if self.model.timed().is_none() {
             return Vec::new();
@@ -202,11 +202,11 @@ impl Server {
         Recorder::start(namespaces, self.time_scale, &self.is_recorded)
     }
 
-    /// The namespace of that name; Err where there is none.
+    /// The namespace with this name; Err if there is none.
     pub fn require(&self, name: &str) -> Result<Arc<Namespace>, ServeError> {
         match self.namespace(name) {
             Some(namespace) => Ok(namespace),
-            None => refuse(format!("there is no namespace {name:?}")),
+            None => refuse(format!("namespace {name:?} does not exist")),
         }
     }
 
@@ -257,7 +257,7 @@ impl Server {
             (drive.precondition(seed, &mut watched), pages)
         })?;
         if !going_on {
-            return refuse("nobody waits for the preconditioning any more; the placement stays as it was");
+            return refuse("the client of the preconditioning has disconnected; the placement is unchanged");
         }
         let preconditioned = Preconditioned::of(&report, pages);
         *lock_anyway(&self.preconditioned) = Some(preconditioned.clone());
@@ -268,7 +268,7 @@ impl Server {
 /// What [`model`] makes.
 struct Modelled {
     model: Model,
-    /// How its placement came about, where it has one; likewise the others.
+    /// Origin of its placement, if it has one.
     origin: Option<Origin>,
     preconditioned: Option<Preconditioned>,
     ops_blocks: Option<Vec<u64>>,

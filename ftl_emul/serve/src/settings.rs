@@ -46,9 +46,9 @@ pub struct Created {
     pub nsid: u32,
     /// Reclaim unit handle.
     pub handle: u16,
-    /// When, nanoseconds since 1970: distinguishes it from others that have had its name.
+    /// Time in nanoseconds since 1970, which distinguishes it from earlier namespaces with its name.
     pub created_ns: u64,
-    /// What `device.toml` has of others.
+    /// The entry as in `device.toml`.
     #[serde(rename = "namespace")]
     pub config: NamespaceConfig,
 }
@@ -143,7 +143,7 @@ impl Hosts {
     }
 }
 
-/// Those of one namespace; None: as `device.toml` has it.
+/// Settings of one namespace; None: as in `device.toml`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamespaceSettings {
@@ -159,7 +159,7 @@ pub struct NamespaceSettings {
     /// Bytes per second at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes_s: Option<f64>,
-    /// Over-provisioning blocks, once every move asked for has been carried out.
+    /// Over-provisioning blocks after all pending moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops_blocks: Option<u64>,
     /// NVMe hosts that it is attached to; None: all.
@@ -217,13 +217,13 @@ impl Settings {
                 ));
             }
             if self.files_to_remove.contains(name) {
-                return Err(format!("namespace {name} is created, and its file to be removed"));
+                return Err(format!("namespace {name} is both created and marked for removal"));
             }
         }
         Ok(())
     }
 
-    /// The namespaces there are, by NSID: those of `device.toml` that were not deleted, and those created since.
+    /// Existing namespaces by NSID: those of `device.toml` that were not deleted, and those created since.
     pub fn present(&self, config: &DeviceConfig) -> Result<Vec<Created>, ServeError> {
         let original = (0..).zip(&config.namespaces).filter(|(_, given)| !self.deleted.contains(&given.name));
         let original = original.map(|(number, given)| Created {
@@ -250,18 +250,18 @@ impl Settings {
         Ok(found)
     }
 
-    /// Those of one namespace.
+    /// Settings of one namespace.
     #[must_use]
     pub fn of(&self, namespace: &str) -> NamespaceSettings {
         self.namespaces.get(namespace).cloned().unwrap_or_default()
     }
 
-    /// Those of one namespace, to be changed; see [`Settings::change`].
+    /// Settings of one namespace for a change; see [`Settings::change`].
     pub fn of_mut(&mut self, namespace: &str) -> &mut NamespaceSettings {
         self.namespaces.entry(namespace.to_owned()).or_default()
     }
 
-    /// Changes settings and writes them, all in one step; what is in memory is changed only if that succeeds.
+    /// Changes settings and writes them atomically; the settings in memory change only if that succeeds.
     pub fn change(&mut self, folder: &Path, change: impl FnOnce(&mut Self)) -> Result<(), ServeError> {
         let mut changed = self.clone();
         change(&mut changed);

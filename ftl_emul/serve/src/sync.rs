@@ -1,4 +1,4 @@
-//! Putting files on stable storage, without believing a file system that says so where it is not.
+//! Writing files to stable storage, with a workaround for file systems that report success after losing data.
 //!
 //! ext4 (seen with Linux 6.18) answers a sync with success although data is lost, where its journal is aborted while the
 //! sync is under way: as upon an error that it finds, after which it is read-only. New blocks of the file can then no

@@ -34,7 +34,7 @@ pub struct ArrayOptions {
     pub disks: u32,
     /// Bytes of one disk before the next one's turn.
     pub stripe_bytes: u64,
-    /// Whose request goes to the disks next.
+    /// Chooses the tenant whose request goes to the disks next.
     pub scheduler: SchedulerPolicy,
     /// Requests that the disks hold at once; by default as many as their queues have places, or, where shares are to
     /// be kept, one for each disk.
@@ -60,7 +60,7 @@ struct Request {
     length: u64,
     token: u64,
     arrival_ns: u64,
-    /// Parts whose end is not known, and the latest of those that are.
+    /// Parts whose end is unknown, and the latest known end.
     parts_left: u32,
     done_ns: u64,
 }
@@ -131,7 +131,7 @@ impl Array {
         self.disks[0].mechanics()
     }
 
-    /// Time that each arm was taken, operations under way included, nanoseconds.
+    /// Busy time of each arm, including the present operation, in nanoseconds.
     pub fn busy_ns(&self) -> impl Iterator<Item = u64> + '_ {
         self.disks.iter().map(Disk::busy_ns)
     }
@@ -165,13 +165,13 @@ impl Array {
         self.now_ns
     }
 
-    /// When something will happen next; None when nothing is under way.
+    /// Time of the next event; None when idle.
     #[must_use]
     pub fn next_event_ns(&self) -> Option<u64> {
         self.agenda.next_ns()
     }
 
-    /// Requests whose end became known since they were last taken. It may lie in the future.
+    /// Requests whose end became known since the last call; it may be in the future.
     pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
         self.completions.drain(..)
     }

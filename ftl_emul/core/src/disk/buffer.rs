@@ -18,9 +18,9 @@ struct Stream {
 /// What a read finds in the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferLookup {
-    /// All of it.
+    /// The whole range is in the buffer.
     All,
-    /// Its beginning; the head is over the rest, so many bytes, from now on.
+    /// Its beginning is; the rest, of this many bytes, is being read now.
     Coming(u64),
     /// Nothing that helps.
     Nothing,
@@ -49,7 +49,7 @@ impl ReadAhead {
         (stream.front + read).min(stream.limit)
     }
 
-    /// Whether a range was read before the arm was taken for what it is at.
+    /// Whether a range was read before the present operation of the arm.
     #[must_use]
     pub fn has(&self, offset: u64, length: u64) -> bool {
         let end = offset + length;
@@ -57,8 +57,8 @@ impl ReadAhead {
         self.segments.iter().copied().chain(stream).any(|(from, to)| from <= offset && end <= to)
     }
 
-    /// Looks for a range in what is being read ahead. A stream that waits for room in its segment continues as
-    /// soon as there is some: the buffer hides the time until the platter has come round.
+    /// Looks for a range in the data that is being read ahead. A stream that waits for space in its segment
+    /// continues as soon as there is some; the buffer hides the rotational delay.
     pub fn find(&mut self, offset: u64, length: u64, now_ns: u64, rate_bytes_ns: f64) -> BufferLookup {
         let end = offset + length;
         let Some(stream) = &mut self.stream else { return BufferLookup::Nothing };
@@ -85,7 +85,7 @@ impl ReadAhead {
         }
     }
 
-    /// The arm is wanted elsewhere: what was read stays. Returns how far the head had come.
+    /// Stops reading ahead and keeps the data. Returns the position that the head had reached.
     pub fn stop(&mut self, now_ns: u64, rate_bytes_ns: f64) -> Option<u64> {
         let stream = self.stream.take()?;
         let front = Self::front(&stream, now_ns, rate_bytes_ns);
@@ -94,7 +94,7 @@ impl ReadAhead {
         Some(front)
     }
 
-    /// Where the stream began to be read lately, for the rate there; None without a stream.
+    /// Position at which reading of the stream started, for its transfer rate; None without a stream.
     #[must_use]
     pub fn stream_at(&self) -> Option<u64> {
         self.stream.map(|stream| stream.front)
@@ -123,7 +123,7 @@ pub struct Dirty {
     pub number: u64,
     /// Whose.
     pub tenant: u16,
-    /// How often others were nearer.
+    /// How often a nearer command was preferred.
     pub passed_over: u32,
     /// Where it begins.
     pub place: Place,
@@ -134,7 +134,7 @@ pub struct Dirty {
 pub struct WriteCache {
     most_bytes: u64,
     most_places: usize,
-    /// What is under way to the media included.
+    /// Includes the data that is being written to the media.
     bytes: u64,
     /// In the order of their arrival.
     pub dirty: Vec<Dirty>,
@@ -153,7 +153,7 @@ impl WriteCache {
         self.most_bytes > 0
     }
 
-    /// Takes a write in, joined with what it continues; false where there is no room.
+    /// Adds a write, merged with the one that it continues; false when there is no space.
     pub fn put(&mut self, new: Dirty) -> bool {
         let length = new.end - new.start;
         if self.bytes > 0 && self.bytes + length > self.most_bytes {
@@ -187,7 +187,7 @@ impl WriteCache {
         self.dirty.iter().any(|d| d.start <= offset && offset + length <= d.end)
     }
 
-    /// So much is on the media.
+    /// Records that this many bytes are on the media.
     pub fn written(&mut self, bytes: u64) {
         self.bytes -= bytes;
     }

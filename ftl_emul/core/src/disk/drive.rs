@@ -1,7 +1,7 @@
 //! One disk: an arm, a buffer, and a queue of commands of which the nearest goes first.
 //!
-//! A discrete-event part: commands are handed over at a moment, [`Disk::next_ns`] says when the arm is free next, and
-//! [`Disk::step`] is to be called then. The end of a command is reported as soon as it is decided.
+//! A discrete-event model: commands are added at a time, [`Disk::next_ns`] returns when the arm will be free, and
+//! [`Disk::step`] has to be called then. The end of a command is reported as soon as it is known.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use crate::disk::mechanics::{Mechanics, Place};
 use crate::disk::parameters::DiskParameters;
 use crate::error::FtlError;
 
-/// A command goes first once others have gone before it so often, so that none starves.
+/// A command is served next once this many others were preferred to it, so that none starves.
 const MOST_PASSED_OVER: u32 = 128;
 /// Written at once from the cache at most: reads wait no longer than for that.
 const DESTAGE_BYTES: u64 = 1 << 20;
 
-/// What a disk can be asked to do.
+/// A command of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Bytes to the host.
     Read,
     /// Bytes from the host.
     Write,
-    /// What was answered goes to the media.
+    /// Writes cached data to the media.
     Flush,
 }
 
@@ -52,7 +52,7 @@ pub enum Output {
         /// When.
         at_ns: u64,
     },
-    /// The arm is taken for a tenant.
+    /// Operation of the arm for a tenant.
     Spent {
         /// Whose command.
         tenant: u16,
@@ -98,7 +98,7 @@ enum Choice {
 pub struct Disk {
     mechanics: Mechanics,
     cylinder: f64,
-    /// The byte that comes under the head at a moment, where it follows what the head was at.
+    /// The byte under the head at a time, if it follows the data that was read before.
     following: Option<(u64, u64)>,
     interface_free_ns: u64,
     operation: Option<Operation>,
@@ -140,7 +140,7 @@ impl Disk {
         &self.mechanics
     }
 
-    /// Time that the arm was taken, operations under way included.
+    /// Busy time of the arm, including the present operation.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
         self.busy_ns
@@ -185,7 +185,7 @@ impl Disk {
         }
     }
 
-    /// The arm is free: what it was at has ended. To be called at [`Disk::next_ns`].
+    /// Completes the operation of the arm. To be called at [`Disk::next_ns`].
     pub fn step(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
         let Some(operation) = self.operation.take() else { return };
         match operation.work {
@@ -205,7 +205,7 @@ impl Disk {
         self.begin(now_ns, outputs);
     }
 
-    /// Answers a read from the buffer, or by continuing with what is being read ahead; false where neither helps.
+    /// Serves a read from the buffer or by continuing to read ahead; false if neither is possible.
     fn find(&mut self, pending: &Pending, now_ns: u64, idle: bool, outputs: &mut Vec<Output>) -> bool {
         let Command { offset, length, token, tenant, .. } = pending.command;
         let at_ns = pending.sent_ns.max(now_ns);
@@ -263,7 +263,7 @@ impl Disk {
         });
     }
 
-    /// Gives the arm something to do, if there is anything.
+    /// Starts the next operation of the arm, if there is any.
     fn begin(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
         let mut index = 0;
         while index < self.pending.len() {

@@ -1,4 +1,4 @@
-//! Where data lies on the platters, how long the arm takes, and when the platter is where it has to be.
+//! Layout of data on the platters, seek times and rotational delays.
 
 use crate::convert::whole;
 use crate::disk::parameters::DiskParameters;
@@ -25,7 +25,7 @@ pub struct Place {
     pub angle: f64,
 }
 
-/// The mechanics of one disk; without a state of its own.
+/// The mechanics of one disk, without state.
 #[derive(Debug, Clone)]
 pub struct Mechanics {
     parameters: DiskParameters,
@@ -63,7 +63,7 @@ impl Mechanics {
         Ok(Self { parameters, cylinders, zones, root_ns, linear_ns })
     }
 
-    /// What it was made from.
+    /// The parameters of the disk.
     #[must_use]
     pub fn parameters(&self) -> &DiskParameters {
         &self.parameters
@@ -101,7 +101,7 @@ impl Mechanics {
         Place { cylinder: cylinder.min(self.cylinders - 1.0).floor(), angle: tracks.fract() }
     }
 
-    /// Time to move over so many cylinders and settle for a read, nanoseconds; 0 where the arm is there already.
+    /// Seek time over a number of cylinders, including settling for a read, in nanoseconds; 0 without a seek.
     #[must_use]
     pub fn seek_ns(&self, distance_cylinders: f64) -> u64 {
         if distance_cylinders < 1.0 {

@@ -1,4 +1,4 @@
-//! What a hard disk is: the figures of its data sheet, and those that no data sheet has.
+//! Parameters of a hard disk: those of its data sheet, and assumed ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::error::{FtlError, invalid};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskParameters {
-    /// What it holds.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
     /// Surfaces with a head each.
     pub heads: u32,
@@ -70,7 +70,7 @@ impl DiskParameters {
         within("segments", u64::from(self.segments), 0, 1024)?;
         within("write_cache_bytes", self.write_cache_bytes, 0, 1 << 32)?;
         within("write_cache_places", u64::from(self.write_cache_places), 1, 1024)?;
-        // The curve through the three seek times falls nowhere: both of its terms have to rise.
+        // The curve through the three seek times must not fall anywhere, so both of its terms have to rise.
         let (min, mean, max) = (self.seek_min_ns as f64, self.seek_average_ns as f64, self.seek_max_ns as f64);
         if -10.0 * min + 15.0 * mean - 5.0 * max < 0.0 || 7.0 * min - 15.0 * mean + 8.0 * max < 0.0 {
             return invalid(
@@ -82,12 +82,12 @@ impl DiskParameters {
     }
 }
 
-/// A known disk.
+/// A preset of a disk.
 #[derive(Debug, Clone, Copy)]
 pub struct DiskPreset {
     /// The name used on the command line.
     pub name: &'static str,
-    /// What it stands for, where its figures come from, and which are assumed.
+    /// The disk it models, the source of its figures, and which of them are assumed.
     pub description: &'static str,
     /// Its figures.
     pub parameters: DiskParameters,

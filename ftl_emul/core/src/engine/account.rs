@@ -1,19 +1,19 @@
-//! What a tenant's requests have seen, counted as they come and go, on flash and on disks.
+//! Counters of a tenant's requests, on flash and on disks.
 
 use crate::op::Op;
 
-/// What a tenant's requests have seen.
+/// Counters of a tenant's requests.
 #[derive(Debug, Clone, Default)]
 pub struct QueueCounters {
     /// Requests completed, by kind of operation.
     pub completed: [u64; 5],
-    /// Bytes that reads asked for.
+    /// Bytes of reads.
     pub read_bytes: u64,
     /// Bytes that writes brought.
     pub write_bytes: u64,
     /// Die and channel time spent.
     pub device_ns: u64,
-    /// The part of it that GC took.
+    /// Part of `device_ns` for GC.
     pub gc_ns: u64,
     /// Time that requests waited for the rate limit.
     pub throttled_ns: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Account {
     counted_ns: u64,
     /// The tenant stands in the scheduler's line.
     in_line: bool,
-    /// Its pages that wait for dies which were given to others meanwhile.
+    /// Waiting pages whose die has served other tenants meanwhile.
     overtaken_pages: u32,
     /// Waiting is counted up to this moment.
     queued_counted_ns: u64,
@@ -84,7 +84,7 @@ impl Account {
         self.in_line = false;
     }
 
-    /// The die that a page waits for is given to another.
+    /// The die that a page waits for starts to serve another tenant.
     pub fn add_overtaken_page(&mut self, now: u64) {
         self.count_queued(now);
         self.overtaken_pages += 1;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Events by time; those of one moment in the order in which they were added.
+/// Events by time; simultaneous ones in the order in which they were added.
 #[derive(Debug)]
 pub(crate) struct Agenda<E> {
     events: BinaryHeap<Reverse<(u64, u64, E)>>,
@@ -34,7 +34,7 @@ impl<E: Copy + Ord> Agenda<E> {
         self.events.peek().map(|&Reverse((.., event))| event)
     }
 
-    /// Takes the next event off, with its time; None when none is due by `until_ns`.
+    /// Removes the next event and returns it with its time; None when there is none until `until_ns`.
     #[inline]
     pub fn take_by(&mut self, until_ns: u64) -> Option<(u64, E)> {
         if self.next_ns()? > until_ns {

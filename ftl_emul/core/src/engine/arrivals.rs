@@ -11,7 +11,7 @@ const PREFETCH_AHEAD: usize = 8;
 const PREFETCH_OVERWRITE_AHEAD: usize = 3;
 
 impl Engine {
-    /// Appends requests to a tenant's input: columns of equal length. All are checked before any is taken.
+    /// Appends requests to a tenant's input: columns of equal length. All are checked before one is added.
     pub fn feed<M: Mapping>(
         &mut self,
         mapping: &M,
@@ -70,7 +70,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Says that a tenant's input is complete: it falls idle when it is used up.
+    /// Marks a tenant's input as complete: the tenant becomes idle after its last request.
     pub fn end_input(&mut self, tenant: TenantId) -> Result<(), FtlError> {
         self.queue_mut(tenant)?.input_ended = true;
         Ok(())
@@ -131,7 +131,7 @@ impl Engine {
     }
 }
 
-/// A request in pages, when it asks for something and all of it exists.
+/// A request in pages; refused if it is empty or not within the namespace.
 fn request(
     time_ns: u64,
     op: Op,
@@ -142,7 +142,7 @@ fn request(
     token: u64,
 ) -> Result<Request, FtlError> {
     if length_bytes == 0 && matches!(op, Op::Read | Op::Write) {
-        return invalid("length", format!("a request at byte {offset_bytes} reads or writes nothing"));
+        return invalid("length", format!("the request at byte {offset_bytes} has no length"));
     }
     let span = PageSpan::within(offset_bytes, length_bytes, page_shift, pages)?;
     Ok(Request {

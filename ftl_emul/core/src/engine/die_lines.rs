@@ -18,7 +18,7 @@ pub(super) struct WaitingPage {
     pub tenant: u16,
     pub slot: u32,
     pub page: u64,
-    /// It is read because the host writes a part of it.
+    /// Read of a page that the host writes partly.
     pub rewrite: bool,
 }
 
@@ -33,7 +33,7 @@ struct Line {
     pages: BinaryHeap<Reverse<WaitingPage>>,
     /// Pages to be served before background work may delay those that wait once more.
     before_background: usize,
-    /// Numbers and tenants of those to whom no page of another tenant has been preferred since they came.
+    /// Numbers and tenants of pages to which no page of another tenant was preferred since they arrived.
     newcomers: Vec<(u64, u16)>,
 }
 
@@ -51,7 +51,7 @@ impl DieLines {
         Self { lines: vec![Line::default(); dies as usize], dies: Vec::new(), added: 0 }
     }
 
-    /// True when nobody waits for a die.
+    /// True when no page waits for a die.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.dies.is_empty()
@@ -67,7 +67,7 @@ impl DieLines {
         line.pages.push(Reverse(WaitingPage { number: self.added, ..page }));
     }
 
-    /// The first page in the order of tags of those that may start now, by die and tag.
+    /// The page with the lowest tag among those that may start now, by die and tag.
     pub fn first(&self, may_start: impl Fn(DieId, u64) -> bool) -> Option<(u64, DieId)> {
         let firsts = self.dies.iter().filter_map(|&die| {
             let Reverse(page) = self.lines[die.index()].pages.peek()?;
@@ -76,7 +76,7 @@ impl DieLines {
         firsts.min().map(|(page, die)| (page.tag, die))
     }
 
-    /// Takes the first page out of a die's line; says whether another tenant's was preferred to it meanwhile.
+    /// Removes the first page of a die's queue; returns whether another tenant's page was preferred to it.
     pub fn take(&mut self, die: DieId) -> Option<(WaitingPage, bool)> {
         let line = &mut self.lines[die.index()];
         let Reverse(page) = line.pages.pop()?;

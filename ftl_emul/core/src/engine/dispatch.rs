@@ -1,4 +1,4 @@
-//! Dispatch: whose page goes to the flash next, and when it will be done.
+//! Dispatch: choice of the next page for the flash, and its completion.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ impl Engine {
         self.scheduler.enqueue(tenant, &mut queue.entity, arrival_ns, arrival_tag);
     }
 
-    /// Issues pages while the device has room; false when the host page writes asked for are reached.
+    /// Issues pages while the device accepts them; false when the requested number of host page writes is reached.
     pub(super) fn issue<M: Mapping>(&mut self, mapping: &mut M, host_page_writes: u64) -> bool {
         for (tag, tenant) in self.passed_over.drain(..) {
             self.scheduler.requeue(tag, tenant);
@@ -86,7 +86,7 @@ impl Engine {
         self.in_flight - self.behind_background < self.device_queue_depth && self.in_flight < self.most_in_flight
     }
 
-    /// True when the next page is to be read from a die that suspends what it is at for it, which needs no room, either.
+    /// True when the next page is a read for which its die suspends an operation, which needs no free slot.
     #[inline]
     fn next_page_suspends<M: Mapping>(&self, mapping: &M) -> bool {
         if !self.timeline.can_suspend() || self.depth_is_given {
@@ -111,7 +111,7 @@ impl Engine {
         self.die_lines.first(|die, tag| may_read(&self.timeline, &self.passed_over, die, tag))
     }
 
-    /// Has something happen when the next die will be free: not all that keeps dies busy ends with a page.
+    /// Schedules an event for when the next die will be free, because not all work of dies ends with a page.
     fn set_timer_for_dies(&mut self) {
         let contended = self.are_dies_contended() || !self.passed_over.is_empty();
         if !(contended && self.has_waiting_pages()) {
@@ -196,7 +196,7 @@ impl Engine {
         }
         let device_ns = self.issue_page(mapping, tenant, slot, page, work);
         if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
-            // What touches no flash takes the time of a command, so that floods of it do not starve the others.
+            // Requests without flash operations take the time of a command, so that many of them do not starve others.
             self.scheduler.serve(&mut queue.entity, device_ns.max(self.timeline.command_ns()));
         }
         self.wake(tenant);
@@ -285,7 +285,7 @@ fn must_wait(queue: &TenantQueue, request: &Request) -> bool {
     }
 }
 
-/// What is to be done with a page of a request; with all of them where it is a TRIM.
+/// Operation for a page of a request, or for all its pages if it is a TRIM.
 #[inline]
 fn work(request: &Request, page: u64) -> Work {
     let partial = (request.partial_first && page == request.first) || (request.partial_last && page + 1 == request.end);

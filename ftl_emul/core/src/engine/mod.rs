@@ -43,17 +43,17 @@ const MOST_PER_DIE: u32 = 4;
 /// Why [`Engine::run`] returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stopped {
-    /// The time asked for has come.
+    /// The requested time was reached.
     Time,
-    /// The host page writes asked for have been issued.
+    /// The requested number of host page writes was issued.
     Writes,
     /// These tenants need more input before time can continue.
     Starved(Vec<TenantId>),
-    /// Nothing is left to do, and no time was asked for.
+    /// Nothing is left to do, and no time was requested.
     Idle,
 }
 
-/// When [`Engine::run`] shall return; whichever comes first.
+/// Conditions for the return of [`Engine::run`]; the first one applies.
 #[derive(Debug, Clone, Copy)]
 pub struct Until {
     /// Virtual time since the start.
@@ -144,13 +144,13 @@ impl Engine {
         self.host_page_writes
     }
 
-    /// Requests of live queues whose end became known since they were last taken. It may lie in the future: what is on
-    /// a die ends when it ends, whatever else arrives.
+    /// Requests of live queues whose end became known since the last call. It may be in the future: an operation on
+    /// a die ends at a fixed time, whatever arrives later.
     pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
         self.completions.drain(..)
     }
 
-    /// When something will happen next; None when nothing is under way.
+    /// Time of the next event; None when idle.
     #[must_use]
     pub fn next_event_ns(&self) -> Option<u64> {
         self.agenda.next_ns()
@@ -186,7 +186,7 @@ impl Engine {
         self.scheduler.policy()
     }
 
-    /// True when nothing is in flight, so that the mapping's state stands by itself.
+    /// True when nothing is in flight, so that the state of the mapping is complete.
     #[must_use]
     pub fn is_quiescent(&self) -> bool {
         self.queues.iter().flatten().all(|q| q.account.outstanding() == 0)
@@ -230,7 +230,7 @@ impl Engine {
         }
     }
 
-    /// Hands over the OPS blocks of moves in no time, as before a run begins.
+    /// Completes moves of OPS blocks without taking time, as before a run.
     pub fn advance_moves<M: Mapping>(&mut self, mapping: &mut M, max_gc_passes: u64) -> crate::MoveProgress {
         let progress = mapping.advance_moves(max_gc_passes, &mut Untimed);
         self.move_budget.moved_blocks += progress.moved_blocks;

@@ -25,14 +25,14 @@ pub(super) struct MoveBudget {
     /// By die.
     saved_ns: Vec<f64>,
     counted_ns: u64,
-    /// No more work is begun while the dies owe more.
+    /// No work is started while the dies owe more time than this.
     max_background_ns: u64,
-    /// Blocks handed over since the start.
+    /// Blocks moved since the start.
     pub moved_blocks: u64,
     /// Victims that a step may collect: twice as many after each that freed no block. The giver's own writes otherwise
     /// take what each step frees. The time is taken from the budget all the same.
     gc_passes: u64,
-    /// A step is due at some moment in the agenda.
+    /// Whether the agenda has an event for a step.
     pub step_scheduled: bool,
 }
 
@@ -75,7 +75,7 @@ impl MoveBudget {
 pub struct MoveStatus {
     /// Share of each die's time that they may take while requests are outstanding.
     pub budget: f64,
-    /// Die time that they have taken since the start.
+    /// Die time that moves have taken since the start.
     pub done_ns: u64,
     /// Die time of GC that has been decided on and is still to be done.
     pub owed_ns: u64,
@@ -104,7 +104,7 @@ impl Engine {
         Ok(())
     }
 
-    /// One step of the moves under way, if any, as far as idle dies and the budget allow.
+    /// One step of pending moves, as far as idle dies and the budget allow.
     pub(super) fn step_moves<M: Mapping>(&mut self, mapping: &mut M) {
         if !mapping.moves_pending() && self.timeline.background_ns() == 0 {
             return;

@@ -28,7 +28,7 @@ pub(crate) struct Request {
 /// How a tenant's requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// So many are outstanding at any time; timestamps are ignored.
+    /// Closed loop: this many requests are outstanding at any time; timestamps are ignored.
     Closed {
         /// Requests outstanding.
         queue_depth: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Outstanding {
     /// The scheduler's virtual time of its arrival.
     pub arrival_tag: u64,
     pub pages_left: u64,
-    /// Pages of which it is not known when they will be done, and when the last of the others will be.
+    /// Pages whose end is unknown, and the latest known end of the others.
     pub pages_unscheduled: u64,
     pub done_ns: u64,
     pub op: Op,
@@ -99,7 +99,7 @@ impl WaitingPages {
 pub(crate) struct TenantQueue {
     /// Requests fed and not yet arrived.
     pub input: VecDeque<Request>,
-    /// No more will be fed.
+    /// Whether the input is complete.
     pub input_ended: bool,
     pub arrival: Arrival,
     /// Nothing arrives while paused.
@@ -119,7 +119,7 @@ pub(crate) struct TenantQueue {
     pub entity: SchedulingEntity,
     pub account: Account,
     pub latency: LatencyRecord,
-    /// The same since it was last taken, where anybody takes it.
+    /// The same since it was last read, if it is read at all.
     pub recent: Option<LatencyRecord>,
 }
 
@@ -173,7 +173,7 @@ impl TenantQueue {
         }
     }
 
-    /// It is known when one more page of a request will be done; says so of the request when it was the last.
+    /// Records the end of a page of a request; returns the end of the request with its last page.
     pub fn page_scheduled(&mut self, slot: u32, at_ns: u64) -> Option<Completion> {
         let entry = &mut self.outstanding[slot];
         entry.pages_unscheduled -= 1;

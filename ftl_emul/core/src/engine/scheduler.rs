@@ -1,4 +1,4 @@
-//! Which tenant's page goes to the flash next.
+//! Choice of the tenant whose page goes to the flash next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use crate::error::{FtlError, invalid};
 pub enum SchedulerPolicy {
     /// By the time of arrival.
     Fifo,
-    /// A page of each in turn.
+    /// One page of each tenant in turn.
     RoundRobin,
     /// Start-time fair queueing (Goyal, Vin and Cheng 1996) over die and channel time, GC included.
     WeightedFair,
@@ -104,7 +104,7 @@ impl SchedulingEntity {
 }
 
 impl Scheduler {
-    /// Nobody waits.
+    /// True when no tenant waits.
     #[must_use]
     pub fn new(policy: SchedulerPolicy) -> Self {
         let past = (0, VirtualTime { now: 0, before: 0 });
@@ -150,7 +150,7 @@ impl Scheduler {
         self.waiting.push(Reverse((entity.tag, tenant)));
     }
 
-    /// Puts a tenant back in line that was taken out of it, with its tag.
+    /// Puts a tenant that was removed back into the queue with its tag.
     pub fn requeue(&mut self, tag: u64, tenant: u16) {
         self.waiting.push(Reverse((tag, tenant)));
     }
@@ -182,7 +182,7 @@ impl Scheduler {
         self.defer(entity, device_ns);
     }
 
-    /// The same for a page that waits on, for its die, and will take so much of the device.
+    /// The same for a page that continues to wait for its die, with its expected device time.
     #[inline]
     pub fn defer(&mut self, entity: &mut SchedulingEntity, device_ns: u64) {
         entity.queued = false;
@@ -203,7 +203,7 @@ impl Scheduler {
         self.charge_from(self.virtual_time, entity, device_ns);
     }
 
-    /// The same for service that began with a tag.
+    /// The same for service that started with this tag.
     #[inline]
     pub fn charge_from(&self, start_tag: u64, entity: &mut SchedulingEntity, device_ns: u64) {
         if self.policy == SchedulerPolicy::WeightedFair {

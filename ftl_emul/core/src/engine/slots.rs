@@ -1,9 +1,9 @@
-//! Entries that come and go, each with a number for as long as it is there.
+//! A table whose entries keep their numbers until they are released.
 
 use crate::convert::exact;
 use std::ops::{Index, IndexMut};
 
-/// Entries by number; those of released ones are given out again, the last released first.
+/// Entries by number; numbers are reused, the last released first.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<T>,
@@ -17,7 +17,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Keeps an entry; returns its number.
+    /// Adds an entry; returns its number.
     #[inline]
     pub fn put(&mut self, entry: T) -> u32 {
         match self.free.pop() {
@@ -32,7 +32,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Gives the number of an entry back.
+    /// Releases the number of an entry.
     #[inline]
     pub fn release(&mut self, slot: u32) {
         self.free.push(slot);

@@ -1,4 +1,4 @@
-//! Tenants of the engine: their queues, weights and limits, and what their requests have seen.
+//! Tenants of the engine: their queues, weights and limits, and counters of their requests.
 
 use crate::engine::queue::TenantQueue;
 use crate::engine::{Arrival, Engine, Event, LatencyRecord, Limit, QueueCounters};
@@ -6,7 +6,7 @@ use crate::error::{FtlError, invalid};
 use crate::op::TenantId;
 
 impl Engine {
-    /// Gives a tenant an empty queue, in place of any it had.
+    /// Creates an empty queue for a tenant, which replaces an existing one.
     pub fn open_queue(&mut self, tenant: TenantId, arrival: Arrival) -> Result<(), FtlError> {
         if arrival == (Arrival::Closed { queue_depth: 0 }) {
             return invalid("queue_depth", "must be at least 1");
@@ -56,7 +56,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a tenant's requests have seen.
+    /// Counters of a tenant's requests.
     pub fn counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
         Ok(&self.queue(tenant)?.account.counters)
     }

@@ -24,7 +24,7 @@ impl Limit {
         set.min_by(f64::total_cmp).unwrap_or(0.0)
     }
 
-    /// Refuses what is not finite and above 0, where given.
+    /// Refuses a limit that is not finite and above 0.
     pub fn validate(&self) -> Result<(), FtlError> {
         for value in [self.iops, self.bytes_s].into_iter().flatten() {
             if !(value.is_finite() && value > 0.0) {
@@ -52,7 +52,7 @@ pub(crate) struct Throttle {
     limit: Limit,
     /// When the limit lets the next request start.
     eligible_ns: u64,
-    /// When a limit was set last while none held up a request.
+    /// Time at which a limit was last set while no request was throttled.
     unheld_ns: u64,
     /// The moment for which a timer is set.
     timer_ns: Option<u64>,
@@ -83,7 +83,7 @@ impl Throttle {
         self.eligible_ns <= now
     }
 
-    /// Whether a request may start, and when to look again if not.
+    /// Whether a request may start, and if not, when to check again.
     #[inline]
     pub fn gate(&mut self, now: u64) -> Gate {
         if self.is_open(now) {

@@ -33,7 +33,7 @@ pub struct PageCosts {
     suspend_ns: u64,
 }
 
-/// A register is free at a moment that is not known yet.
+/// The register becomes free at an unknown time.
 const NOT_KNOWN: u64 = u64::MAX;
 
 /// GC done for a pool whose time has not passed yet.
@@ -156,7 +156,7 @@ impl Timeline {
         *channel
     }
 
-    /// When a die has done what it was given, and its register is empty.
+    /// Time at which a die has completed its operations and its register is empty.
     #[inline]
     fn free_from(&self) -> impl Iterator<Item = u64> {
         self.dies.iter().zip(&self.registers).map(|(&die, &register)| die.max(register))
@@ -169,7 +169,7 @@ impl Timeline {
         self.free_from().any(|from| from <= self.now)
     }
 
-    /// When the next die will be free, as far as that is known.
+    /// Time at which the next die will be free, if known.
     #[must_use]
     pub fn next_free_ns(&self) -> Option<u64> {
         self.free_from().filter(|&from| from > self.now && from != NOT_KNOWN).min()
@@ -214,7 +214,7 @@ impl Timeline {
         self.background_ns.iter().sum()
     }
 
-    /// The longest that such work keeps a die from requests at a time.
+    /// Longest time for which such work blocks a die at a time.
     #[must_use]
     pub fn background_step_ns(&self) -> u64 {
         (2 * self.costs.copy_ns).max(self.costs.erase_ns).max(1)
@@ -227,7 +227,7 @@ impl Timeline {
         self.last_background_end > self.now
     }
 
-    /// Does one step of background work on each idle die that owes some, where `may_work` lets it take so long.
+    /// Does one step of background work on each idle die that has some, if `may_work` allows its duration.
     pub fn work_in_background(&mut self, mut may_work: impl FnMut(DieId, u64) -> bool) {
         let step_ns = self.background_step_ns();
         for die in 0..self.background_ns.len() {
@@ -255,7 +255,7 @@ impl Timeline {
         }
     }
 
-    /// A read goes before what the die is at, which goes on after it.
+    /// A read is executed before the present operation of the die, which is suspended.
     fn suspend(&mut self, die: DieId, duration: u64) -> u64 {
         self.dies[die.index()] += duration;
         let background = &mut self.background_until[die.index()];

@@ -67,7 +67,7 @@ impl LogScheme for Bast {
         {
             owned += 1;
             if store.log_use.get(logical.log.index()).is_none_or(|used| used.logical != number) {
-                return Err(format!("log block {} is not that of logical block {number}", logical.log));
+                return Err(format!("log block {} does not belong to logical block {number}", logical.log));
             }
         }
         let listed: u64 = store.domains.iter().map(|d| d.log_blocks).sum();

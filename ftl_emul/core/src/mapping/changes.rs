@@ -1,4 +1,4 @@
-//! What may happen to tenants in property tests, whatever the mapping.
+//! Random changes of tenants for property tests of all mappings.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::mapping::{Mapping, Placement};
 use crate::nand::Nand;
 use crate::op::TenantId;
 
-/// What each tenant's pages hold, as the test knows it.
+/// Expected content of each tenant's pages.
 pub(in crate::mapping) type Contents<V> = BTreeMap<u16, Vec<V>>;
 
 /// A change of tenants or their blocks; tenants are picked from those there are.

@@ -59,10 +59,10 @@ impl MappingOptions {
             return invalid("wear_spread_limit", format!("{name} has no static wear levelling"));
         }
         if !merges && log_block.cluster_dies != 1 {
-            return invalid("cluster_dies", format!("{name} has no clustered blocks; bast and fast have"));
+            return invalid("cluster_dies", format!("{name} has no clustered blocks; only bast and fast have"));
         }
         if kind != MappingKind::Dftl && cached_entries.is_some() {
-            return invalid("cached_entries", format!("{name} has its whole map in memory; dftl has not"));
+            return invalid("cached_entries", format!("{name} has its whole map in memory; only dftl has a limit"));
         }
         Ok(match kind {
             MappingKind::Page => Self::Page(page),

@@ -62,7 +62,7 @@ pub struct DftlMapping {
     translation_tenant: Option<TenantId>,
     entries_per_page: u64,
     cache: Cache,
-    /// Pages that GC has just moved; kept to spare the allocation.
+    /// Pages that GC has just moved; a reused buffer.
     moved: Vec<LogicalPage>,
     /// Translation pages that those pages have made out of date.
     outdated: NumberSet,
@@ -119,7 +119,7 @@ impl DftlMapping {
         self.cache.insert(global);
     }
 
-    /// Forgets the map entries of pages that are about to belong to nobody.
+    /// Drops the map entries of pages that will not belong to a tenant any more.
     fn forget(&mut self, tenant: TenantId, pages: std::ops::Range<u64>) {
         for page in pages {
             let global = self.global(tenant, page);

@@ -47,7 +47,7 @@ pub use scheme::{LogScheme, Write};
 pub struct LogBlockOptions {
     /// Dies that a block spans, page after page; 1: blocks are erase blocks of one die.
     pub cluster_dies: u32,
-    /// Blocks that each domain keeps erased for merges to copy to.
+    /// Erased blocks that each domain reserves as targets of merges.
     pub free_floor: u32,
 }
 
@@ -57,7 +57,7 @@ impl Default for LogBlockOptions {
     }
 }
 
-/// What is kept of a domain besides: where its blocks are.
+/// Blocks of a domain.
 #[derive(Debug, Clone)]
 pub(super) struct LogDomain {
     data_blocks: u64,
@@ -65,7 +65,7 @@ pub(super) struct LogDomain {
     pub log_blocks: u64,
     /// Erased blocks of each cluster of dies.
     free: Vec<FreeBlocks>,
-    /// Log blocks in the order in which they are to be merged.
+    /// Log blocks in the order of merging.
     pub logs: BlockList,
     /// The log block that takes sequential writes only, if open.
     pub sequential_log: BlockId,
@@ -97,9 +97,9 @@ pub struct Store<S> {
     pub(super) domains: Vec<LogDomain>,
     /// By tenant: written pages of erased blocks that do not make up a whole victim yet.
     victim_remainder_pages: Vec<u64>,
-    /// Copies of the merge at hand by (source die, die of the target's cluster); kept to spare the allocation.
+    /// Copies of the present merge by (source die, die of the target's cluster); a reused buffer.
     copies: Vec<u32>,
-    /// What is really on the flash, kept by tests to be held against what is believed.
+    /// Content of the flash, with which tests compare the tables.
     #[cfg(test)]
     flash: tests::Flash,
     scheme: std::marker::PhantomData<S>,
@@ -120,7 +120,10 @@ impl<S: LogScheme> Store<S> {
             return invalid("cluster_dies", format!("{width}: a block would have more than 2^20 pages"));
         };
         if geometry.pages() >= u64::from(u32::MAX) {
-            return invalid("size", format!("{} pages; {} addresses at most {}", geometry.pages(), S::NAME, u32::MAX));
+            return invalid(
+                "size",
+                format!("{} pages; {} can address at most {}", geometry.pages(), S::NAME, u32::MAX),
+            );
         }
         let division = BlockDivision::new(block_pages);
         let clusters = geometry.dies() / width;

@@ -29,13 +29,13 @@ pub use tenancy::Tenancy;
 /// Where a tenant's pages may be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
-    /// In one pool with every other sharing tenant: GC of one moves the pages of the others.
+    /// In one pool with all other sharing tenants: GC for one copies pages of others.
     Shared,
-    /// In blocks of its own, with frontiers, OPS and GC of its own.
+    /// In separate blocks, with separate frontiers, OPS and GC.
     Isolated,
 }
 
-/// What a tenant has done and suffered since it was created. Pages unless the name says otherwise.
+/// Counters of a tenant since its creation, in pages unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantCounters {
     /// Pages written by the host.
@@ -48,7 +48,7 @@ pub struct TenantCounters {
     pub rmw_page_reads: u64,
     /// Pages that TRIM or write-zeroes unmapped.
     pub trimmed_pages: u64,
-    /// Pages copied while serving this tenant, whoever owned them; includes the next two.
+    /// Pages of any owner that were copied for this tenant; includes the next two.
     pub gc_page_writes: u64,
     /// Of those, pages copied to hand blocks to another tenant.
     pub reclaim_page_writes: u64,
@@ -113,7 +113,7 @@ pub struct TenantSpace {
     pub open_pages: u64,
     /// Least and most worn of the blocks owned, in erases.
     pub erases_min_max: (u32, u32),
-    /// OPS blocks that moves have not handed over to others yet.
+    /// OPS blocks that pending moves will take away.
     pub pending_out_blocks: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct MoveProgress {
     pub moved_blocks: u64,
     /// Victims collected to free them.
     pub gc_passes: u64,
-    /// Blocks still to come, over all pending moves.
+    /// Blocks still to be moved, over all pending moves.
     pub pending_blocks: u64,
 }
 
@@ -134,7 +134,7 @@ pub trait Mapping {
     /// The drive below.
     fn geometry(&self) -> &Geometry;
 
-    /// Tenants, their blocks, and moves of these under way.
+    /// Tenants, their blocks, and pending moves.
     fn tenancy(&self) -> &Tenancy;
 
     /// The same, to be changed.
@@ -156,13 +156,13 @@ pub trait Mapping {
         self.tenancy().namespaces.tenants().collect()
     }
 
-    /// Writes one page, collecting garbage first where there is no room.
+    /// Writes one page, after GC if there is no free page.
     fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
 
     /// Reads the part of a page that a host write leaves standing, then writes the page.
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
 
-    /// Reads one page; says from which die, or None when it is unmapped and no flash was touched.
+    /// Reads one page; returns its die, or None when it is unmapped and no flash is read.
     fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId>;
 
     /// The die that holds the page, if it holds data. Counts nothing.
@@ -204,22 +204,22 @@ pub trait Mapping {
         self.tenancy_mut().request_move(from, to, blocks)
     }
 
-    /// Hands over the blocks of moves, collecting at most `max_gc_passes` victims to free them.
+    /// Moves blocks of pending moves, collecting at most `max_gc_passes` victims to free them.
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress;
 
-    /// True when moves have blocks to hand over.
+    /// True when moves are pending.
     #[inline]
     fn moves_pending(&self) -> bool {
         !self.tenancy().transfers.is_empty()
     }
 
-    /// Moves under way: from, to (None: the spare), blocks still to come.
+    /// Pending moves: from, to (None: spare blocks), blocks still to be moved.
     fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
         let transfers = self.tenancy().transfers.iter();
         transfers.filter(|t| t.blocks > 0).map(|t| (t.from, t.to, t.blocks)).collect()
     }
 
-    /// Cancels what moves have not handed over yet.
+    /// Cancels the blocks that were not moved yet.
     fn cancel_moves(&mut self) {
         self.tenancy_mut().transfers.clear();
     }

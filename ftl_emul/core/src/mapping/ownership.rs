@@ -1,4 +1,4 @@
-//! How tenants come, go and change size, and how blocks change hands while the drive runs, whatever the mapping.
+//! Creation, deletion and resizing of tenants, and moves of blocks between them, for all mappings.
 //!
 //! A move of OPS blocks is first requested, which checks that the giver can live without the blocks, and then handed
 //! over block by block. A block is handed over erased; where the giver has none to spare, its own GC or merges free
@@ -19,15 +19,15 @@ use crate::pool::SPARE;
 
 /// What a giver has for a taker.
 pub(in crate::mapping) enum Offer<P> {
-    /// An erased block, which is in none of the giver's lists any more.
+    /// An erased block, removed from all lists of the giver.
     Block(BlockId),
     /// The giver has to free a block there first.
     NeedsRoom(P),
-    /// There is nothing to give at the moment.
+    /// There is no block to give at the moment.
     Nothing,
 }
 
-/// What only the mapping knows about the blocks of its domains.
+/// Operations of a mapping on the blocks of its domains.
 pub(in crate::mapping) trait Ownership: Mapping {
     /// Where a giver frees a block.
     type Place;
@@ -64,7 +64,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
         0
     }
 
-    /// Has a domain keep to fewer OPS blocks, after a tenant has grown.
+    /// Reduces the OPS blocks of a domain after a tenant has grown.
     fn fit_ops(&mut self, _domain: u32, _cause: TenantId) {}
 
     /// See [`Mapping::create_tenant`].
@@ -126,7 +126,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
         }
     }
 
-    /// Gives spare blocks to a domain, from where most of them are.
+    /// Gives spare blocks to a domain, from the dies with most of them.
     fn take_spare(&mut self, domain: u32, count: u64) {
         for _ in 0..count {
             let spare = &mut self.tenancy_mut().spare;

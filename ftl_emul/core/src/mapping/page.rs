@@ -37,9 +37,9 @@ use crate::victim::VictimPolicy;
 pub struct PageMappingOptions {
     /// Which block GC collects.
     pub victim: VictimPolicy,
-    /// GC copies go to frontiers of their own instead of the host's.
+    /// GC copies to separate frontiers instead of the host's.
     pub separate_gc_frontier: bool,
-    /// Blocks that each pool keeps erased.
+    /// Erased blocks that each pool reserves.
     pub free_floor: u32,
     /// Static wear levelling moves cold data once a pool's wear is spread over more erases than this.
     pub wear_spread_limit: Option<u32>,
@@ -67,7 +67,7 @@ impl Default for PageMappingOptions {
     }
 }
 
-/// What is kept of a domain besides; its pools are `dies` in a row.
+/// State of a domain, whose pools are `dies` consecutive ones.
 #[derive(Debug, Clone, Copy)]
 struct PageDomain {
     /// Where the next host write goes if that die is idle and has slack.
@@ -96,7 +96,7 @@ pub struct PageMapping {
     /// Host page writes so far: the clock of block ages.
     write_clock: u64,
     rng: Xoshiro256PlusPlus,
-    /// Pages of the victim being collected; kept to spare the allocation.
+    /// Pages of the present victim; a reused buffer.
     scratch: Vec<LogicalPage>,
     /// Pages that GC has moved since they were last taken, where the map is on flash and has to be updated.
     moved: Option<Vec<LogicalPage>>,

@@ -1,4 +1,4 @@
-//! The file that holds a mapping's state, whatever the mapping.
+//! The file with the state of a mapping, for all mappings.
 //!
 //! Layout, little-endian: magic, format version (u32), code of the mapping (u8), length of the head (u64), head
 //! (postcard), the tables as they stand in memory, CRC-32 of all that. The head carries everything but the tables.
@@ -13,7 +13,7 @@ use crate::error::FtlError;
 
 const MAGIC: [u8; 8] = *b"SLOCTLFT";
 const VERSION: u32 = 1;
-/// Larger heads are not snapshots of ours; keeps a damaged length from allocating the machine away.
+/// Limit of the head, so that a damaged length does not allocate all memory.
 const MAX_HEAD_BYTES: u64 = 1 << 32;
 
 /// Bytes of magic, version and code of the mapping.
@@ -65,7 +65,7 @@ pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
     input.fill(&mut prologue)?;
     let found = snapshot_code(&prologue)?;
     if found != code {
-        return refuse(format!("of mapping {found:#x}, expected {code:#x}"));
+        return refuse(format!("mapping {found:#x}, expected {code:#x}"));
     }
     let mut length = [0; 8];
     input.fill(&mut length)?;

@@ -1,5 +1,4 @@
-//! Who has what, whatever the mapping: tenants, the domains of blocks they own, spare blocks, and moves of blocks
-//! under way.
+//! Tenants, the domains of blocks that they own, spare blocks, and pending moves of blocks, for all mappings.
 //!
 //! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. What is counted here is
 //! changed by [`crate::mapping::ownership`] only, apart from counters.
@@ -18,7 +17,7 @@ use crate::pool::FreeBlocks;
 /// Domain of the sharing tenants.
 pub(in crate::mapping) const SHARED_DOMAIN: u32 = 0;
 
-/// Blocks that a move has not handed over yet; None as an end is the spare.
+/// A pending move of blocks; None stands for the spare blocks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::mapping) struct Transfer {
     pub from: Option<TenantId>,
@@ -30,7 +29,7 @@ pub(in crate::mapping) struct Transfer {
 #[derive(Debug, Clone, Default)]
 pub(in crate::mapping) struct Domain {
     pub in_use: bool,
-    /// Blocks owned, in whatever state.
+    /// Number of owned blocks in any state.
     pub blocks: u64,
     /// Sum of the tenants' logical sizes in blocks, each rounded up.
     pub logical_blocks: u64,
@@ -55,7 +54,7 @@ pub struct Tenancy {
     pub(in crate::mapping) namespaces: Namespaces,
     pub(in crate::mapping) tenants: Vec<Option<Tenant>>,
     pub(in crate::mapping) domains: Vec<Domain>,
-    /// Erased blocks that nobody owns, by die or cluster of dies.
+    /// Erased blocks without an owner, by die or cluster of dies.
     pub(in crate::mapping) spare: Vec<FreeBlocks>,
     pub(in crate::mapping) transfers: Vec<Transfer>,
 }
@@ -102,7 +101,7 @@ impl Tenancy {
         end.map(|tenant| self.domain_of(tenant)).transpose()
     }
 
-    /// Blocks that so many pages fill.
+    /// Number of blocks that this many pages fill.
     pub(in crate::mapping) fn blocks_for(&self, pages: u64) -> u64 {
         pages.div_ceil(u64::from(self.block_pages))
     }
@@ -113,13 +112,13 @@ impl Tenancy {
         signed(blocks) - signed(logical_blocks)
     }
 
-    /// Blocks of a domain that moves have not handed over to others yet.
+    /// Blocks of a domain that pending moves will take away.
     pub(in crate::mapping) fn pending_out_blocks(&self, domain: u32) -> u64 {
         let leaving = self.transfers.iter().filter(|t| self.domain_of_end(t.from) == Ok(Some(domain)));
         leaving.map(|t| t.blocks).sum()
     }
 
-    /// Blocks that nobody owns.
+    /// Blocks without an owner.
     pub(in crate::mapping) fn spare_blocks(&self) -> u64 {
         self.spare.iter().map(|place| u64::from(place.len())).sum()
     }
@@ -139,7 +138,7 @@ impl Tenancy {
         Ok(())
     }
 
-    /// Refuses what the spare cannot give beyond what moves take already.
+    /// Refuses more blocks than the spare has besides those that pending moves take.
     fn require_spare(&self, needed: u64, what: &'static str) -> Result<(), FtlError> {
         let available = self.available_spare();
         if needed > available {
@@ -223,7 +222,7 @@ impl Tenancy {
         Ok(())
     }
 
-    /// Starts a move, if the giver can live without the blocks.
+    /// Starts a move if the giver keeps the blocks that it needs.
     pub(in crate::mapping) fn request_move(
         &mut self,
         from: Option<TenantId>,

@@ -1,4 +1,4 @@
-//! How worn the blocks of a domain are, kept so that the least and the most worn are known without a look at them all.
+//! Erase counts of the blocks of a domain, with fast access to the lowest and the highest one.
 
 use std::collections::BTreeMap;
 

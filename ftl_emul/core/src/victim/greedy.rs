@@ -24,7 +24,7 @@ pub(crate) struct GreedyIndex {
     /// Blocks with at most this many valid pages are near.
     threshold: u32,
     near: usize,
-    /// Far blocks, which know their places in it.
+    /// Far blocks; each stores its index.
     far: Vec<BlockId>,
 }
 
@@ -112,7 +112,7 @@ impl GreedyIndex {
         }
     }
 
-    /// Sends the topmost near blocks away, one count at a time, when more blocks are near than far.
+    /// Makes the near blocks with the highest count far, one count at a time, when more blocks are near than far.
     #[cold]
     fn lower_threshold(&mut self, blocks: &mut [Block]) {
         let top = self.threshold as usize;

@@ -1,4 +1,4 @@
-//! The models that a configuration asks for, in the words of the core.
+//! Conversion of a configuration into the models of the core.
 
 use ftl_core::disk::{Array, ArrayOptions, DiskParameters};
 use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};
@@ -26,10 +26,10 @@ impl FlashConfig {
         let MappingConfig { kind, cluster_dies, cached_entries, victim, free_floor, .. } = &self.mapping;
         let Some(&(_, kind, _)) = MAPPINGS.iter().find(|(known, ..)| known == kind) else {
             let known: Vec<&str> = MAPPINGS.iter().map(|(known, ..)| *known).collect();
-            return refuse(format!("mapping {kind} is not known; {} are", known.join(", ")));
+            return refuse(format!("unknown mapping {kind}; known are {}", known.join(", ")));
         };
         let Some(victim) = victim_policy(victim) else {
-            return refuse(format!("victim {victim} is not known"));
+            return refuse(format!("unknown victim policy {victim}"));
         };
         let page = PageMappingOptions {
             victim,
@@ -65,7 +65,7 @@ pub fn scheduler_named(name: &str) -> Result<SchedulerPolicy, ServeError> {
         Some(&(_, policy, _)) => Ok(policy),
         None => {
             let known: Vec<&str> = SCHEDULERS.iter().map(|(known, ..)| *known).collect();
-            refuse(format!("scheduler {name} is not known; {} are", known.join(", ")))
+            refuse(format!("unknown scheduler {name}; known are {}", known.join(", ")))
         }
     }
 }

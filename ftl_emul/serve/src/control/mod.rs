@@ -19,7 +19,7 @@ use crate::server::Server;
 
 /// Bytes of a command at most, the line's end included.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// A connection on which no command comes to an end for so long is closed.
+/// A connection is closed when no complete command arrives for this time.
 const IDLE: Duration = Duration::from_secs(60);
 /// As is one whose client does not take its replies.
 const STUCK: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ fn listen(server: &'static Server, listener: &UnixListener) {
         match listener.accept() {
             Ok((stream, _)) => admit(server, stream),
             Err(e) => {
-                // Out of descriptors, most likely: others may give some back.
+                // Most likely out of descriptors: other clients may release some.
                 not_accepted.say(|| format!("control socket: cannot accept clients: {e}"));
                 thread::sleep(Duration::from_millis(100));
             }
@@ -56,7 +56,7 @@ fn listen(server: &'static Server, listener: &UnixListener) {
 fn admit(server: &'static Server, mut stream: UnixStream) {
     let Some(descriptor) = server.descriptors.take(&Owner::Control, 1) else {
         let refused = protocol::failure(None, "busy", "too many connections; try again");
-        // The client may be gone already, which is just as well.
+        // The client may have disconnected already.
         let _told = stream.set_nonblocking(true).and_then(|()| stream.write_all(&refused));
         return;
     };
@@ -64,7 +64,7 @@ fn admit(server: &'static Server, mut stream: UnixStream) {
     let _dropped = thread::Builder::new().name("slo-ctl client".into()).spawn(move || {
         let _until_the_end = descriptor;
         let mut session = Session::new(is_owner(&stream));
-        // A client that breaks off, or is too slow, is not worth telling anyone.
+        // A client that disconnects or is too slow is not logged.
         let _broken_off = converse(&mut stream, |line| protocol::answer(server, &mut session, line));
     });
 }
@@ -102,7 +102,7 @@ fn converse(stream: &mut UnixStream, mut answer: impl FnMut(&[u8]) -> Vec<u8>) -
             deadline = Instant::now() + IDLE;
         }
         if pending.len() >= MAX_LINE_BYTES {
-            let message = format!("a command has at most {MAX_LINE_BYTES} bytes");
+            let message = format!("a command may have at most {MAX_LINE_BYTES} bytes");
             return stream.write_all(&protocol::failure(None, "too_long", &message));
         }
     }

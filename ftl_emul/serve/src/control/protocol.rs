@@ -26,7 +26,7 @@ struct Envelope {
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Command {
-    /// What is served, and by which program.
+    /// The served device, and the version of the server.
     Hello {},
     /// Counters and space of every namespace.
     Stats {},
@@ -40,7 +40,7 @@ enum Command {
         to: Option<String>,
         blocks: u64,
     },
-    /// Withdraw what moves have not handed over yet.
+    /// Cancel the blocks that were not moved yet.
     CancelMoves {},
     /// Share of the device's time that moves may take while requests are outstanding.
     SetMoveBudget { share: f64 },
@@ -48,7 +48,7 @@ enum Command {
     SetWeight { namespace: String, weight: f64 },
     /// How device time is divided among the namespaces.
     SetScheduler { scheduler: String },
-    /// Upper bounds; what is absent or null is unlimited.
+    /// Limits; absent or null: unlimited.
     SetLimit {
         namespace: String,
         #[serde(default)]
@@ -56,7 +56,7 @@ enum Command {
         #[serde(default)]
         bytes_s: Option<f64>,
     },
-    /// Change the size of a namespace; with `keep_data`, not below what it holds.
+    /// Change the size of a namespace; with `keep_data`, refuse a size that would lose data.
     Resize {
         namespace: String,
         size_bytes: u64,
@@ -105,7 +105,7 @@ struct Reason<'a> {
     message: &'a str,
 }
 
-/// The reply that says why not.
+/// The reply for a refusal.
 pub fn failure(id: Option<u64>, code: &str, message: &str) -> Vec<u8> {
     line(&Failure { v: VERSION, ok: false, id, error: Reason { code, message } })
 }
@@ -132,7 +132,7 @@ pub fn answer(server: &Server, session: &mut Session, command: &[u8]) -> Vec<u8>
                 return refuse("only root and the owner of the server may record requests");
             }
             if session.recorder.is_some() {
-                return refuse("this connection records already");
+                return refuse("this connection is already recording");
             }
             Ok(session.recorder.insert(server.record(namespaces.as_deref())?).describe())
         }
@@ -155,7 +155,7 @@ impl Session {
     fn recording(&self) -> Result<&Recorder, ServeError> {
         match &self.recorder {
             Some(recorder) => Ok(recorder),
-            None => refuse("this connection records nothing; send recording_start first"),
+            None => refuse("this connection is not recording; send recording_start first"),
         }
     }
 }
@@ -207,7 +207,7 @@ fn parse(line: &[u8]) -> Result<(Option<u64>, Command), Misread> {
         .map_err(|e| (None, "malformed", format!("not a command such as {{\"v\":1,\"op\":\"stats\"}}: {e}")))?;
     let Envelope { v, id, command } = envelope;
     if v != VERSION {
-        return Err((id, "version", format!("version {v} is not spoken here; {VERSION} is")));
+        return Err((id, "version", format!("version {v} is not supported; use version {VERSION}")));
     }
     let command = serde_json::from_value(command).map_err(|e| (id, "malformed", e.to_string()))?;
     Ok((id, command))

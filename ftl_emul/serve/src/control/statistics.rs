@@ -14,7 +14,7 @@ use crate::settings::Settings;
 
 const PERCENTILES: [(&str, f64); 3] = [("p50", 50.0), ("p99", 99.0), ("p999", 99.9)];
 
-/// What is served, and by which program.
+/// The served device, and the version of the server.
 pub fn hello(server: &Server) -> Value {
     let namespaces = server.namespaces();
     let names: Vec<&str> = namespaces.iter().map(|n| n.name.as_str()).collect();
@@ -46,7 +46,7 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
         Medium::Disks(..) => disk_parts(server, &namespaces, &settings)?,
     };
     extend(&mut fields, parts);
-    // Not while the drive is held, as this takes a while where there are many namespaces.
+    // Not while the drive is locked, as this takes time with many namespaces.
     let throttled = server.throttled(&namespaces);
     for (number, namespace) in namespaces.iter().enumerate() {
         fields["namespaces"][number]["recent"] = server.history.of(namespace, throttled.get(number).copied());

@@ -119,7 +119,7 @@ impl Counted {
         }
     }
 
-    /// Gives access to the drive, every request noted so far applied; None after a panic in it.
+    /// Access to the drive after applying all noted requests; None after a panic in it.
     pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Option<R> {
         let mut applied = self.applied.lock().ok()?;
         self.apply(&mut applied);
@@ -133,7 +133,7 @@ impl Counted {
         }
         let n = batch.tenant.len();
         if drive.apply(batch.requests(0, n)).is_err() {
-            // One of them lies beyond a namespace that has shrunk meanwhile: the others still count.
+            // One of them is beyond the end of a namespace that was shrunk meanwhile; the others still count.
             for i in 0..n {
                 let _beyond_the_end = drive.apply(batch.requests(i, i + 1));
             }

@@ -62,12 +62,12 @@ pub enum Model {
 pub struct Ticket(Option<timed::Waiting>);
 
 impl Ticket {
-    /// True where there is a moment to wait for.
+    /// True if there is a time to wait for.
     pub fn waits(&self) -> bool {
         self.0.is_some()
     }
 
-    /// For who does not wait any more.
+    /// For a request whose client does not wait any more.
     pub fn given_up() -> Self {
         Self(None)
     }
@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    /// Tells the model that a request has arrived.
+    /// Adds a request to the model.
     pub fn begin(&self, request: Request, arrived: Instant) -> Ticket {
         match self {
             Self::Counted(_) | Self::Still => Ticket(None),
@@ -102,7 +102,7 @@ impl Model {
         }
     }
 
-    /// What the client sees on top of the time between the two, so that requests end so much earlier.
+    /// Additional latency that the client sees, by which requests end earlier.
     pub fn on_top(&self) -> Duration {
         match self {
             Self::Counted(_) | Self::Still => Duration::ZERO,
@@ -111,7 +111,7 @@ impl Model {
         }
     }
 
-    /// How long it is in modelled time; without a clock, as long as it was.
+    /// The duration in modelled time; unchanged without a clock.
     pub fn modelled(&self, took: Duration) -> Duration {
         match self {
             Self::Counted(_) | Self::Still => took,
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// Gives access to the flash, brought up to the present. Err after a panic in the model, and where there is none.
+    /// Access to the flash at the present time. Err after a panic in the model, and without flash.
     pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Result<R, ServeError> {
         let done = match self {
             Self::Counted(counted) => counted.with(work),
@@ -141,7 +141,7 @@ impl Model {
         alive(done)
     }
 
-    /// Gives access to disks with a clock, brought up to the present; None where there are none.
+    /// Access to disks with a clock at the present time; None if there are none.
     pub fn with_disks<R>(&self, work: impl FnOnce(&mut Array) -> R) -> Result<Option<R>, ServeError> {
         match self {
             Self::Disks(timed) => alive(timed.with(work)).map(Some),
@@ -149,7 +149,7 @@ impl Model {
         }
     }
 
-    /// The timed model, where there is one.
+    /// The timed model, if there is one.
     #[must_use]
     pub fn timed(&self) -> Option<Arc<dyn Ticking>> {
         match self {
@@ -193,7 +193,7 @@ impl Model {
         Ok(())
     }
 
-    /// Queue-side counters, where there is a clock.
+    /// Queue counters, if there is a clock.
     pub fn queue_counters(&self, drive: &Drive, tenant: TenantId) -> Option<QueueCounters> {
         self.timed().and_then(|_| drive.queue_counters(tenant).ok().cloned())
     }

@@ -1,4 +1,4 @@
-//! What a model of time has to offer to be served, and the two that do: flash and disks.
+//! Interface of models of time, and its implementations for flash and disks.
 
 use ftl_core::disk::Array;
 use ftl_core::engine::{Arrival, Completion, Until};
@@ -85,7 +85,7 @@ impl Modelled for Array {
     }
 
     fn next_event_is_read(&self) -> bool {
-        // Where the arm goes next is known when it is free, milliseconds before it is done there.
+        // The next operation is chosen when the arm is free, milliseconds before it ends.
         false
     }
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use ftl_core::TenantId;
 use ftl_core::convert::{signed, unsigned};
 
-/// Completions are released early by what waking a thread was seen to cost, but never more than this.
+/// Largest lead by which completions are released early to compensate for the time to wake a thread.
 const MOST_LEAD_NS: i64 = 1_000_000;
-/// An observation later than this is taken as this late.
+/// Larger observations are clipped to this.
 const MOST_LATE_NS: i64 = 10_000_000;
-/// One observation moves the lead by one part in so many.
+/// Weight of one observation of the lead: 1 / this.
 const LEAD_INERTIA: i64 = 32;
 /// A round trip through socket and server, which the client sees on top of the model: a first guess, and the longest
 /// pause between a request's end and the arrival of the one that follows it that counts as such.
@@ -22,10 +22,10 @@ const MOST_PAUSE_NS: u64 = 250_000;
 /// or than one part in so many of what requests take, if that is more.
 const SURE_ROUND_TRIP_NS: i64 = 100_000;
 const ROUND_TRIP_SHARE: i64 = 8;
-/// One observation moves the round trip, and what requests take, by one part in so many.
+/// Weight of one observation of the round trip and of the duration of requests: 1 / this.
 const ROUND_TRIP_INERTIA: i64 = 64;
 
-/// How well completions keep to the model.
+/// Punctuality of completions.
 #[derive(Debug, Clone, Copy)]
 pub struct Punctuality {
     /// How early requests are released to end in time, nanoseconds.
@@ -41,11 +41,11 @@ pub struct Punctuality {
 /// What was learnt from the requests so far. Times are nanoseconds of wall clock since the start.
 #[derive(Debug)]
 pub struct Lessons {
-    /// What it was seen to take from releasing a request to its thread running.
+    /// Measured time from the release of a request until its thread runs.
     lead_ns: AtomicI64,
     /// What a client sees on top: between the end of a request and the arrival of the one that follows it.
     round_trip_ns: AtomicI64,
-    /// What requests take from arrival until they are due.
+    /// Time of requests from arrival until they are due.
     taken_ns: AtomicI64,
     /// By tenant number.
     ends: Vec<Ends>,
@@ -104,7 +104,7 @@ impl Lessons {
         self.round_trip_ns.load(Ordering::Relaxed).clamp(0, most_ns)
     }
 
-    /// All of it.
+    /// All values.
     #[must_use]
     pub fn punctuality(&self) -> Punctuality {
         Punctuality {

@@ -1,4 +1,4 @@
-//! Requests whose end is known, until it comes: who waits, for when, and the timer of the clock thread.
+//! Waiting requests whose end is known, and the timer of the clock thread.
 //!
 //! They have a lock of their own, held for moments only: whoever works on the model may lose the processor while it
 //! holds the drive's, and those who are due must not wait for that.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub const NEVER: u64 = u64::MAX;
 
-/// A worker thread that waits, for one request after the other.
+/// A worker thread, which waits for one request at a time.
 #[derive(Debug)]
 pub struct Waiter {
     thread: Thread,
@@ -20,7 +20,7 @@ pub struct Waiter {
     turn: AtomicU64,
     /// The last that was released.
     released: AtomicU64,
-    /// When that was due, nanoseconds of wall clock since the start.
+    /// Due time of the request, in nanoseconds of wall clock since the start.
     due_ns: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The next request of this thread. One that it gave up before does not count any more.
+    /// The next request of this thread; an abandoned earlier one is ignored.
     pub fn next() -> Self {
         let waiter = WAITER.with(Arc::clone);
         let number = waiter.turn.fetch_add(1, Ordering::Relaxed) + 1;
@@ -53,7 +53,7 @@ impl Turn {
         self.waiter.released.load(Ordering::Acquire) >= self.number
     }
 
-    /// When it was due.
+    /// Due time of the request.
     pub fn due_ns(&self) -> u64 {
         self.waiter.due_ns.load(Ordering::Relaxed)
     }
@@ -95,13 +95,13 @@ impl PartialEq for Due {
 
 impl Eq for Due {}
 
-/// Everyone who waits for a known moment. Times are nanoseconds of wall clock since the start.
+/// All threads that wait for a known time. Times are nanoseconds of wall clock since the start.
 #[derive(Debug)]
 pub struct Line {
     due: BinaryHeap<Due>,
-    /// When the model is to be looked at next.
+    /// Time of the next update of the model.
     event_ns: u64,
-    /// When the clock thread will wake by itself.
+    /// Time at which the clock thread wakes up.
     timer_ns: u64,
     stopping: bool,
 }
@@ -112,7 +112,7 @@ impl Line {
         self.due.push(Due { at_ns, turn });
     }
 
-    /// Releases who is due up to `until_ns`.
+    /// Releases threads that are due until `until_ns`.
     pub fn release(&mut self, until_ns: u64) {
         while self.due.peek().is_some_and(|due| due.at_ns <= until_ns) {
             if let Some(due) = self.due.pop() {
@@ -121,7 +121,7 @@ impl Line {
         }
     }
 
-    /// True when the model is to be looked at.
+    /// True when an update of the model is due.
     pub fn is_event_due(&self, now_ns: u64) -> bool {
         self.event_ns <= now_ns
     }
@@ -152,12 +152,12 @@ impl Default for Releases {
 }
 
 impl Releases {
-    /// The line. What is done to it is done in one step, so that a panic elsewhere leaves it whole.
+    /// The waiting threads. Each change is one step, so that a panic elsewhere leaves them consistent.
     pub fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of when the model is to be looked at next, and wakes the clock thread where it would be late.
+    /// Sets the time of the next update of the model, and wakes the clock thread if it would be late.
     pub fn publish(&self, line: &mut Line, event_ns: u64, lead_ns: u64) {
         line.event_ns = event_ns;
         if line.next_ns(lead_ns) < line.timer_ns {
@@ -165,7 +165,7 @@ impl Releases {
         }
     }
 
-    /// Sleeps until there is something to do, or for a moment where `busy` keeps it from being done.
+    /// Sleeps until an update is due, or for a moment if `busy` prevents it.
     pub fn wait<'a>(
         &'a self,
         mut line: MutexGuard<'a, Line>,
@@ -185,7 +185,7 @@ impl Releases {
         self.changed.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Makes the clock thread look again.
+    /// Wakes the clock thread.
     pub fn wake(&self) {
         self.changed.notify_one();
     }

@@ -19,9 +19,9 @@ use crate::model::modelled::Modelled;
 use crate::model::punctuality::{Lessons, Punctuality};
 use crate::model::release::{NEVER, Releases, Turn};
 
-/// How often a waiting request looks whether it is still wanted.
+/// Interval in which a waiting request checks whether its client still waits.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
-/// The clock thread looks again after so long when another thread works on the model.
+/// Pause of the clock thread while another thread works on the model.
 const BUSY_CHECK: Duration = Duration::from_micros(20);
 
 /// A submitted request.
@@ -60,21 +60,21 @@ impl Waiters {
         self.slots[slot].take()
     }
 
-    /// True when the end of some request is not known yet.
+    /// True while the end of a request is unknown.
     fn are_any(&self) -> bool {
         self.free.len() < self.slots.len()
     }
 }
 
-/// What there is to do with any model of time, whatever it models.
+/// Operations on any model of time.
 pub trait Ticking: Send + Sync {
     /// The clock thread: runs until [`Ticking::stop`].
     fn run_clock(&self);
     /// Ends the clock thread.
     fn stop(&self);
-    /// Makes the clock thread look again when something is due next.
+    /// Wakes the clock thread when the next event is due.
     fn wake_clock(&self);
-    /// How well completions keep to the model.
+    /// Punctuality of completions.
     fn punctuality(&self) -> Punctuality;
 }
 
@@ -124,7 +124,7 @@ pub struct Timed<D> {
 }
 
 impl<D: Modelled> Timed<D> {
-    /// Around a drive, whose tenants get live queues.
+    /// A timed model of a drive, whose tenants get live queues.
     pub fn new(mut drive: D, clock: Clock) -> Result<Self, ServeError> {
         drive.open()?;
         Ok(Self {
@@ -161,7 +161,7 @@ impl<D: Modelled> Timed<D> {
         taken.ok().map(|()| Waiting { turn, tenant, arrived_ns, is_piece })
     }
 
-    /// Returns when the request is done, or when `gone` says that nobody cares any more.
+    /// Returns when the request is complete, or when `gone` returns true.
     pub fn wait(&self, waiting: Waiting, mut gone: impl FnMut() -> bool) {
         let Waiting { turn, tenant, arrived_ns, is_piece } = waiting;
         while !turn.is_over() {
@@ -181,7 +181,7 @@ impl<D: Modelled> Timed<D> {
         self.page_bytes
     }
 
-    /// A round trip as it was learnt.
+    /// The estimated round trip.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         Duration::from_nanos(unsigned(self.lessons.round_trip_ns()))
@@ -192,7 +192,7 @@ impl<D: Modelled> Timed<D> {
         took.div_f64(self.clock.scale)
     }
 
-    /// Gives access to the drive at the present moment; None after a panic in it.
+    /// Access to the drive at the present time; None after a panic in it.
     pub fn with<R>(&self, work: impl FnOnce(&mut D) -> R) -> Option<R> {
         let mut state = self.state.lock().ok()?;
         let now_ns = self.clock.now_ns();
@@ -226,7 +226,7 @@ impl<D: Modelled> Timed<D> {
             }
         }
         line.release(now_ns + lead_ns);
-        // Where the end of every request is known, what happens on the way to it can be looked at later.
+        // If the end of every request is known, intermediate events can be processed later.
         let event_ns = match state.drive.next_event_ns() {
             Some(next_ns) if state.waiters.are_any() => {
                 let early_ns = if state.drive.next_event_is_read() { lead_ns } else { 0 };
@@ -255,7 +255,7 @@ impl<D: Modelled> Ticking for Timed<D> {
                     }
                     Err(TryLockError::WouldBlock) => busy = Some(BUSY_CHECK),
                     Err(TryLockError::Poisoned(failed)) => {
-                        // Nobody need wait for a model that has failed.
+                        // No request waits for a model that has failed.
                         let waiters = &mut failed.into_inner().waiters;
                         line = self.releases.line();
                         waiters.slots.iter_mut().filter_map(Option::take).for_each(|turn| line.push(now_ns, turn));

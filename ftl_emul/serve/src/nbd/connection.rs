@@ -23,19 +23,19 @@ use crate::nbd::{Front, has_hung_up};
 use crate::outgoing::Outgoing;
 use crate::request_memory::{Pool, Room, Taken};
 
-/// Reads and writes of so much at most may be carried out by the thread that reads.
+/// Largest reads and writes that the reading thread executes itself.
 const QUICK_BYTES: usize = 64 << 10;
-/// What is read from the client at once: a quick write, and what else has arrived.
+/// Size of a read from the client: a quick write and further requests.
 const INCOMING_BYTES: usize = 2 * QUICK_BYTES;
-/// Replies of quick requests are sent once they are so many bytes.
+/// Bytes of replies to quick requests that are sent together.
 const REPLIES_BYTES: usize = 256 << 10;
-/// Memory of an export that is its own: for the data of reads, and for that of writes.
+/// Reserved memory of an export, for the data of reads and of writes each.
 const OWN_BYTES: usize = 2 << 20;
-/// A reply without its data has no more.
+/// Largest reply without data.
 const HEAD_BYTES: usize = 32;
-/// Where there is no memory for all of a large request, it is carried out in pieces of so much.
+/// Size of the pieces of a large request for which there is not enough memory.
 const PIECE_BYTES: usize = 1 << 20;
-/// Extents in one block status reply at most; the client asks again for more.
+/// Largest number of extents in a block status reply; the client requests the rest.
 const MAX_EXTENTS: usize = 4096;
 
 /// Room of one export. Reads and writes have their own: a client may send a write before it takes what it has read.
@@ -46,7 +46,7 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// Those of an export that had none.
+    /// Memory of a new export.
     pub fn new(pool: &Arc<Pool>) -> Self {
         Self { reads: Room::new(pool, OWN_BYTES), writes: Room::new(pool, OWN_BYTES) }
     }
@@ -81,7 +81,7 @@ enum Reply {
 pub struct Connection {
     front: &'static Front,
     stream: Arc<UnixStream>,
-    /// Of the client; another one than `stream` where there is TLS.
+    /// Socket of the client; differs from `stream` with TLS.
     client: Arc<UnixStream>,
     namespace: Arc<Namespace>,
     replies: Replies,
@@ -99,7 +99,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Serves requests until the client leaves; in this thread and others.
+    /// Serves requests until the client disconnects, in this thread and others.
     pub fn serve(front: &'static Front, client: Arc<UnixStream>, agreed: Agreed, descriptors: Option<Descriptors>) {
         let incoming =
             Incoming { buffer: vec![0; INCOMING_BYTES].into(), begin: 0, end: 0, replies: Outgoing::default() };
@@ -130,7 +130,7 @@ impl Connection {
             if self.closed.load(Ordering::Relaxed) {
                 return;
             }
-            // After a panic it is not known what was read; then this connection ends.
+            // After a panic it is unknown what was read, so the connection is closed.
             let next = catch_unwind(AssertUnwindSafe(|| self.next(&mut incoming)));
             let Ok(Ok(work)) = next else {
                 self.closed.store(true, Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// Returns so many bytes from the client; sends what there is to send before it waits for them.
+    /// Returns this many bytes from the client; sends pending replies before it waits for them.
     fn fill<'i>(&self, incoming: &'i mut Incoming, bytes: usize) -> io::Result<&'i [u8]> {
         while incoming.end - incoming.begin < bytes {
             self.send_replies(incoming)?;
@@ -220,7 +220,7 @@ impl Connection {
         Ok(&incoming.buffer[incoming.begin..incoming.begin + bytes])
     }
 
-    /// Takes the data of a write out, or the next piece of it.
+    /// Returns the data of a write, or the next piece of it.
     fn payload(&self, incoming: &mut Incoming, data: &mut [u8]) -> io::Result<()> {
         let there = data.len().min(incoming.end - incoming.begin);
         data[..there].copy_from_slice(&incoming.buffer[incoming.begin..incoming.begin + there]);
@@ -347,7 +347,7 @@ impl Connection {
         drop(work);
         // Who reads finds a failure out as well.
         let _sent = match done {
-            // The room is free again once the reply is out.
+            // The memory is free again when the reply was sent.
             Ok(Reply::Whole(reply, _room)) => self.send(&reply),
             Ok(Reply::Sent) => Ok(()),
             done => {
@@ -455,7 +455,7 @@ impl Connection {
         }
     }
 
-    /// Whether nobody waits for replies any more, or the server is stopping.
+    /// Whether the client has disconnected or the server is stopping.
     fn is_gone(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.front.is_stopping() || has_hung_up(&self.client)
     }
@@ -466,7 +466,7 @@ impl Connection {
         self.send_next(&sending, bytes)
     }
 
-    /// Sends what comes next, before anybody else does.
+    /// Sends a reply, exclusively.
     fn send_next(&self, _one_at_a_time: &MutexGuard<'_, ()>, bytes: &[u8]) -> io::Result<()> {
         (&*self.stream).write_all(bytes).inspect_err(|_| self.end())
     }

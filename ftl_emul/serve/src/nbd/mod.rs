@@ -31,16 +31,16 @@ use crate::parameters::{Latency, Parameters};
 use crate::server::Server;
 use connection::{Connection, Rooms};
 
-/// Connections at once through one socket. Each has threads and descriptors of its own.
+/// Largest number of connections per socket. Each has its own threads and descriptors.
 const MAX_CONNECTIONS: usize = 16;
-/// The same with those whose client is gone, which end once their requests are done.
+/// The same including connections whose client has left, which end after their requests.
 const MAX_CLOSING: usize = 128;
 /// Requests in work at once on each connection: where they wait for the modelled drive, each takes a thread.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
 /// After a connection could not be accepted, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Requests in work have so long when the server stops; then their connections are cut.
+/// Time for requests in progress when the server stops; then their connections are closed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -79,10 +79,10 @@ impl Front {
     }
 }
 
-/// A listening socket, and who came through it.
+/// A listening socket and its connections.
 struct Socket {
     listener: UnixListener,
-    /// The only namespace that is seen through it.
+    /// The only namespace of the socket; None: all.
     only: Option<String>,
     connections: Vec<Weak<UnixStream>>,
 }
@@ -102,7 +102,7 @@ pub struct Nbd {
 }
 
 impl Nbd {
-    /// Takes the listening sockets; nobody is served yet.
+    /// Adds the listening sockets, without accepting connections yet.
     pub fn new(server: &'static Server, parameters: &Parameters) -> Result<Self, ServeError> {
         let is_timed = parameters.latency == Latency::Real;
         let front = Front {
@@ -138,12 +138,12 @@ impl Nbd {
         })
     }
 
-    /// What other threads may add sockets to.
+    /// Channel through which other threads add sockets.
     pub fn front(&self) -> &'static Front {
         self.front
     }
 
-    /// Takes the sockets of namespaces that were added; those of namespaces that are gone are closed.
+    /// Adds sockets of new namespaces, and closes those of deleted namespaces.
     fn take_added(&mut self) {
         // Nothing to read means that another look took them already.
         let _none = rustix::io::read(&self.front.is_added, &mut [0; 8]);
@@ -157,7 +157,7 @@ impl Nbd {
         let server = self.front.server;
         self.sockets.retain(|socket| {
             let is_gone = socket.only.as_ref().is_some_and(|name| server.namespace(name).is_none());
-            // Those that have clients still are closed another time, so that a stop can wait for these.
+            // Sockets with clients are closed later, so that a stop can wait for the clients.
             let stays = !is_gone || socket.connections.iter().any(|each| each.strong_count() > 0);
             if !stays {
                 server.descriptors.remove(&Owner::Nbd(socket.only.clone()));
@@ -208,7 +208,7 @@ impl Nbd {
         }
     }
 
-    /// Ends every connection once what it has asked for is answered.
+    /// Closes every connection after its requests are answered.
     pub fn stop(self) {
         self.front.stopping.store(true, Ordering::Relaxed);
         let connections: Vec<_> = self.sockets.into_iter().flat_map(|socket| socket.connections).collect();
@@ -235,12 +235,14 @@ impl Socket {
         let alive = self.connections.iter().filter(|each| is_alive(each)).count();
         let name = self.only.as_deref().unwrap_or("all namespaces");
         if alive >= MAX_CONNECTIONS || self.connections.len() >= MAX_CLOSING {
-            refused.say(|| format!("refused a connection to {name}: a socket takes {MAX_CONNECTIONS} at once"));
+            refused.say(|| format!("refused a connection to {name}: a socket accepts {MAX_CONNECTIONS} at once"));
             return;
         }
         let descriptors = &front.server.descriptors;
         let Some(taken) = descriptors.take(&Owner::Nbd(self.only.clone()), descriptors.nbd_connection()) else {
-            refused.say(|| format!("refused a connection to {name}: other sockets need the descriptors that are left"));
+            refused.say(|| {
+                format!("refused a connection to {name}: the remaining file descriptors are reserved for other sockets")
+            });
             return;
         };
         let (stream, only) = (Arc::new(stream), self.only.clone());

@@ -1,4 +1,4 @@
-//! The handshake: options of the client and our replies, until it has chosen an export or leaves.
+//! The handshake: options of the client and replies, until it has chosen an export or disconnects.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use crate::nbd::protocol::{
 };
 use crate::nbd::tls;
 
-/// A client that says nothing for so long before it has chosen an export is dropped.
+/// Time without data after which a client that has not chosen an export is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Data of an option at most. Names have at most 4096 bytes ("Conventions"), queries are short.
 const MAX_OPTION_BYTES: u32 = 16 << 10;
@@ -25,7 +25,7 @@ const MAX_OPTIONS: usize = 1024;
 
 /// What client and server have agreed on.
 pub struct Agreed {
-    /// To continue with; another one than before where there is TLS.
+    /// The stream to continue with; a new one with TLS.
     pub stream: Arc<UnixStream>,
     /// The export.
     pub namespace: Arc<Namespace>,
@@ -64,7 +64,7 @@ struct Session<'a> {
     no_zeroes: bool,
     encrypted: bool,
     structured: bool,
-    /// Name of the export that `base:allocation` was asked for.
+    /// Name of the export for which `base:allocation` was requested.
     allocation: Option<Vec<u8>>,
 }
 
@@ -118,16 +118,16 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// Does what an option asks for ("Option types").
+    /// Executes an option ("Option types").
     fn option(&mut self, kind: u32, data: &[u8]) -> io::Result<Next> {
         let must_encrypt = self.front.tls.is_some() && !self.encrypted;
         match kind {
             option::ABORT => {
-                // The client may be gone already.
+                // The client may have disconnected already.
                 let _acknowledged = self.reply(kind, reply::ACK, &[]);
                 return Ok(Next::Leave);
             }
-            // It has no reply to say why.
+            // There is no reply for a reason.
             option::EXPORT_NAME if must_encrypt => return Ok(Next::Leave),
             option::EXPORT_NAME => return self.export_name(data),
             option::STARTTLS => return self.start_tls(data),

@@ -114,7 +114,7 @@ impl Request {
     pub const BYTES: usize = 28;
     const MAGIC: u32 = 0x2560_9513;
 
-    /// None for what is no request: where the next one would begin is not known then.
+    /// None for an invalid request, after which the stream cannot be parsed.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
@@ -154,7 +154,7 @@ impl Request {
     }
 }
 
-/// Fields of a message, one after the other; None where it ends before them.
+/// Reads the fields of a message in order; None if it ends before.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -201,7 +201,7 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Puts what comes before the data of a successful read.
+    /// Writes the header before the data of a successful read.
     pub fn before_data(self, into: &mut Vec<u8>, request: &Request) {
         if self.structured {
             put_chunk(into, request, chunk::OFFSET_DATA, 8 + request.length);
@@ -217,7 +217,7 @@ impl Replies {
         if error != 0 && self.structured && matches!(request.command, command::READ | command::BLOCK_STATUS) {
             put_chunk(into, request, chunk::ERROR, 6);
             into.extend_from_slice(&error.to_be_bytes());
-            // Of a message for people, of which there is none.
+            // Length of a message for users, which is empty.
             into.extend_from_slice(&0u16.to_be_bytes());
         } else {
             put_simple(into, request, error);

@@ -1,4 +1,4 @@
-//! TLS: a thread between the client and the connection, which itself knows nothing of it.
+//! TLS: a thread between the client and the connection, which is not aware of it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::error::ServeError;
 
-/// What is decrypted or encrypted at once.
+/// Bytes that are decrypted or encrypted at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Certificate and key of the server are in `folder`; with `verify_peer`, clients need a certificate signed by the CA there.
@@ -48,7 +48,7 @@ pub fn configuration(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfi
     Ok(Arc::new(configuration))
 }
 
-/// Does the handshake; then a thread of its own passes data on between the client and the stream that is returned.
+/// Does the handshake; then a separate thread forwards data between the client and the returned stream.
 pub fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Result<UnixStream> {
     let mut session = ServerConnection::new(Arc::clone(configuration)).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(BUFFER_BYTES));
@@ -59,7 +59,7 @@ pub fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io
     inner.set_nonblocking(true)?;
     client.set_nonblocking(true)?;
     let mut relay = Relay { session, client: Arc::clone(client), inner, decrypted: Vec::new() };
-    // What came along with the end of the handshake.
+    // Data that arrived together with the end of the handshake.
     relay.decrypt()?;
     thread::Builder::new().name("slo-ctl nbd tls".into()).spawn(move || {
         // Who breaks off is not logged.
@@ -121,7 +121,7 @@ impl Relay {
         }
     }
 
-    /// Takes what has come from the client; true at its end.
+    /// Processes data of the client; true at its end.
     fn receive(&mut self) -> io::Result<bool> {
         let mut ended = match self.session.read_tls(&mut &*self.client) {
             Ok(read) => read == 0,

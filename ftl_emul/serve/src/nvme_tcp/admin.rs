@@ -112,7 +112,7 @@ fn feature_of(command: &Command) -> u8 {
 pub enum Outcome {
     /// The answer.
     Done(Completion, Vec<u8>),
-    /// It comes later.
+    /// The answer is sent later.
     Later,
 }
 
@@ -145,7 +145,7 @@ fn with_result(result: u64) -> (Completion, Vec<u8>) {
     (Completion::of(result), Vec::new())
 }
 
-/// As much of it as the host has room for.
+/// The part of it that the host has space for.
 fn cut(mut data: Vec<u8>, bytes: usize) -> (Completion, Vec<u8>) {
     data.resize(bytes, 0);
     with_data(data)
@@ -168,7 +168,7 @@ fn property(subsystem: &Subsystem, controller: &Controller, command: &Command) -
     }
     if controller.configure(offset, is_wide, le64(&command.0, 48))? {
         for namespace in subsystem.all_attached(controller) {
-            // A namespace that cannot be flushed says so by itself from now on.
+            // A namespace that cannot be flushed reports it from now on.
             let _refused = namespace.flush(&subsystem.server.model, || false);
         }
         controller.shut_down();
@@ -247,7 +247,7 @@ fn abort(controller: &Controller, command: &Command) -> u64 {
     u64::from(!aborted)
 }
 
-/// Connect (6.3). Err: the completion that says why not.
+/// Connect (6.3). Err: the completion with the error.
 pub fn connect(
     subsystem: &Subsystem,
     queue: &Arc<Queue>,
@@ -282,7 +282,7 @@ pub fn connect(
         return Err(Status::CONNECT_HOST.into());
     }
     let controller = if id == 0 {
-        // Controllers are made as hosts come: the dynamic controller model.
+        // Controllers are created when hosts connect: the dynamic controller model.
         if wanted != 0xffff {
             return Err(in_data(16));
         }

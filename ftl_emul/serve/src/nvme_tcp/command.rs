@@ -6,7 +6,7 @@ use crate::nvme_tcp::pdu::{le16, le32, le64};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u16);
 
-/// Trying again does not help.
+/// Do not retry.
 const DNR: u16 = 1 << 14;
 const COMMAND_SPECIFIC: u16 = 1 << 8;
 const MEDIA: u16 = 2 << 8;
@@ -159,7 +159,7 @@ impl Command {
     }
 }
 
-/// What a completion queue entry (3.3.3.2) says about its command.
+/// Status of a command in its completion queue entry (3.3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     /// Dwords 0 and 1.

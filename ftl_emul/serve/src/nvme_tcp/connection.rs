@@ -23,23 +23,23 @@ use crate::nvme_tcp::queue::{Incoming, Next, Queue, When, Work};
 use crate::nvme_tcp::quick;
 use crate::nvme_tcp::subsystem::Subsystem;
 
-/// A PDU that has begun is there after so long; so is Connect.
+/// Timeout for the rest of a PDU, and for Connect.
 const STALLED: Duration = Duration::from_secs(10);
-/// Commands in work have so long when the server stops.
+/// Time for commands in progress when the server stops.
 pub const STOPPING: Duration = Duration::from_secs(10);
-/// After a C2HTermReq the host has so long to read it.
+/// Time for the host to read a C2HTermReq.
 const PARTING: Duration = Duration::from_secs(1);
 /// Threads of an I/O queue: where answers wait for the modelled drive, each takes one.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
-/// What is read from a host at once.
+/// Size of a read from a host.
 const READ_BYTES: usize = 128 << 10;
-/// Room for what comes after the data of an answer: its digest, and the response.
+/// Space for the digest and the response after the data of an answer.
 const AFTER_DATA_BYTES: usize = 64;
 
 /// Why a connection ends.
 enum End {
-    /// The host has gone, or the server stops.
+    /// The host has disconnected, or the server is stopping.
     Closed,
     /// The host has broken the protocol, with this header.
     Fault(Fault, Vec<u8>),
@@ -47,7 +47,7 @@ enum End {
 
 impl From<io::Error> for End {
     fn from(_: io::Error) -> Self {
-        // Whatever it is, the host is not to be reached.
+        // In any case, the host cannot be reached.
         Self::Closed
     }
 }
@@ -92,7 +92,7 @@ struct Reader<'a> {
     association: Option<Association>,
     threads: usize,
     began: Instant,
-    /// Memory of the last capsule's data, to be used again.
+    /// Reused buffer for the data of capsules.
     capsule: Vec<u8>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits for a PDU, and does what it asks for.
+    /// Waits for a PDU and processes it.
     fn one<'s>(&mut self, stream: &mut BufReader<Incoming<'_>>, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
         self.wait(stream)?;
         let mut header = Vec::with_capacity(MAX_HEADER_BYTES);
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Data that an R2T asked for.
+    /// Data that an R2T requested.
     fn data<'s>(
         &mut self,
         stream: &mut impl Read,

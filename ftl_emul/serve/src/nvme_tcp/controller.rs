@@ -16,13 +16,13 @@ use crate::nvme_tcp::queue::{MAX_ENTRIES, Queue};
 pub const MAX_IO_QUEUES: u16 = 16;
 /// AERL: Asynchronous Event Requests outstanding at most.
 pub const MAX_EVENT_REQUESTS: usize = 4;
-/// ELPE: entries of the error log that are kept.
+/// ELPE: entries of the error log.
 pub const ERROR_ENTRIES: usize = 64;
 /// Bytes of one.
 pub const ERROR_BYTES: usize = 64;
 /// VS (3.1.3.2): 2.0.
 pub const VERSION: u32 = 0x0002_0000;
-/// CAP.TO and CRTO.CRWMT: so many units of 500 ms until it is ready.
+/// CAP.TO and CRTO.CRWMT: time until it is ready, in units of 500 ms.
 const READY_TIMEOUT: u64 = 2;
 
 /// Properties (3.1.3) by their offset.
@@ -70,9 +70,9 @@ pub struct Host {
 struct State {
     cc: u32,
     csts: u32,
-    /// None: no keep alive.
+    /// Keep alive timeout; None: none.
     keep_alive: Option<Duration>,
-    /// The last look at which commands had come.
+    /// Time of the last check that found new commands.
     heard: Instant,
     write_cache: bool,
     event_config: u32,
@@ -82,9 +82,9 @@ struct State {
     event_requests: VecDeque<u16>,
     /// Reported, and its log page not read since.
     notice_is_masked: bool,
-    /// Namespaces that the host does not know of yet.
+    /// Namespaces that were not reported to the host yet.
     changed: BTreeSet<u32>,
-    /// Those that it knows: by NSID, which one that is and its size.
+    /// Reported namespaces: identity and size by NSID.
     known: BTreeMap<u32, (u64, u64)>,
     errors: VecDeque<[u8; ERROR_BYTES]>,
     error_count: u64,
@@ -101,7 +101,7 @@ pub struct Controller {
     /// Its only user.
     pub host: Host,
     ended: AtomicBool,
-    /// Commands have come since the last look: to read a clock for each would take longer.
+    /// Whether commands have arrived since the last check; reading a clock for each would be slower.
     heard: AtomicBool,
     state: Mutex<State>,
 }
@@ -145,12 +145,12 @@ impl Controller {
         !self.is_discovery && namespace.is_attached_to(&self.host.nqn)
     }
 
-    /// A command has come, on whichever queue (3.9: keep alive based on traffic).
+    /// Records a command on any queue (3.9: keep alive based on traffic).
     pub fn hear(&self) {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the host has been silent for longer than it said.
+    /// Whether the keep alive timeout has expired.
     pub fn is_forsaken(&self, now: Instant) -> bool {
         let mut state = self.state();
         if self.heard.swap(false, Ordering::Relaxed) {
@@ -213,7 +213,7 @@ impl Controller {
         state.csts = state.csts & !(3 << 2) | 2 << 2;
     }
 
-    /// Gives an I/O queue its number (6.3); false where that is taken, or the controller is not ready.
+    /// Assigns a number to an I/O queue (6.3); false if it is in use or the controller is not ready.
     pub fn add_queue(&self, id: u16, queue: &Arc<Queue>) -> bool {
         let mut state = self.state();
         if self.ended.load(Ordering::Relaxed) || state.csts & ENABLED == 0 || state.queues.contains_key(&id) {
@@ -246,7 +246,7 @@ impl Controller {
         }
     }
 
-    /// Whether writes are to be on stable storage before they are answered.
+    /// Whether writes have to be on stable storage before their completion.
     pub fn is_write_through(&self) -> bool {
         !self.state().write_cache
     }
@@ -272,7 +272,7 @@ impl Controller {
         let mut state = self.state();
         match (id, self.is_discovery) {
             (feature::KEEP_ALIVE, _) => state.keep_alive = keep_alive(value),
-            // Only notices about namespaces are ever sent, whatever else is asked for.
+            // Only notices about namespaces are sent.
             (feature::EVENTS, _) => state.event_config = value & NAMESPACE_NOTICES,
             (feature::WRITE_CACHE, false) => state.write_cache = value & 1 != 0,
             (feature::NUMBER_OF_QUEUES, false) => {
@@ -304,7 +304,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes an outstanding request back; false where there is none.
+    /// Removes an outstanding request; false if there is none.
     pub fn withdraw_event_request(&self, command: u16) -> bool {
         let mut state = self.state();
         let before = state.event_requests.len();
@@ -312,7 +312,7 @@ impl Controller {
         before != state.event_requests.len()
     }
 
-    /// Compares namespaces with what the host knows of them, and reports changes.
+    /// Compares namespaces with those reported to the host, and reports changes.
     pub fn look_at(&self, namespaces: &[Arc<Namespace>]) {
         let now = attached_to(&self.host, self.is_discovery, namespaces);
         let mut state = self.state();
@@ -426,7 +426,7 @@ fn kept_by(id: u8, cdw11: u32) -> Result<u32, Status> {
     }
 }
 
-/// What is kept of a value for such a feature.
+/// Stored part of a value of such a feature.
 fn kept_of(id: u8, value: u32) -> Result<u32, Status> {
     match id {
         // There is only power state 0.

@@ -45,7 +45,7 @@ mod cns {
     pub const COMMAND_SETS: u32 = 0x1c;
 }
 
-/// What a host asks for. A discovery controller describes itself only.
+/// Identify data of a request. A discovery controller describes only itself.
 pub fn identify(subsystem: &Subsystem, controller: &Controller, command: &Command) -> Result<Vec<u8>, Status> {
     let (structure, set) = (command.dword(10) & 0xff, command.dword(11) >> 24);
     if controller.is_discovery {
@@ -77,7 +77,7 @@ pub fn identify(subsystem: &Subsystem, controller: &Controller, command: &Comman
     };
     match structure {
         cns::CONTROLLER => Ok(of_controller(subsystem, controller)),
-        // The broadcast value asks for what all have in common.
+        // The broadcast value requests common features.
         cns::NAMESPACE if id == u32::MAX => Ok(common_to_namespaces(subsystem)),
         cns::NAMESPACE => of_attached(&|namespace| of_namespace(subsystem, namespace)),
         cns::ALLOCATED_NAMESPACE => allocated().map(|namespace| of_namespace(subsystem, &namespace)),

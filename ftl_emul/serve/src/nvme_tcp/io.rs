@@ -32,11 +32,11 @@ pub mod opcode {
     pub const VERIFY: u8 = 0x0c;
     pub const MANAGEMENT_RECEIVE: u8 = 0x12;
     pub const MANAGEMENT_SEND: u8 = 0x1d;
-    /// Those that every namespace takes.
+    /// Commands of every namespace.
     pub const ALWAYS: [u8; 7] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, DATASET_MANAGEMENT, VERIFY];
-    /// And those of flexible data placement.
+    /// Commands of flexible data placement.
     pub const OF_PLACEMENT: [u8; 2] = [MANAGEMENT_RECEIVE, MANAGEMENT_SEND];
-    /// Those that change what a namespace holds.
+    /// Commands that change data.
     pub const CHANGING: [u8; 3] = [WRITE, WRITE_ZEROES, DATASET_MANAGEMENT];
 }
 

@@ -144,7 +144,7 @@ fn smart(subsystem: &Subsystem, only: Option<&Arc<Namespace>>, controller: &Cont
     let totals = totals.map_err(|_| Status::INTERNAL_ERROR)?;
     let requests = |op| namespaces.iter().map(|namespace| namespace.answered.requests(op)).sum::<u64>();
     let mut data = vec![0; 512];
-    // Critical warning: a namespace takes no more writes.
+    // Critical warning: a namespace refuses writes.
     if namespaces.iter().any(|namespace| namespace.backing.ailment() == Some(crate::backing::Ailment::FlushFailed)) {
         data[0] = 1 << 3;
     }

@@ -139,7 +139,7 @@ pub fn attach(subsystem: &Subsystem, command: &Command, data: &[u8]) -> Result<u
     Ok(0)
 }
 
-/// Moves OPS blocks: from the namespace NSID to that in CDW10 (of either 0 is the spare), as many as CDW11 says.
+/// Moves OPS blocks from the namespace NSID to that in CDW10 (0: spare blocks); CDW11 is their number.
 pub fn move_ops(subsystem: &Subsystem, command: &Command) -> Result<u64, Status> {
     permitted(subsystem.permissions.ops)?;
     let server = subsystem.server;

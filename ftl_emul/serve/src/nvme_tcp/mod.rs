@@ -35,7 +35,7 @@ use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
 pub use subsystem::{Permissions, Subsystem};
 
-/// What hosts reach by the socket that they have come through.
+/// The subsystem behind a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
     /// The subsystem, and discovery.
@@ -90,10 +90,10 @@ fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
         match listener.accept() {
             Ok((stream, _)) => match subsystem.server.descriptors.take(&Owner::NvmeTcp, 1) {
                 Some(descriptor) => admit(Arc::clone(subsystem), stream, port, descriptor),
-                None => refused.say(|| format!("NVMe/TCP: refused a connection: there are {NVME_CONNECTIONS} already")),
+                None => refused.say(|| format!("NVMe/TCP: refused a connection: {NVME_CONNECTIONS} are open already")),
             },
             Err(e) => {
-                // Out of descriptors, most likely: others may give some back.
+                // Most likely out of descriptors: other hosts may release some.
                 not_accepted.say(|| format!("NVMe/TCP: cannot accept hosts: {e}"));
                 thread::sleep(Duration::from_millis(100));
             }
@@ -104,7 +104,7 @@ fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
 fn admit(subsystem: Arc<Subsystem>, stream: TcpStream, port: Port, descriptor: Taken) {
     let serve = move || {
         let _until_the_end = descriptor;
-        // A host that is gone already is not worth telling anyone.
+        // A host that has already disconnected is not logged.
         let _gone = connection::serve(&subsystem, stream, port);
     };
     // Without a thread the connection is dropped, and the host tries again.

@@ -42,9 +42,9 @@ pub enum Fault {
     HeaderField(u32),
     /// 02h: not now.
     Sequence,
-    /// 03h: the header does not have the digest it came with.
+    /// 03h: wrong header digest.
     HeaderDigest(u32),
-    /// 04h: data beyond or beside what was asked for.
+    /// 04h: data that was not requested.
     OutOfRange,
     /// 05h: more data in one PDU than MAXH2CDATA.
     TooMuchData,
@@ -84,7 +84,7 @@ impl Digests {
     }
 }
 
-/// Where the parts of a PDU from a host are, as its common header says.
+/// Positions of the parts of a PDU from a host, from its common header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     kind: u8,
@@ -153,7 +153,7 @@ impl Layout {
         self.header - COMMON_BYTES + if self.header_digest { DIGEST_BYTES } else { 0 } + self.padding
     }
 
-    /// What a header says. `bytes` are the common header and [`Self::before_data`] more.
+    /// Parses a header. `bytes` are the common header and [`Self::before_data`] more.
     pub fn parse(&self, bytes: &[u8]) -> Result<FromHost, Fault> {
         let (header, after) = bytes.split_at(self.header);
         if self.header_digest {
@@ -196,7 +196,7 @@ pub enum FromHost {
     Command([u8; 64]),
     /// H2CData.
     Data(HostData),
-    /// H2CTermReq: the host gives the connection up.
+    /// H2CTermReq: the host terminates the connection.
     Terminate,
 }
 
@@ -232,13 +232,13 @@ impl Initialize {
 pub struct HostData {
     /// CCCID: of the command that the data is for.
     pub command_id: u16,
-    /// TTAG: of the R2T that asked for it.
+    /// TTAG of the R2T.
     pub tag: u16,
     /// DATAO: where it belongs in the data of the command.
     pub offset: u32,
     /// DATAL.
     pub length: u32,
-    /// `LAST_PDU`: nothing more comes for that R2T.
+    /// `LAST_PDU`: the last data for the R2T.
     pub last: bool,
 }
 

@@ -16,7 +16,7 @@ use ftl_core::convert::exact;
 
 /// Directive type of data placement.
 pub const DIRECTIVE: u32 = 2;
-/// Events that are kept.
+/// Largest number of stored events.
 const MAX_EVENTS: usize = 63;
 const EVENT_BYTES: usize = 64;
 /// The only event there can be: Invalid Placement Identifier.
@@ -82,7 +82,7 @@ impl Events {
         }
     }
 
-    /// Forgets namespaces that are there no more.
+    /// Drops namespaces that do not exist any more.
     pub fn retain(&mut self, serials: &HashSet<u64>) {
         self.wanted.retain(|serial| serials.contains(serial));
     }
@@ -195,7 +195,7 @@ pub fn manage(
         if operation != HANDLE_UPDATE || data.chunks_exact(2).any(|identifier| le16(identifier, 0) != 0) {
             return Err(Status::INVALID_FIELD);
         }
-        // The model fills what is open before it opens another: nothing is to be done.
+        // Nothing to do: the model fills an open block before it opens another one.
         return Ok(());
     }
     if operation != HANDLE_STATUS {

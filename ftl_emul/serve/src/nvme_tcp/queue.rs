@@ -22,21 +22,21 @@ pub const MAX_ENTRIES: u16 = 128;
 /// Memory of a connection that is its own, for data of its commands in work: what the largest command takes. A command
 /// that moves no more than a capsule may hold does not count: together such are bounded by the entries of the queue.
 const OWN_BYTES: usize = 2 * MAX_TRANSFER_BYTES;
-/// Answers that wait for the reader to have nothing else to do are sent once they are so many bytes.
+/// Bytes of answers from which they are sent even if the reader has more to do.
 const ANSWERS_BYTES: usize = 256 << 10;
-/// A host that takes no answer for so long is given up.
+/// Time after which a host that does not read answers is disconnected.
 const STUCK: Duration = Duration::from_secs(10);
 
 /// A command and the data that came with it.
 #[derive(Debug)]
 pub struct Work {
-    /// What is to be done.
+    /// The command.
     pub command: Command,
     /// How much it moves.
     pub transfer: Transfer,
     /// From the host.
     pub data: Vec<u8>,
-    /// Its data did not have the digest it came with.
+    /// Whether the digest of its data was wrong.
     pub damaged: bool,
     /// The namespace whose part of the common memory it may use.
     pub namespace: Option<u32>,
@@ -49,7 +49,7 @@ impl Work {
         Self { command, transfer, data, damaged: false, namespace, memory: None }
     }
 
-    /// Takes the memory that it needs while it is in work; false where there is none now.
+    /// Reserves the memory that it needs; false if there is none now.
     fn has_room(&mut self, room: &Arc<Room>) -> bool {
         let bytes = self.transfer.from_host.max(self.transfer.to_host);
         if bytes <= exact::<usize>(IN_CAPSULE_BYTES) {
@@ -395,7 +395,7 @@ impl Queue {
         sent
     }
 
-    /// Whether nobody waits for answers any more.
+    /// Whether the host does not wait for answers any more.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
@@ -409,7 +409,7 @@ impl Queue {
         let _ended = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// No more commands are read; those in work are answered.
+    /// Stops reading commands; those in progress are answered.
     pub fn stop_reading(&self) {
         let _ended = self.stream.shutdown(Shutdown::Read);
     }

@@ -12,7 +12,7 @@ use crate::nvme_tcp::placement;
 use crate::nvme_tcp::queue::Queue;
 use crate::nvme_tcp::subsystem::Subsystem;
 
-/// Reads and writes of so much at most.
+/// Largest quick reads and writes.
 const QUICK_BYTES: usize = 64 << 10;
 
 /// Whether a command may be carried out so, where the device has no clock and its writes are not durable by themselves.

@@ -20,7 +20,7 @@ use crate::server::Server;
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Controllers at once.
 const MAX_CONTROLLERS: usize = 32;
-/// Between two looks at namespaces and keep alive timers.
+/// Interval of checks of namespaces and keep alive timers.
 const LOOKING: Duration = Duration::from_millis(100);
 
 /// What every connected host may do beside reading and writing.
@@ -52,7 +52,7 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// That of a device.
+    /// The subsystem of a device.
     pub fn new(server: &'static Server, allowed: Vec<String>, permissions: Permissions) -> Self {
         let id = uuid(&[&server.config.name, &server.config.created]);
         Self {
@@ -87,7 +87,7 @@ impl Subsystem {
         self.server.namespaces().iter().filter(|namespace| controller.has(namespace)).map(Arc::clone).collect()
     }
 
-    /// What distinguishes a namespace from all others anywhere, for as long as it is there.
+    /// Globally unique identifier of a namespace.
     pub fn namespace_uuid(&self, namespace: &Namespace) -> [u8; 16] {
         let (config, created_ns) = (&self.server.config, namespace.origin.created_ns);
         let words = [&*config.name, &*config.created, &*namespace.name];
@@ -99,7 +99,7 @@ impl Subsystem {
         from.to_canonical().is_loopback() || self.allowed.iter().any(|allowed| allowed == host)
     }
 
-    /// A controller of its own for a host.
+    /// Creates a controller for a host.
     pub fn add_controller(
         &self,
         is_discovery: bool,
@@ -125,7 +125,7 @@ impl Subsystem {
         self.controllers().range(id..).map(|(_, found)| Arc::clone(found)).filter(|c| !c.is_discovery).collect()
     }
 
-    /// Whether namespaces have reclaim units of their own (flexible data placement).
+    /// Whether namespaces have separate reclaim units (flexible data placement).
     pub fn places_data(&self) -> bool {
         self.server.config.flash().is_ok_and(|flash| flash.placement() == Placement::Isolated)
     }
@@ -185,7 +185,7 @@ impl Subsystem {
         }
     }
 
-    /// Tells hosts of namespaces that have changed, and ends controllers whose host is silent for too long.
+    /// Reports changed namespaces to hosts, and removes controllers whose keep alive timer has expired.
     pub fn look_after(&self) {
         while !self.is_stopping() {
             let now = Instant::now();
@@ -194,7 +194,7 @@ impl Subsystem {
             let controllers: Vec<_> = self.controllers().values().map(Arc::clone).collect();
             for controller in controllers {
                 if controller.is_forsaken(now) {
-                    eprintln!("slo-ctl: NVMe/TCP: no keep alive from {}; its connections end", controller.host.nqn);
+                    eprintln!("slo-ctl: NVMe/TCP: no keep-alive from {}; closing its connections", controller.host.nqn);
                     controller.end();
                 } else {
                     controller.look_at(&self.server.namespaces());

@@ -1,4 +1,4 @@
-//! Changes to a device that is served. They are kept in its settings, and hold when it is served again.
+//! Changes of a served device, which are stored permanently in its settings.
 
 use ftl_core::convert::unsigned;
 use ftl_core::engine::Limit;
@@ -10,7 +10,7 @@ use crate::error::{ServeError, refuse};
 use crate::namespace::Namespace;
 use crate::server::Server;
 
-/// Pages that a smaller size unmaps before others have their turn.
+/// Pages that a smaller size unmaps before other requests are served.
 pub(super) const UNMAPPED_AT_ONCE: u64 = 16 << 10;
 
 impl Server {
@@ -29,7 +29,7 @@ impl Server {
         })
     }
 
-    /// Withdraws what moves of OPS blocks have not handed over yet.
+    /// Cancels the OPS blocks that were not moved yet.
     pub fn cancel_moves(&self) -> Result<(), ServeError> {
         let mut settings = self.settings();
         let withdrawn = self.model.with(|drive| {
@@ -55,7 +55,7 @@ impl Server {
         Ok(self.model.with(|drive| drive.set_move_budget(share))??)
     }
 
-    /// Sets the weight of a namespace, for good.
+    /// Sets the weight of a namespace permanently.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
         let mut settings = self.settings();
         let before = settings.of(&namespace.name).weight.unwrap_or(namespace.origin.config.weight);
@@ -64,7 +64,7 @@ impl Server {
         kept.inspect_err(|_| drop(self.model.set_weight(namespace.tenant, before)))
     }
 
-    /// Chooses how the device divides itself among its namespaces, for good.
+    /// Sets the scheduler between namespaces permanently.
     pub fn set_scheduler(&self, name: &str) -> Result<(), ServeError> {
         let policy = scheduler_named(name)?;
         let mut settings = self.settings();
@@ -74,7 +74,7 @@ impl Server {
         kept.inspect_err(|_| drop(self.model.set_scheduler(before)))
     }
 
-    /// Sets or lifts the limits of a namespace, for good.
+    /// Sets or removes the limits of a namespace permanently.
     pub fn set_limit(&self, namespace: &Namespace, limit: Limit) -> Result<(), ServeError> {
         let mut settings = self.settings();
         let kept = settings.of(&namespace.name);
@@ -88,7 +88,7 @@ impl Server {
         kept.inspect_err(|_| drop(self.model.set_limit(namespace.tenant, before)))
     }
 
-    /// Changes the size of a namespace, for good. Data beyond a smaller end is gone; with `keep_data` that is refused.
+    /// Changes the size of a namespace permanently. Data beyond a smaller end is lost; `keep_data` refuses that.
     ///
     /// The file is at least as long as the settings say at every moment, on stable storage too: whenever this ends,
     /// the device starts with one size or the other.
@@ -107,7 +107,7 @@ impl Server {
             }
             self.grow(namespace, before, size_bytes)
         } else {
-            // From here on nobody writes beyond the new end, so that what is looked for stays absent.
+            // From here on no request writes beyond the new end, so that the check stays valid.
             namespace.set_size_bytes(size_bytes);
             self.check_shrinking(namespace, size_bytes, before, keep_data)
                 .and_then(|()| self.resize_in_model(namespace, size_bytes / page))
@@ -175,7 +175,7 @@ impl Server {
         Ok(gained)
     }
 
-    /// Takes blocks from one namespace and gives them to another.
+    /// Moves blocks from one namespace to another.
     pub(super) fn moved(&self, ops_blocks: &mut [u64], from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
         let blocks = i64::try_from(blocks).unwrap_or(i64::MAX);
         for (end, by) in [(from, -blocks), (to, blocks)] {
@@ -230,7 +230,7 @@ fn cut_off(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
     }
 }
 
-/// Takes back a move that was requested last; what it has handed over meanwhile is moved the other way.
+/// Cancels the last requested move; blocks that were already moved are moved back.
 fn withdraw(drive: &mut Drive, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
     let mut pending = drive.pending_moves();
     let under_way = pending.iter_mut().rev().find(|(f, t, _)| (*f, *t) == (from, to));

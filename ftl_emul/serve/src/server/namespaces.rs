@@ -1,4 +1,4 @@
-//! Namespaces that come and go while the device is served.
+//! Creating and deleting namespaces while the device is served.
 //!
 //! What counts is what the settings say. To create a namespace, its file is made, the model gives it blocks, and then the
 //! settings have it; to delete one, the settings have it no more, and then its blocks and its file are released. A file
@@ -26,13 +26,13 @@ use crate::server::changes::UNMAPPED_AT_ONCE;
 use crate::settings::{Created, Hosts, NamespaceSettings, Settings, Totals};
 use crate::sync;
 
-/// Requests of a namespace that is deleted have so long to leave the model.
+/// Time for requests of a deleted namespace to leave the model.
 const DRAIN: Duration = Duration::from_secs(30);
 const DRAIN_CHECK: Duration = Duration::from_millis(5);
 /// Hosts that a namespace can list as attached or detached.
 const MAX_LISTED_HOSTS: usize = 64;
 
-/// A namespace to be created. What is None is chosen.
+/// A namespace to be created; values that are None are chosen.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Export name.
@@ -50,19 +50,19 @@ pub struct Wanted {
 }
 
 impl Server {
-    /// Creates a namespace, for good.
+    /// Creates a namespace permanently.
     pub fn create_namespace(&self, wanted: Wanted) -> Result<Arc<Namespace>, ServeError> {
         let placement = self.config.flash()?.placement();
         let mut settings = self.settings();
         let present = self.namespaces();
         if present.len() >= MAX_NAMESPACES {
-            return refuse(format!("the device has {MAX_NAMESPACES} namespaces, and can have no more"));
+            return refuse(format!("the device already has {MAX_NAMESPACES} namespaces, the most it can have"));
         }
         let taken = |name: &str| present.iter().any(|n| n.name == name) || settings.files_to_remove.contains(name);
         let free = |nsid: &u32| present.iter().all(|n| n.nsid() != *nsid);
         let nsid = (1..=exact::<u32>(MAX_NAMESPACES)).find(free).unwrap_or(u32::MAX);
         let name = match wanted.name {
-            Some(name) if taken(&name) => return refuse(format!("there is a namespace {name} already")),
+            Some(name) if taken(&name) => return refuse(format!("namespace {name} already exists")),
             Some(name) => name,
             None => {
                 let mut names = (nsid..u32::MAX).map(|number| format!("ns{number}"));
@@ -90,7 +90,7 @@ impl Server {
         let file = path_in(&self.folder, &name);
         if file.exists() {
             return refuse(format!(
-                "{} is there, and of no namespace; move it away, or choose another name",
+                "{} exists but belongs to no namespace; move it away, or choose another name",
                 file.display()
             ));
         }
@@ -117,7 +117,7 @@ impl Server {
         Ok(made)
     }
 
-    /// Makes the file of a namespace, and gives it blocks.
+    /// Creates the file of a namespace, and assigns blocks to it.
     fn make(
         &self,
         origin: Created,
@@ -144,12 +144,12 @@ impl Server {
         Ok(namespace)
     }
 
-    /// Deletes a namespace and its data, for good. Requests in work are carried out, later ones refused.
+    /// Deletes a namespace and its data permanently. Requests in progress are completed, later ones refused.
     pub fn delete_namespace(&self, namespace: &Arc<Namespace>) -> Result<(), ServeError> {
         let placement = self.config.flash()?.placement();
         let mut settings = self.settings();
         if !self.namespaces().iter().any(|n| n.serial == namespace.serial) {
-            return refuse(format!("there is no namespace {:?} any more", namespace.name));
+            return refuse(format!("namespace {:?} no longer exists", namespace.name));
         }
         if self.time_scale.is_some() {
             // A limit must not make this wait.
@@ -166,7 +166,7 @@ impl Server {
             return Err(e);
         }
         self.replace_namespaces(|list| list.retain(|n| n.serial != namespace.serial));
-        // It is deleted, whatever happens from here on; what is left to do is done by the next start at the latest.
+        // It is deleted now; remaining work is done by the next start at the latest.
         let released = self.release_pages(namespace);
         let released = released.and_then(|()| Ok(self.model.with(|drive| drive.delete_tenant(namespace.tenant))??));
         if let Err(e) = released {
@@ -178,7 +178,7 @@ impl Server {
         Ok(())
     }
 
-    /// Unmaps every page of a namespace, some at a time, so that others need not wait for all of them.
+    /// Unmaps all pages of a namespace, some at a time, so that other requests need not wait for all.
     fn release_pages(&self, namespace: &Namespace) -> Result<(), ServeError> {
         let most = UNMAPPED_AT_ONCE * self.config.granule_bytes();
         let (mut at, end) = (0, namespace.size_bytes());
@@ -202,7 +202,7 @@ impl Server {
         let deadline = Instant::now() + DRAIN;
         while self.time_scale.is_some() && self.model.with(|drive| drive.outstanding(tenant))?? > 0 {
             if Instant::now() >= deadline {
-                return refuse("its requests are not done yet; try again");
+                return refuse("requests are still in flight; try again");
             }
             thread::sleep(DRAIN_CHECK);
         }
@@ -232,7 +232,7 @@ impl Server {
         let present = self.namespaces();
         let place = present.iter().position(|n| n.serial == namespace.serial);
         if let (Placement::Shared, Some(place)) = (placement, place) {
-            // Those it shared blocks with keep its OPS.
+            // Namespaces that it shared blocks with keep its OPS.
             let freed = std::mem::take(&mut ops_blocks[place]);
             let heir = (0..present.len()).find(|&n| n != place);
             if let Some(heir) = heir {
@@ -259,13 +259,13 @@ impl Server {
         })
     }
 
-    /// Attaches a namespace to an NVMe host, or detaches it, for good.
+    /// Attaches a namespace to an NVMe host, or detaches it, permanently.
     pub fn attach_namespace(&self, namespace: &Namespace, host_nqn: &str, attached: bool) -> Result<(), ServeError> {
         let mut settings = self.settings();
         let mut hosts = settings.of(&namespace.name).hosts.unwrap_or_default();
         hosts.set(host_nqn, attached);
         if hosts.listed() > MAX_LISTED_HOSTS {
-            return refuse(format!("namespace {} lists {MAX_LISTED_HOSTS} hosts already", namespace.name));
+            return refuse(format!("namespace {} already lists {MAX_LISTED_HOSTS} hosts", namespace.name));
         }
         settings.change(&self.folder, |s| s.of_mut(&namespace.name).hosts = Some(hosts.clone()))?;
         namespace.set_hosts(hosts);
@@ -285,7 +285,7 @@ impl Server {
         let flash = self.config.flash()?;
         let unallocated = self.unallocated_bytes();
         if size_bytes > unallocated {
-            return refuse(format!("{size_bytes} bytes do not fit: {unallocated} are not allocated"));
+            return refuse(format!("{size_bytes} bytes do not fit: only {unallocated} are unallocated"));
         }
         let page_bytes = u64::from(flash.geometry.page_bytes);
         let (spare, block_pages, minimum) = self.model.with(|drive| {
@@ -313,7 +313,7 @@ impl Server {
     /// What some namespaces have read and written.
     pub fn totals_of(&self, namespaces: &[Arc<Namespace>]) -> Result<Totals, ServeError> {
         if self.config.flash().is_err() {
-            // Disks have no placement: what is written is what hosts write.
+            // Disks have no placement, so only host writes count.
             let of = |op| namespaces.iter().map(|namespace| namespace.answered.bytes(op)).sum();
             let (read, written) = (of(Op::Read), of(Op::Write));
             return Ok(Totals {
@@ -377,7 +377,7 @@ fn totals(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
     })
 }
 
-/// Removes the files that are to be removed.
+/// Removes the files that are listed for removal.
 pub(super) fn remove_files(folder: &Path, settings: &mut Settings) -> Result<(), ServeError> {
     if settings.files_to_remove.is_empty() {
         return Ok(());

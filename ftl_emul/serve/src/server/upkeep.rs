@@ -14,7 +14,7 @@ use crate::namespace::Namespace;
 use crate::preconditioning;
 use crate::server::{Server, lock_anyway};
 
-/// How often gathered requests are applied, blocks of moves handed over and the checkpoint considered.
+/// Interval in which gathered requests are applied, blocks moved and checkpoints considered.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
 /// Victims collected at each of these moments while OPS blocks are under way, without a clock. With one, the model
 /// moves them in its own time.
@@ -61,14 +61,14 @@ impl Server {
         }
         for thread in lock_anyway(&self.upkeep.threads).drain(..) {
             if thread.join().is_err() {
-                eprintln!("slo-ctl: a background thread had failed");
+                eprintln!("slo-ctl: a background thread failed");
             }
         }
         let flush = |namespace: &Arc<Namespace>| {
             let why = |e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name));
             namespace.backing.flush().map_err(why)
         };
-        // Where one cannot be, the others are.
+        // Continue with the others if one fails.
         self.namespaces().iter().map(flush).fold(Ok(()), Result::and)?;
         if self.origin.is_none() {
             return Ok(());
@@ -100,7 +100,7 @@ impl Server {
             }
             drop(stopping);
             let counted = self.model.timed().is_none();
-            // Brings the model up to the present. Err: the model has failed; commands that need it say so.
+            // Advances the model to the present. Err: the model has failed, which commands that need it report.
             let _failed = self.model.with(|drive| {
                 if counted {
                     drive.advance_moves(GC_PASSES_COUNTED);
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Tells the operator of what ails a namespace, once, and when it has passed.
+    /// Logs a problem of a namespace once, and its end.
     fn look_after_namespaces(&self, known: &mut HashMap<u64, Ailment>) {
         let namespaces = self.namespaces();
         known.retain(|serial, _| namespaces.iter().any(|n| n.serial == *serial));
@@ -139,7 +139,7 @@ impl Server {
                     known.insert(namespace.serial, ailment);
                 }
                 None => {
-                    eprintln!("slo-ctl: namespace {}: is well again", namespace.name);
+                    eprintln!("slo-ctl: namespace {}: works again", namespace.name);
                     known.remove(&namespace.serial);
                 }
             }

@@ -131,7 +131,7 @@ impl Tracker {
         heads
     }
 
-    /// A request has been taken from the available ring.
+    /// Records a request that was taken from the available ring.
     pub fn begin(&mut self, head: u16) {
         if head < self.size {
             let at = self.at + Self::descriptor(head) + COUNTER;

@@ -8,7 +8,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Of one client, so that no client takes the address space of the others.
+/// Limit of one client, so that it does not take the address space of others.
 const MAX_BYTES: u64 = 4 << 40;
 /// Of one client.
 pub const MAX_REGIONS: usize = 64;
@@ -71,7 +71,7 @@ impl Memory {
         let is_it = |region: &Region| (region.client, region.guest, region.length) == (client, guest, length);
         let left: Vec<Region> = self.regions.iter().filter(|region| !is_it(region)).cloned().collect();
         if left.len() == self.regions.len() {
-            return Err(io::Error::other("no such region of guest memory"));
+            return Err(io::Error::other("unknown region of guest memory"));
         }
         if left.is_empty() { Ok(None) } else { Self::of(left).map(Some) }
     }
@@ -89,7 +89,7 @@ impl Memory {
         self.regions.len()
     }
 
-    /// The guest's address for one of the client, which is what rings are given by.
+    /// Converts an address of the client, as used for rings, into one of the guest.
     pub fn guest_address(&self, client: u64) -> Option<GuestAddress> {
         let found = self.regions.iter().find(|r| client >= r.client && client - r.client < r.length)?;
         Some(GuestAddress(found.guest + (client - found.client)))
@@ -101,7 +101,7 @@ impl Memory {
 pub fn check_file(file: &File, offset: u64, length: u64, is_trusted: bool) -> io::Result<()> {
     let end = offset.checked_add(length);
     if end.is_none_or(|end| file.metadata().map_or(true, |found| found.len() < end)) {
-        return Err(io::Error::other("its memory is shorter than it says"));
+        return Err(io::Error::other("the memory is shorter than the message says"));
     }
     let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if is_sealed || is_trusted {

@@ -41,11 +41,11 @@ use crate::server::Server;
 use request::Disk;
 use session::{Serving, Session};
 
-/// Between two looks at the sizes of namespaces.
+/// Interval of checks of the sizes of namespaces.
 const LOOKING: Duration = Duration::from_millis(100);
-/// A new client waits so long for the one before it to end.
+/// Time that a new client waits for the end of the one before it.
 const ONE_BEFORE: Duration = Duration::from_secs(5);
-/// A stop waits so long for requests in work.
+/// Time that a stop waits for requests in progress.
 const STOPPING: Duration = Duration::from_secs(15);
 
 /// The header of a message ("Message Specification"): request, flags, size.
@@ -147,7 +147,7 @@ impl VhostUser {
                 Ok((stream, _)) => self.admit(slot, stream),
                 Err(_) if !self.is_there(slot) => return,
                 Err(e) => {
-                    // Out of descriptors, most likely: others may release some.
+                    // Most likely out of descriptors: other clients may release some.
                     slot.say(&format!("cannot accept clients: {e}"));
                     thread::sleep(LOOKING);
                 }
@@ -177,7 +177,7 @@ impl VhostUser {
         let serve = move || {
             match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client, descriptors))) {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => its_slot.say(&format!("a client ends: {e}")),
+                Ok(Err(e)) => its_slot.say(&format!("a connection was closed: {e}")),
                 Err(_) => its_slot.say("a client ends: internal error, please report it"),
             }
             its_slot.release();
@@ -189,7 +189,7 @@ impl VhostUser {
     }
 
     fn serve(&self, slot: &Slot, stream: UnixStream, client: &Client, descriptors: Taken) -> io::Result<()> {
-        // Whoever may end this server has no need of other ways to do that.
+        // A client that may stop this server needs no other way to do so.
         let peer = sockopt::socket_peercred(&stream)?;
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let server = self.server;
@@ -215,7 +215,7 @@ impl VhostUser {
                 }
             }
         }));
-        // A server that stops answers what is in work; otherwise nobody waits for it.
+        // A server that stops completes requests in progress; otherwise no client waits for them.
         lock(&session).close(!self.is_stopping());
         ended.unwrap_or_else(|_| Err(io::Error::other("internal error, please report it")))
     }
@@ -267,21 +267,21 @@ impl Slot {
         lock(&self.current)
     }
 
-    /// Takes no more messages of the client, if there is one.
+    /// Stops reading messages of the client, if there is one.
     fn hang_up(&self) {
         if let Some(client) = &*self.current() {
-            // It may have gone before.
+            // It may have disconnected before.
             let _gone = client.stream.shutdown(Shutdown::Read);
         }
     }
 
-    /// The client has gone.
+    /// The client has disconnected.
     fn release(&self) {
         *self.current() = None;
         self.free.notify_all();
     }
 
-    /// Says something about a client, now and then.
+    /// Logs a message about a client, at a limited rate.
     fn say(&self, what: &str) {
         self.log.say(|| format!("vhost-user: namespace {}: {what}", self.namespace.name));
     }
@@ -312,13 +312,13 @@ fn word(header: &[u8; MESSAGE_BYTES], number: usize) -> u32 {
     u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[number * 4 + byte]))
 }
 
-/// Waits for a message and returns which it is, without taking it. None once the client is gone.
+/// Waits for a message and returns its type, without reading it. None after the client has disconnected.
 fn next_message(stream: &UnixStream) -> io::Result<Option<u32>> {
     let mut start = [0; MESSAGE_BYTES];
     match recv(stream, &mut start[..], RecvFlags::PEEK) {
         Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(None),
         Ok((_, length)) if length >= 4 => Ok(Some(word(&start, 0))),
-        Ok(_) => Err(io::Error::other("a message in pieces")),
+        Ok(_) => Err(io::Error::other("an incomplete message")),
         Err(rustix::io::Errno::INTR) => next_message(stream),
         Err(e) => Err(e.into()),
     }

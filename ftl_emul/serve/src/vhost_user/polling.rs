@@ -20,7 +20,7 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// A queue that is polled for so long after a request; zero: never.
+    /// How long a queue is polled after a request; zero: never.
     pub fn new(budget: Duration) -> Self {
         Self { budget, is_on: false, since: Instant::now(), pause: 0, next_pause: 1 }
     }
@@ -36,7 +36,7 @@ impl Polling {
         self.since = Instant::now();
     }
 
-    /// Whether to look again at once.
+    /// Whether to poll again at once.
     pub fn is_on(&mut self) -> bool {
         if self.is_on && self.since.elapsed() >= self.budget {
             self.is_on = false;

@@ -43,7 +43,7 @@ struct Segment {
     length: u32,
 }
 
-/// What is asked for.
+/// Type of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,

@@ -65,7 +65,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What the client has said about a queue.
+/// Configuration of a queue by the client.
 #[derive(Default)]
 struct Ring {
     size: u16,
@@ -130,7 +130,7 @@ impl Session {
         self.protocol_features & VhostUserProtocolFeatures::BACKEND_REQ.bits() != 0
     }
 
-    /// The client is gone, or is to go. With `give_up`, nobody waits for answers.
+    /// The client has disconnected, or is disconnected. With `give_up`, it does not wait for answers.
     pub fn close(&mut self, give_up: bool) {
         // All at once first.
         for running in self.rings.iter().filter_map(|ring| ring.running.as_ref()) {
@@ -148,7 +148,7 @@ impl Session {
     fn ring(&mut self, index: impl Into<u32>) -> Result<&mut Ring> {
         let index = index.into();
         let found = usize::try_from(index).ok().and_then(|index| self.rings.get_mut(index));
-        found.ok_or_else(|| refused(format!("there is no queue {index}")))
+        found.ok_or_else(|| refused(format!("queue {index} does not exist")))
     }
 
     /// Err, which ends the client, where its memory and queues have more descriptors than others leave it.
@@ -160,7 +160,7 @@ impl Session {
             return Ok(());
         }
         Err(refused(format!(
-            "other sockets need the descriptors that are left: too few for {pieces} pieces of memory and {queues} queues"
+            "the remaining file descriptors are reserved for other sockets: too few for {pieces} pieces of memory and {queues} queues"
         )))
     }
 
@@ -229,7 +229,7 @@ impl Session {
         if let Some(Running { queue, thread }) = ring.running.take() {
             queue.stop();
             if thread.join().is_err() {
-                eprintln!("slo-ctl: vhost-user: namespace {}: a queue had failed", self.disk.namespace.name);
+                eprintln!("slo-ctl: vhost-user: namespace {}: a queue failed", self.disk.namespace.name);
             }
             ring.base = queue.drain();
         }

@@ -30,7 +30,7 @@ const QUICK_BYTES: u64 = 64 << 10;
 /// Requests taken at once, and answered together: half of a usual queue depth, so that the driver takes the answers to one
 /// half while the other is carried out.
 const MAX_BATCH: usize = 16;
-/// A stopped queue waits so long for the modelled drive.
+/// Time that a stopped queue waits for the modelled drive.
 const STOPPING: Duration = Duration::from_secs(10);
 const DESCRIPTOR_BYTES: u32 = 16;
 
@@ -61,12 +61,12 @@ struct State {
     memory: Arc<GuestMemoryMmap>,
     call: Option<Arc<File>>,
     tracker: Option<Tracker>,
-    /// Taken from the available ring and not in the used ring yet.
+    /// Requests taken from the available ring that are not in the used ring yet.
     outstanding: u16,
     /// The thread waits for one of them.
     is_full: bool,
     stopping: bool,
-    /// The driver does not keep to the specification.
+    /// The driver violates the specification.
     broken: bool,
 }
 
@@ -96,7 +96,7 @@ struct Table {
 /// A request that was carried out: the first of its descriptors, and the bytes that the device has written.
 type Done = (u16, u32);
 
-/// What there is to do.
+/// Next action.
 enum Next {
     Requests(Table),
     Nothing,
@@ -105,7 +105,7 @@ enum Next {
 }
 
 impl Virtqueue {
-    /// Starts to serve a queue. Requests that were left are carried out again first.
+    /// Starts to serve a queue. Requests that were not completed are executed again first.
     pub fn start(
         setup: Setup,
         disk: Arc<Disk>,
@@ -168,7 +168,7 @@ impl Virtqueue {
         self.state().memory = memory;
     }
 
-    /// No more requests are taken.
+    /// Stops taking requests.
     pub fn stop(&self) {
         self.state().stopping = true;
         self.wake();
@@ -263,10 +263,10 @@ impl Virtqueue {
         }
     }
 
-    /// The queue is of no use any more until the driver resets it.
+    /// The queue is unusable until the driver resets it.
     fn break_off(&self, state: &mut State, why: &str) -> Next {
         if !state.broken {
-            eprintln!("slo-ctl: vhost-user: namespace {}: a queue stops: {why}", self.disk.namespace.name);
+            eprintln!("slo-ctl: vhost-user: namespace {}: a queue was stopped: {why}", self.disk.namespace.name);
         }
         state.broken = true;
         Next::Stop
@@ -297,7 +297,7 @@ impl Virtqueue {
         }
     }
 
-    /// Carries requests out and answers those that wait for nothing, all together.
+    /// Executes requests, and completes those that wait for nothing together.
     fn carry_out_all(self: &Arc<Self>, table: &Table, heads: impl IntoIterator<Item = u16>) {
         let mut done = [(0, 0); MAX_BATCH];
         let mut count = 0;
@@ -393,7 +393,7 @@ impl State {
 
 /// Writes to an eventfd of the client.
 pub fn notify(mut call: &File) {
-    // A client that has gone needs no notification.
+    // A client that has disconnected needs no notification.
     let _gone = call.write(&1_u64.to_ne_bytes());
 }
 

@@ -10,7 +10,7 @@ use crate::request_memory::{Pool, Room, Taken};
 const MAX_THREADS: usize = 128;
 /// Memory of a client that is its own, for data of requests larger than [`SMALL_BYTES`]: as much as the largest has.
 const OWN_BYTES: usize = 8 << 20;
-/// All threads together have no more than 2 MiB of such data.
+/// Largest data that is copied, so that all threads together have at most 2 MiB of it.
 const SMALL_BYTES: usize = 16 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -33,7 +33,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Those of a new client.
+    /// Threads of a new client.
     pub fn new(pool: &Arc<Pool>, namespace: u32) -> Arc<Self> {
         let room = Room::new(pool, OWN_BYTES);
         Arc::new(Self { state: Mutex::default(), more: Condvar::new(), room, namespace })
@@ -43,7 +43,7 @@ impl Workers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a thread do it. Jobs begin in the order in which they came.
+    /// Runs a job in a thread. Jobs start in order.
     pub fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
         state.jobs.push_back(job);
@@ -57,7 +57,7 @@ impl Workers {
                 state.threads -= 1;
                 let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
                 drop(state);
-                // Without any thread, who asks does it.
+                // Without a thread, the caller runs it.
                 if let Some(job) = job {
                     job();
                 }

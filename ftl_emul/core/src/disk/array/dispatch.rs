@@ -1,4 +1,4 @@
-//! Dispatch: whose request goes to the disks next, in which parts, and when it is done.
+//! Dispatch: choice of the next request, its parts, and its completion.
 
 use crate::convert::exact;
 use crate::disk::array::{Array, Event, Request};
@@ -106,7 +106,7 @@ impl Array {
         }
     }
 
-    /// It is known when a request will be done.
+    /// Records the end of a request.
     fn schedule_completion(&mut self, slot: u32, at_ns: u64) {
         self.completions.push(Completion { token: self.requests[slot].token, at_ns });
         self.agenda.add(at_ns, Event::Done { slot });

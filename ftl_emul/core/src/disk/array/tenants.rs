@@ -1,4 +1,4 @@
-//! Tenants of the disks: their parts of the addresses, weights and limits, and what their requests have seen.
+//! Tenants of the disks: their parts of the addresses, weights and limits, and counters of their requests.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct Tenant {
 }
 
 impl Array {
-    /// Gives a tenant the part of the addresses that follows those of the tenants before it.
+    /// Assigns a tenant the addresses that follow those of earlier tenants.
     pub fn create_tenant(&mut self, size_bytes: u64) -> Result<TenantId, FtlError> {
         let first_byte = self.tenants.last().map_or(0, |last| last.first_byte + last.size_bytes);
         let left = self.capacity_bytes() - first_byte;
@@ -63,7 +63,7 @@ impl Array {
         Ok(())
     }
 
-    /// What a tenant's requests have seen. `device_ns` is the time of arms; there is no GC.
+    /// Counters of a tenant's requests. `device_ns` is the time of arms; there is no GC.
     pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
         Ok(&self.tenant(tenant)?.account.counters)
     }

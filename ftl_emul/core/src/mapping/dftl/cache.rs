@@ -124,7 +124,7 @@ impl Cache {
         self.link_newest(slot);
     }
 
-    /// Takes note that an entry differs from flash, if it is cached; says whether it is.
+    /// Marks an entry as dirty; false if it is not cached.
     #[inline]
     pub fn mark_dirty(&mut self, page: LogicalPage) -> bool {
         let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return false };
@@ -143,7 +143,7 @@ impl Cache {
         true
     }
 
-    /// Takes note that a translation page was written with all that is cached of it.
+    /// Marks all cached entries of a translation page as clean.
     pub fn clean(&mut self, translation_page: u64) {
         let mut at = std::mem::take(&mut self.dirty[exact::<usize>(translation_page)]).checked_sub(1).unwrap_or(NONE);
         while at != NONE {
@@ -208,7 +208,7 @@ impl Cache {
             while at != NONE {
                 let entry = self.entries[at as usize];
                 if !entry.dirty || self.translation_page(entry.page) != translation_page || dirty_entries == 0 {
-                    return Err(format!("page {} stands wrongly among the dirty ones", entry.page));
+                    return Err(format!("page {} has the wrong place in the list of dirty pages", entry.page));
                 }
                 dirty_entries -= 1;
                 at = entry.next_dirty;

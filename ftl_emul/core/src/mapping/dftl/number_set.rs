@@ -4,7 +4,7 @@ use crate::convert::exact;
 
 const BITS: usize = u64::BITS as usize;
 
-/// A bit for each number. Faster than to sort where there are many numbers, some of them several times.
+/// A bit for each number; faster than sorting many numbers with duplicates.
 pub(super) struct NumberSet {
     words: Vec<u64>,
     /// No word before this one and none from `end` on has numbers.

@@ -26,7 +26,7 @@ struct Head {
 }
 
 impl DftlMapping {
-    /// What tells snapshots of this mapping from those of others.
+    /// Identifies snapshots of this mapping.
     pub const SNAPSHOT_CODE: u8 = 0xD4;
 
     /// Writes the whole state, and `label` with it.

@@ -26,7 +26,7 @@ pub(super) fn translation_geometry(geometry: &Geometry) -> Geometry {
 }
 
 impl DftlMapping {
-    /// Reads a translation page, unless the GTD knows that it was never written.
+    /// Reads a translation page, unless it was never written according to the GTD.
     pub(super) fn read_translation<N: Nand>(&mut self, cause: TenantId, translation_page: u64, nand: &mut N) {
         let Some(tenant) = self.translation_tenant else { return };
         let before = nand.overhead_ns();
@@ -103,7 +103,7 @@ impl DftlMapping {
         Ok(())
     }
 
-    /// Drops translation pages all of whose pages belong to nobody.
+    /// Drops translation pages whose pages do not belong to any tenant.
     pub(super) fn drop_unused_translation(&mut self) {
         let Some(tenant) = self.translation_tenant else { return };
         for translation_page in 0..self.translation.pages(tenant) {

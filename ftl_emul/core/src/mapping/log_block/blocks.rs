@@ -62,7 +62,7 @@ impl<S: LogScheme> Store<S> {
         block
     }
 
-    /// Gives a logical block a data block.
+    /// Assigns a data block to a logical block.
     #[cold]
     pub(super) fn open_data<N: Nand>(&mut self, write: Write, nand: &N) {
         let domain = self.tenant(write.cause).domain;
@@ -149,7 +149,7 @@ impl<S: LogScheme> Store<S> {
         counters.victims += written / block_pages;
     }
 
-    /// Erases the blocks of a logical block once it holds no page any more.
+    /// Erases the blocks of a logical block that has no pages any more.
     pub(super) fn close_if_empty<N: Nand>(&mut self, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
         let LogicalBlock { data, programmed, .. } = self.logical[logical];
         if data == BlockId::NONE || self.blocks[data].valid > 0 {

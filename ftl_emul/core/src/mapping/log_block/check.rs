@@ -21,7 +21,7 @@ impl<S: LogScheme> Store<S> {
     /// Every number that names something names something there is.
     fn check_references(&self) -> Result<(), String> {
         self.tenancy.check_references()?;
-        ensure!(self.domains.iter().all(|d| d.free.len() == self.tenancy.spare.len()), "a domain has not all clusters");
+        ensure!(self.domains.iter().all(|d| d.free.len() == self.tenancy.spare.len()), "a domain lacks a cluster");
         for (number, block) in self.blocks.iter().enumerate() {
             ensure!(
                 block.pool == SPARE || (block.pool as usize) < self.domains.len(),
@@ -46,7 +46,7 @@ impl<S: LogScheme> Store<S> {
         let mut seen = vec![false; self.blocks.len()];
         let mut visit = |block: BlockId, pool: u32, state: BlockState| -> Result<(), String> {
             let Some(entry) = self.blocks.get(block.index()) else { return Err(format!("no block {block}")) };
-            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} stands in two places");
+            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} is in two places");
             ensure!(entry.pool == pool, "block {block} is in a place of {pool} but owned by {}", entry.pool);
             ensure!(entry.state == state, "block {block} is {:?}, its place says {state:?}", entry.state);
             let used = self.log_use[block];
@@ -95,7 +95,7 @@ impl<S: LogScheme> Store<S> {
             );
         }
         let lost = seen.iter().position(|s| !s);
-        ensure!(lost.is_none(), "block {} stands nowhere", lost.unwrap_or(0));
+        ensure!(lost.is_none(), "block {} is in no place", lost.unwrap_or(0));
         Ok(data_of)
     }
 
@@ -137,7 +137,10 @@ impl<S: LogScheme> Store<S> {
                 let at = self.division.page_of_block(log, physical);
                 ensure!(at < self.log_use[log].written, "page {at} of log block {log} was not written");
                 let back = self.reverse[physical];
-                ensure!(back == self.division.logical(number, offset), "log page {physical} says it holds {back}");
+                ensure!(
+                    back == self.division.logical(number, offset),
+                    "log page {physical} is recorded as holding {back}"
+                );
                 ensure!(
                     self.blocks[log].pool == self.domain_of_logical(number),
                     "page {offset} of logical block {number} is in a log block of another owner"
@@ -170,7 +173,7 @@ impl<S: LogScheme> Store<S> {
         Ok(())
     }
 
-    /// Counts kept along the way against counts taken now.
+    /// Compares maintained counts with recalculated ones.
     fn check_counts(&self) -> Result<(), String> {
         for (number, domain) in (0..).zip(&self.domains) {
             let data = self.blocks.iter().filter(|b| b.pool == number && b.state == BlockState::Full).count() as u64;

@@ -27,7 +27,7 @@ impl LogicalBlock {
         Self { data: BlockId::NONE, next_page: 0, programmed: 0, log: BlockId::NONE, unused: 0 };
 }
 
-/// What is written in a log block.
+/// Content of a log block.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(in crate::mapping) struct LogUse {
@@ -76,7 +76,7 @@ impl<S: LogScheme> Store<S> {
         self.die_of_page(block, self.division.page_of_block(block, physical))
     }
 
-    /// Takes note that what a page held until now is void.
+    /// Invalidates the previous content of a page.
     #[inline(always)]
     pub(super) fn supersede(&mut self, logical: LogicalBlockId, offset: u32) {
         let (word, mask) = self.bit(logical, offset);
@@ -116,7 +116,7 @@ impl<S: LogScheme> Store<S> {
         true
     }
 
-    /// Writes a page in the data block if there is room, and else where the scheme says.
+    /// Writes a page to the data block if it is free there, else where the scheme decides.
     pub(in crate::mapping) fn place<N: Nand>(&mut self, write: Write, nand: &mut N) {
         if !self.write_in_place(write, nand) {
             S::write_to_log(self, write, nand);

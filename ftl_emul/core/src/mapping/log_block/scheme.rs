@@ -1,28 +1,28 @@
-//! What tells mappings with log blocks from each other.
+//! Differences between mappings with log blocks.
 
 use crate::address::LogicalBlockId;
 use crate::mapping::log_block::{Purpose, Store};
 use crate::nand::Nand;
 use crate::op::TenantId;
 
-/// Which log block a write goes to, and which log block is merged to make room.
+/// Choice of the log block for a write, and of the log block to merge.
 pub trait LogScheme: 'static {
     /// The name of the mapping.
     const NAME: &'static str;
 
-    /// Log blocks kept for sequential writes, used or not.
+    /// Log blocks reserved for sequential writes.
     const SEQUENTIAL_LOG_BLOCKS: u64;
 
-    /// What tells its snapshots from those of others.
+    /// Identifies its snapshots.
     const SNAPSHOT_CODE: u8;
 
-    /// Writes a page whose place in the data block is taken.
+    /// Writes a page whose place in the data block is already programmed.
     #[doc(hidden)]
     fn write_to_log<N: Nand>(store: &mut Store<Self>, write: Write, nand: &mut N)
     where
         Self: Sized;
 
-    /// Merges one log block, so that there is one fewer; false when there is none.
+    /// Merges and frees one log block; false when there is none.
     #[doc(hidden)]
     fn evict<N: Nand>(store: &mut Store<Self>, domain: u32, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool
     where
@@ -34,7 +34,7 @@ pub trait LogScheme: 'static {
     where
         Self: Sized;
 
-    /// Verifies what only this scheme keeps.
+    /// Verifies the state of this scheme.
     #[doc(hidden)]
     fn check(store: &Store<Self>) -> Result<(), String>
     where
@@ -46,7 +46,7 @@ pub trait LogScheme: 'static {
 pub struct Write {
     /// The logical block.
     pub(in crate::mapping) logical: LogicalBlockId,
-    /// Page of it.
+    /// Page within the logical block.
     pub(in crate::mapping) offset: u32,
     /// Whose write it is.
     pub(in crate::mapping) cause: TenantId,

@@ -18,7 +18,7 @@ impl PageMapping {
         self.check_counts()
     }
 
-    /// Every number that names something names something there is; the other checks follow them without looking.
+    /// Verifies that all numbers refer to existing things, on which the other checks rely.
     fn check_references(&self) -> Result<(), String> {
         self.tenancy.check_references()?;
         for (number, block) in self.blocks.iter().enumerate() {
@@ -77,7 +77,7 @@ impl PageMapping {
         let mut seen = vec![false; self.blocks.len()];
         let mut visit = |block: BlockId, pool: u32, state: BlockState| -> Result<(), String> {
             let Some(entry) = self.blocks.get(block.index()) else { return Err(format!("no block {block}")) };
-            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} stands in two lists");
+            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} is in two lists");
             ensure!(entry.pool == pool, "block {block} is in a list of pool {pool} but owned by {}", entry.pool);
             ensure!(entry.state == state, "block {block} is {:?}, its list says {state:?}", entry.state);
             ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
@@ -110,11 +110,11 @@ impl PageMapping {
             );
         }
         let lost = seen.iter().position(|s| !s);
-        ensure!(lost.is_none(), "block {} stands in no list", lost.unwrap_or(0));
+        ensure!(lost.is_none(), "block {} is in no list", lost.unwrap_or(0));
         Ok(())
     }
 
-    /// Counts kept along the way against counts taken now.
+    /// Compares maintained counts with recalculated ones.
     fn check_counts(&self) -> Result<(), String> {
         let dies = self.geometry.dies() as usize;
         let mut blocks = vec![0u32; self.pools.len()];

@@ -18,7 +18,7 @@ pub(super) enum Purpose {
     Collect,
     /// A move takes a block from its owner.
     Reclaim,
-    /// It has been erased far less often than others.
+    /// The block was erased far less often than others.
     LevelWear,
 }
 

@@ -1,4 +1,4 @@
-//! Where pages go: which pool takes the next host page, which page of it, and which page is void for that.
+//! Placement of pages: choice of the pool and the page for a host write, and invalidation of the old page.
 
 use crate::address::{DieId, LogicalPage, MapEntry, PhysicalPage};
 use crate::block::BlockState;

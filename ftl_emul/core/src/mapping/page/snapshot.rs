@@ -19,7 +19,7 @@ use crate::mapping::{MappingCounters, TenantCounters};
 use crate::namespace::Namespaces;
 use crate::pool::{FreeBlocks, Pool};
 
-/// What tells its snapshots from those of other mappings.
+/// Identifies snapshots of this mapping.
 const SNAPSHOT_CODE: u8 = 4;
 
 #[derive(Serialize, Deserialize)]
