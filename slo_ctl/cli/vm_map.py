@@ -19,7 +19,7 @@ from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
     from slo_ctl.act.domain_metadata import WritableDomain
-    from slo_ctl.decide.namespace_plan import Surroundings
+    from slo_ctl.decide.namespace_plan import DriveContext
     from slo_ctl.host.nvme.command import NvmeTool
     from slo_ctl.model.mapping import NamespaceMapping, Step
     from slo_ctl.model.nvme import NvmeDevice
@@ -77,16 +77,16 @@ class MappingWork:
                     return found
         raise UserError(f"{mapping}: the drive is missing", f"reinstall it, or {_forget_hint(mapping)}")
 
-    def surroundings(self, drive: NvmeDevice) -> Surroundings:
+    def drive_context(self, drive: NvmeDevice) -> DriveContext:
         """Formats, users and mappings of the drive."""
         from slo_ctl.act.mapping import Namespaces
-        from slo_ctl.decide.namespace_plan import Surroundings, identity_of
+        from slo_ctl.decide.namespace_plan import DriveContext, identity_of
 
         namespaces = Namespaces(self.tool, drive, SYS, DEV)
         mine = tuple(each for each in self.store.all() if each.drive == identity_of(drive))
         users = self._users(drive)
         users.update({each.nsid: f"mapped to VM {each.vm}" for each in mine if each.nsid is not None})
-        return Surroundings(
+        return DriveContext(
             formats=namespaces.formats() if drive.controller.namespace_management else (),
             users=users,
             mappings=mine,
@@ -154,12 +154,12 @@ class MappingWork:
         return made
 
     def _nsid_after_crash(self, mapping: NamespaceMapping, drive: NvmeDevice) -> int | None:
-        from slo_ctl.decide.namespace_plan import ours_after_crash
+        from slo_ctl.decide.namespace_plan import created_before_crash
 
         if mapping.namespaces_before is None:
             return None
         mine = (each for each in self.store.all() if each.drive == mapping.drive)
-        return ours_after_crash(mapping, drive, [each.nsid for each in mine if each.nsid is not None])
+        return created_before_crash(mapping, drive, [each.nsid for each in mine if each.nsid is not None])
 
     def resume(self, vm: str, unfinished: Sequence[NamespaceMapping]) -> None:
         """Complete an interrupted mapping."""
@@ -322,7 +322,7 @@ def map_(
         )
         if disk:
             work.check_vm(name)
-        plan = plan_map(drive, request, work.surroundings(drive))
+        plan = plan_map(drive, request, work.drive_context(drive))
         work.confirm_and_carry_out(plan.mapping, None, drive, plan.notes)
 
 

@@ -22,12 +22,12 @@ from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.device_use import HostState, did_io
 from slo_ctl.decide.levers import ManagedDevices, Wanted, settings_for
 from slo_ctl.decide.scheduler import (
-    Believed,
     DeviceFacts,
     Needs,
+    SettledNeeds,
     Weights,
-    believe,
     needs_on,
+    settle,
     tenant_scheduler_knob,
     vms_on,
 )
@@ -78,7 +78,7 @@ class _Device:
     """State of one device between epochs."""
 
     number: DeviceNumber
-    believed: Believed | None = None
+    settled: SettledNeeds | None = None
     stamp: int | None = None
     """Modification time of the directory of profiles when last read."""
     found: Found | None = None
@@ -130,15 +130,15 @@ class DevicePolicies:
             device = self._devices.setdefault(name, _Device(number))
             wish = wishes[name]
             on = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
-            device.believed = believe(device.believed, needs_on(on, host_state.slos), now_s)
+            device.settled = settle(device.settled, needs_on(on, host_state.slos), now_s)
             weights = {host_state.slos[vm].weight for vm in on if vm in host_state.slos}
             device.needs_bfq = (
-                device.believed.needs.weights
+                device.settled.needs.weights
                 and (device.needs_bfq or len(weights) > 1)
                 and not (tree is not None and has_io_cost_on(tree, number))
             )
             try:
-                found += self._of(name, device, wish, device.believed.needs, io_cost)
+                found += self._of(name, device, wish, device.settled.needs, io_cost)
             except UserError as error:
                 self.reasons[name] = (f"scheduler unchanged: {error}",)
         return found

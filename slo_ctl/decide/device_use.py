@@ -1,4 +1,4 @@
-"""Which VM uses which managed block device, and through what it can be steered there. Pure."""
+"""Uses of managed block devices by VMs, and the levers that each use has. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 from slo_ctl.model import DeviceNumber, FoundBy, Lever, Slo, Stream, Vm
 from slo_ctl.model.host import BlockCapability, Capabilities
 
-# Which unit of systemd a cgroup belongs to, by its path alone.
+# The systemd unit of a cgroup, from its path.
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:scope|service|slice)", re.ASCII)
 """Characters that systemd allows in the name of a unit."""
@@ -20,20 +20,18 @@ _USER_MANAGER = re.compile(r"user@\d{1,10}\.service", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def unit_of(cgroup: str) -> str | None:
-    """The unit whose group, named as in /proc/PID/cgroup, this is; None for any other group.
+    """The unit that a cgroup, named as in /proc/PID/cgroup, belongs to; None if it is not that of a unit.
 
-    Groups inside of a unit are not its own: systemd left those to whom it delegated them. Units of a user's
-    own systemd are unknown to the system's.
+    None, too, for a group inside that of a unit, which systemd does not manage, and for units of a user's
+    systemd, which the system's systemd does not know.
     """
     *above, last = cgroup.strip("/").split("/")
     if any(_USER_MANAGER.fullmatch(part) for part in above):
         return None
-    # Names that look like files of the kernel are given an underscore.
+    # systemd puts an underscore before names that look like files of the kernel.
     name = last.removeprefix("_")
     return name if _UNIT.fullmatch(name) else None
 
-
-# Which VM uses which managed block device, and through what it can be steered there.
 
 NO_IOTUNE = frozenset({"vhostuser", "vhostvdpa"})
 """Kinds of disks whose I/O does not pass through QEMU."""
@@ -41,66 +39,66 @@ NO_IOTUNE = frozenset({"vhostuser", "vhostvdpa"})
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """VMs on the host and their SLOs."""
+    """VMs and streams of a host, and the SLOs in force."""
 
     vms: Sequence[Vm]
     streams: Sequence[Stream]
     slos: Mapping[str, Slo]
-    """In force, by VM; one without any is left alone."""
+    """SLO by VM; a VM without one is not controlled."""
     with_slo: Collection[str]
-    """VMs that the operator named: the others have the default."""
+    """VMs with an SLO of their own; the others have the default."""
     unapplied: Collection[str] = ()
-    """VMs of which a limit of IOPS did not take in the epoch before."""
+    """VMs whose IOPS limit could not be applied in the previous epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One VM on one managed block device."""
+    """Use of one managed block device by one VM."""
 
     vm: Vm
     slo: Slo
     device: str
     can: BlockCapability
     targets: tuple[str, ...]
-    """Disks that QEMU can limit there."""
+    """Disks on the device whose I/O QEMU can limit."""
     untouchable: tuple[str, ...]
-    """Disks there whose I/O is another program's."""
+    """Disks on the device whose I/O does not pass through QEMU."""
     own_slo: bool
-    """An SLO was set for it; otherwise it has the default."""
+    """Whether the VM has an SLO of its own; otherwise it has the default."""
     shares: bool
-    """Whether it was seen to do I/O there."""
+    """Whether the VM did I/O on the device."""
     by_systemd: bool
-    """Its group is a unit of systemd, which would overwrite what is written past it."""
+    """Whether the VM's cgroup is that of a systemd unit, which would overwrite other programs' changes."""
 
     @property
     def by_libvirt(self) -> bool:
-        """Whether it is a VM of libvirt, and set through it."""
+        """Whether settings of the VM are made through libvirt."""
         return self.vm.found_by is FoundBy.LIBVIRT and self.vm.uuid is not None
 
     @property
     def weight_lever(self) -> Lever:
-        """Lever of its weight."""
+        """Lever of the VM's weight."""
         if self.by_libvirt:
             return Lever.LIBVIRT_WEIGHT
         return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_WEIGHT
 
     @property
     def limit_lever(self) -> Lever:
-        """Lever of limits on reads and writes of its group."""
+        """Lever of limits on reads and writes of the VM's cgroup."""
         if self.by_libvirt:
             return Lever.LIBVIRT_LIMIT
         return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_LIMIT
 
     @property
     def limitable(self) -> bool:
-        """Whether its IOPS there can be limited."""
+        """Whether the VM's IOPS on the device can be limited."""
         if self.untouchable:
             return False
         return bool((self.by_libvirt and self.targets) or (self.can.limits and self.place))
 
     @property
     def limit_step_iops(self) -> float:
-        """That in which limits of its IOPS act there; 0: QEMU, which grants all of them."""
+        """Step in which limits of IOPS act on the device; 0: they are exact, as those of QEMU."""
         return 0.0 if self.by_libvirt and self.targets else self.can.limit_step_iops
 
     @property
@@ -110,12 +108,12 @@ class Use:
 
     @property
     def place(self) -> str:
-        """Place of its knobs; empty where it has none."""
+        """UUID or cgroup that settings of the VM are addressed by; empty if it has none."""
         return (self.vm.uuid if self.by_libvirt else self.vm.cgroup) or ""
 
 
 def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: Capabilities) -> list[Use]:
-    """Every use of the managed block devices, by name, by a VM that has an SLO and runs."""
+    """Uses of managed block devices (`devices`: numbers by name) by running VMs that have an SLO."""
     slos = host.slos
     numbers = {number: name for name, number in devices.items()}
     listed: dict[str, set[DeviceNumber]] = defaultdict(set)
@@ -150,7 +148,7 @@ def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: 
 
 
 def did_io(stream: Stream) -> bool:
-    """Whether any I/O was counted; a device may be listed with zeros, such as once it is limited."""
+    """Whether a stream did any I/O. Counters of a cgroup list a device with zeros once it has a limit."""
     counters = stream.counters
     return counters is not None and bool(
         counters.reads or counters.writes or counters.read_bytes or counters.written_bytes

@@ -1,10 +1,10 @@
-"""WAF of a whole drive from counters of bytes written: how sure it is, and which source to believe. Pure.
+"""WAF of a whole drive from its counters of bytes written, with its uncertainty; choice of the source. Pure.
 
-A counter in units of U bytes that shows n has seen between n U and (n + 1) U, so the difference of two
-readings is off by less than U either way. With H host and M media bytes in a window, the WAF M / H is then
-between (M - Um) / (H + Uh) and (M + Um) / (H - Uh). A window where that range is wider than `TOLERANCE` of
-the WAF says nothing and is not used. What a drive keeps in its write buffer is in neither bound: windows
-with less than `MIN_HOST_BYTES` are not used either (an assumption; no log reports the size of the buffer).
+A counter in units of U bytes with the value n has counted between n U and (n + 1) U bytes, so the error of
+the difference of two readings is below U. With H host and M media bytes in a window, the WAF M / H is between
+(M - Um) / (H + Uh) and (M + Um) / (H - Uh). A window is not used if its uncertainty exceeds `TOLERANCE`,
+relative to the WAF. These bounds do not include data in the drive's write buffer, so windows with less than
+`MIN_HOST_BYTES` are not used either (an assumption: no log page reports the size of the buffer).
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from dataclasses import replace
 from slo_ctl.model.device_waf import DeviceWaf, MediaCounters, WafSource
 
 ORDER = (WafSource.FTL, WafSource.FDP, WafSource.ENDURANCE_GROUP, WafSource.OCP)
-"""Best first: the FTL counts pages, FDP bytes of one endurance group, OCP's log is of the whole drive."""
+"""Sources, the most accurate first: an FTL counts pages, FDP bytes of one endurance group, and OCP's log is
+about the whole drive."""
 RESOLUTION_BYTES: Mapping[WafSource, tuple[int, int]] = {
     WafSource.FTL: (1, 1),
     WafSource.FDP: (1, 1),
     WafSource.ENDURANCE_GROUP: (1_000_000_000, 1_000_000_000),
     WafSource.OCP: (512_000, 1),
 }
-"""Bytes per count of what the host wrote and of what was written to media."""
+"""Units in bytes of the counter of host writes and of that of media writes."""
 TOLERANCE = 0.10
+"""Largest uncertainty of a WAF, relative to it."""
 MIN_HOST_BYTES = 16 << 20
+"""Least host writes in a window."""
 
 
 def bounds(source: WafSource, host_bytes: int, media_bytes: int) -> tuple[float, float]:
-    """Between what the true WAF is, given the difference of two readings. `host_bytes` > 0."""
+    """Lower and upper bound of the WAF, from differences of two readings; `host_bytes` must be above 0."""
     host_unit, media_unit = RESOLUTION_BYTES[source]
-    # A counter of single bytes is exact.
     host_off, media_off = (unit if unit > 1 else 0 for unit in (host_unit, media_unit))
     low = max(0.0, (media_bytes - media_off) / (host_bytes + host_off))
     high = (media_bytes + media_off) / (host_bytes - host_off) if host_bytes > host_off else math.inf
@@ -39,7 +41,7 @@ def bounds(source: WafSource, host_bytes: int, media_bytes: int) -> tuple[float,
 
 
 def ftl_waf(host_pages: int, gc_pages: int, page_bytes: int, window_s: float) -> DeviceWaf:
-    """Of an emulated FTL, which counts every page of its flash: exact, however few there are."""
+    """WAF of an emulated FTL, which counts every page: exact for any number of pages."""
     waf = DeviceWaf(
         WafSource.FTL,
         window_s=window_s,
@@ -54,8 +56,10 @@ def ftl_waf(host_pages: int, gc_pages: int, page_bytes: int, window_s: float) ->
 
 
 def waf_over(readings: Sequence[MediaCounters], window_s: float) -> DeviceWaf:
-    """The WAF up to the last of `readings` (of one source, oldest first), over the shortest window of at
-    least `window_s` that is long enough for the counters; without one, the reason why."""
+    """The WAF up to the last of `readings`, which are of one source, oldest first; or why there is none.
+
+    The window is the shortest one of at least `window_s` with a small enough uncertainty.
+    """
     source = readings[-1].source if readings else WafSource.NONE
     readings = _comparable(readings)
     if len(readings) < 2:
@@ -73,23 +77,24 @@ def waf_over(readings: Sequence[MediaCounters], window_s: float) -> DeviceWaf:
     return result
 
 
-def choose(found: Sequence[DeviceWaf]) -> DeviceWaf:
-    """The best source with a result; without one, the best source with its reason."""
-    ranked = sorted(
-        (each for each in found if each.source in ORDER), key=lambda each: ORDER.index(each.source)
-    )
-    passed_over: list[str] = []
-    for each in ranked:
-        if each.waf is not None:
-            return replace(each, reason="; ".join(passed_over))
-        passed_over.append(f"{each.source}: {each.reason}")
+def choose(results: Sequence[DeviceWaf]) -> DeviceWaf:
+    """The most accurate source with a result; without any result, the most accurate source.
+
+    Its reason says why better sources, or all, have no result.
+    """
+    ranked = sorted((waf for waf in results if waf.source in ORDER), key=lambda waf: ORDER.index(waf.source))
+    reasons: list[str] = []
+    for waf in ranked:
+        if waf.waf is not None:
+            return replace(waf, reason="; ".join(reasons))
+        reasons.append(f"{waf.source}: {waf.reason}")
     if not ranked:
         return DeviceWaf(reason="the drive does not count media writes")
-    return replace(ranked[0], reason="; ".join(passed_over))
+    return replace(ranked[0], reason="; ".join(reasons))
 
 
 def _comparable(readings: Sequence[MediaCounters]) -> Sequence[MediaCounters]:
-    """From the last time on that a counter went back: then it is another drive, or was reset."""
+    """The readings since a counter last decreased, which means that it was reset or the drive replaced."""
     begin = 0
     for index in range(1, len(readings)):
         before, after = readings[index - 1], readings[index]
@@ -99,17 +104,18 @@ def _comparable(readings: Sequence[MediaCounters]) -> Sequence[MediaCounters]:
 
 
 def _judged(window: DeviceWaf, media_bytes: int) -> DeviceWaf:
+    """The window with its WAF and uncertainty, or with the reason why it has none."""
     host_bytes, seconds = window.host_bytes, f"{window.window_s:.0f} s"
     if host_bytes == 0:
-        return replace(window, reason=f"nothing was written in {seconds}, by its counters")
+        return replace(window, reason=f"its counters show no host writes in {seconds}")
     if host_bytes < MIN_HOST_BYTES:
         return replace(
             window,
-            reason=f"only {host_bytes:,} bytes were written in {seconds}; below {MIN_HOST_BYTES:,} a drive's "
-            "buffer may hide all of it",
+            reason=f"only {host_bytes:,} bytes were written in {seconds}; below {MIN_HOST_BYTES:,} bytes, "
+            "all may still be in the drive's write buffer",
         )
     if media_bytes == 0:
-        return replace(window, reason=f"its media counter stood still for {seconds} of writes")
+        return replace(window, reason=f"its media counter did not change in {seconds} with host writes")
     low, high = bounds(window.source, host_bytes, media_bytes)
     waf = media_bytes / host_bytes
     uncertainty = max(waf - low, high - waf)

@@ -1,4 +1,4 @@
-"""The part of an NVMe drive that a namespace's capacity is taken from, and its other users. Pure."""
+"""Pools of an NVMe drive, from which namespaces get their capacity, and their isolation. Pure."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmeNamesp
 WHOLE_DRIVE = "drive"
 _OWN_OPS = "a namespace with OPS of its own"
 _ENOUGH = 2
-"""A single set, group or handle isolates nothing."""
+"""Least number of sets, groups, handles or namespaces: a single one does not separate anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """An NVM set, an endurance group, or the drive."""
+    """An NVM set, an endurance group, or the whole drive."""
 
     name: str
     group: int | None
+    """Number of the endurance group; None: the drive has none."""
     nvm_set: int | None
+    """Number of the NVM set; None: the pool is no set."""
     unallocated_bytes: int | None
     """None: the drive does not report it."""
     mechanism: str
-    """Its isolation from the rest of the drive; empty for the whole drive."""
+    """Mechanism that isolates the pool from the rest of the drive; empty for the whole drive."""
     alone: bool
-    """Only the VM in question uses it, and it is not the whole drive."""
+    """Whether the namespace in question is the only one in the pool, and the pool is not the whole drive."""
     fdp: bool = False
+    """Whether FDP is enabled."""
     unused_handles: tuple[int, ...] = ()
+    """Reclaim unit handles that no namespace uses."""
     own_ops: bool = False
-    """Each namespace has flash blocks of its own."""
+    """Whether each namespace has flash blocks of its own."""
 
     @property
     def spare_owner(self) -> SpareOwner:
-        """The VM or VMs whose garbage collection the spare capacity serves."""
+        """Whether spare capacity in the pool serves the garbage collection of one VM or of the drive."""
         return SpareOwner.VM if self.alone else SpareOwner.DRIVE
 
     @property
     def placement(self) -> NamespacePlacement:
-        """By the pool alone."""
+        """Isolation of a namespace in the pool, without FDP."""
         if self.alone:
             return NamespacePlacement(Isolation.ISOLATED, self.mechanism)
         if self.own_ops:
@@ -50,8 +54,8 @@ class Pool:
 
     @staticmethod
     def of_namespace(device: NvmeDevice, namespace: NvmeNamespace) -> Pool:
-        """The one that a namespace is in."""
-        others = [each for each in device.namespaces if each.nsid != namespace.nsid]
+        """The pool that a namespace is in."""
+        others = [other for other in device.namespaces if other.nsid != namespace.nsid]
         return _pool(device, namespace.endurance_group, namespace.nvm_set, others)
 
 
@@ -62,103 +66,104 @@ def choose_pool(
     size_bytes: int,
     spare_bytes: int,
 ) -> Pool:
-    """Where a new namespace goes: where it is alone if there is such a place, else where most is left.
+    """The pool for a new namespace: one without other namespaces if possible, else that with the most room.
 
-    Spares that earlier mappings keep unallocated stay so. Raises UserError when nothing has room.
+    Spare capacity of earlier mappings stays unallocated. Raises UserError when no pool has room.
     """
-    pools = [each for each in _pools(device) if group is None or each.group == group]
+    pools = [pool for pool in _pools(device) if group is None or pool.group == group]
     if not pools:
-        known = ", ".join(str(each.id) for each in device.groups) or "none"
+        groups = ", ".join(str(endurance_group.id) for endurance_group in device.groups) or "none"
         raise UserError(
             f"{device.controller.name} has no endurance group {group}",
-            f"leave --group out; there are: {known}",
+            f"leave --group out; existing groups: {groups}",
         )
-    kept = {each.name: 0 for each in pools}
+    reserved = {pool.name: 0 for pool in pools}
     for mapping in mappings:
-        if mapping.pool in kept and mapping.spare.how == "unallocated":
-            kept[mapping.pool] += mapping.spare.size_bytes
+        if mapping.pool in reserved and mapping.spare.how == "unallocated":
+            reserved[mapping.pool] += mapping.spare.size_bytes
     needed = size_bytes + spare_bytes
-    room = [
-        each
-        for each in pools
-        if each.unallocated_bytes is None or each.unallocated_bytes - kept[each.name] >= needed
+    candidates = [
+        pool
+        for pool in pools
+        if pool.unallocated_bytes is None or pool.unallocated_bytes - reserved[pool.name] >= needed
     ]
-    if not room:
+    if not candidates:
         raise UserError(
             f"{device.controller.name} has no room for {format_bytes_exact(size_bytes)}"
             + (f" and a spare of {format_bytes_exact(spare_bytes)}" if spare_bytes else ""),
-            "unallocated: " + ", ".join(_left(each, kept[each.name]) for each in pools),
+            "unallocated: " + ", ".join(_room_text(pool, reserved[pool.name]) for pool in pools),
         )
-    return max(room, key=lambda each: (each.alone, (each.unallocated_bytes or 0) - kept[each.name]))
+    return max(candidates, key=lambda pool: (pool.alone, (pool.unallocated_bytes or 0) - reserved[pool.name]))
 
 
-def _left(pool: Pool, kept: int) -> str:
+def _room_text(pool: Pool, reserved: int) -> str:
     text = f"{format_bytes_exact(pool.unallocated_bytes or 0)} in {pool.name}"
-    return text + (f", {format_bytes_exact(kept)} of it kept as spare" if kept else "")
+    return text + (f", {format_bytes_exact(reserved)} of it reserved as spare" if reserved else "")
 
 
 def _pools(device: NvmeDevice) -> list[Pool]:
     if device.sets:
-        return [_pool(device, each.endurance_group, each.id, device.namespaces) for each in device.sets]
+        return [_pool(device, s.endurance_group, s.id, device.namespaces) for s in device.sets]
     if device.groups:
-        return [_pool(device, each.id, None, device.namespaces) for each in device.groups]
+        return [_pool(device, group.id, None, device.namespaces) for group in device.groups]
     return [_pool(device, None, None, device.namespaces)]
 
 
 def _pool(
     device: NvmeDevice, group: int | None, nvm_set: int | None, others: Sequence[NvmeNamespace]
 ) -> Pool:
-    found = next((each for each in device.sets if each.id == nvm_set), None)
-    in_group = device.group(group)
-    if found is not None:
-        name, mechanism, enough = f"set {found.id}", "an NVM set of its own", len(device.sets) >= _ENOUGH
-        left: int | None = found.unallocated_bytes
-        alone = not any(each.nvm_set == found.id for each in others)
-    elif in_group is not None:
-        name, mechanism = f"group {in_group.id}", "an endurance group of its own"
-        enough, left = len(device.groups) >= _ENOUGH, in_group.unallocated_bytes
-        alone = not any(each.endurance_group == in_group.id for each in others)
+    """The pool of an NVM set, else of an endurance group, else of the drive; `others`: other namespaces."""
+    own_set = next((candidate for candidate in device.sets if candidate.id == nvm_set), None)
+    own_group = device.group(group)
+    if own_set is not None:
+        name, mechanism, enough = f"set {own_set.id}", "an NVM set of its own", len(device.sets) >= _ENOUGH
+        unallocated: int | None = own_set.unallocated_bytes
+        alone = not any(other.nvm_set == own_set.id for other in others)
+    elif own_group is not None:
+        name, mechanism = f"group {own_group.id}", "an endurance group of its own"
+        enough, unallocated = len(device.groups) >= _ENOUGH, own_group.unallocated_bytes
+        alone = not any(other.endurance_group == own_group.id for other in others)
     else:
-        name, mechanism, enough, left, alone = WHOLE_DRIVE, "", False, None, False
-    if left is None:
-        left = device.controller.unallocated_bytes
+        name, mechanism, enough, unallocated, alone = WHOLE_DRIVE, "", False, None, False
+    if unallocated is None:
+        unallocated = device.controller.unallocated_bytes
     return Pool(
         name=name,
-        group=in_group.id if in_group is not None else None,
-        nvm_set=found.id if found is not None else None,
-        unallocated_bytes=left,
+        group=own_group.id if own_group is not None else None,
+        nvm_set=own_set.id if own_set is not None else None,
+        unallocated_bytes=unallocated,
         mechanism=mechanism,
         alone=alone and enough,
-        fdp=in_group is not None and in_group.fdp_enabled,
-        unused_handles=_unused(in_group),
+        fdp=own_group is not None and own_group.fdp_enabled,
+        unused_handles=_unused_handles(own_group),
         own_ops=device.has_own_ops,
     )
 
 
-def _unused(group: EnduranceGroup | None) -> tuple[int, ...]:
+def _unused_handles(group: EnduranceGroup | None) -> tuple[int, ...]:
     return group.unused_handles if group is not None and group.fdp_enabled else ()
 
 
 def handles_for(pool: Pool, supports_placement_handles: bool) -> tuple[tuple[int, ...], list[str]]:
-    """Reclaim unit handles for a new namespace, and what to say about it."""
+    """Reclaim unit handles for a new namespace, and why it gets none although FDP is enabled."""
     if not pool.fdp:
         return (), []
     if not supports_placement_handles:
-        return (), ["FDP is enabled, and nvme-cli before 2.5 cannot give a namespace a handle of its own"]
+        return (), ["FDP is enabled, but nvme-cli before 2.5 cannot give a namespace a handle of its own"]
     if not pool.unused_handles:
-        return (), ["FDP is enabled, and every reclaim unit handle is in use: the drive's default is shared"]
+        return (), ["FDP is enabled, but every reclaim unit handle is in use: the drive's default is shared"]
     return (pool.unused_handles[0],), []
 
 
-# The strongest placement that an NVMe drive truly offers to a VM's stream.
+# The strongest placement that an NVMe drive offers to a VM.
 #
-# Only what is there counts, not what could be made by capacity management. FDP is separation, not isolation:
-# SNIA measured how invalidations in one handle raised the WAF of the others (WARP, "noisy RUH"; see
-# docs/nvme.md).
+# It is that of the existing sets, groups and namespaces, not of those that capacity management could create.
+# FDP separates but does not isolate: SNIA measured how invalidations in one handle raised the WAF of the
+# others (WARP, "noisy RUH"; see docs/nvme.md).
 
 
 def strongest(device: NvmeDevice) -> OfferedPlacement:
-    """By what the drive has: NVM sets, endurance groups, OPS of namespaces, FDP, namespaces, or nothing."""
+    """The strongest of NVM sets, endurance groups, OPS of namespaces, FDP and namespaces, or none."""
     controller = device.controller
     if len(device.sets) >= _ENOUGH:
         return OfferedPlacement(
@@ -186,8 +191,8 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
             "the drive reports the OPS of each namespace (log page E0h)",
         )
     group = max(
-        (each for each in device.groups if each.fdp_enabled),
-        key=lambda each: max((config.handles for config in each.fdp_configs), default=0),
+        (candidate for candidate in device.groups if candidate.fdp_enabled),
+        key=lambda candidate: max((config.handles for config in candidate.fdp_configs), default=0),
         default=None,
     )
     handles = max((config.handles for config in group.fdp_configs), default=0) if group is not None else 0
@@ -202,7 +207,7 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
     if several:
         why = []
         if controller.namespace_management:
-            why.append("it claims namespace management (oacs bit 3)")
+            why.append("it reports namespace management (oacs bit 3)")
         if len(device.namespaces) >= _ENOUGH:
             why.append(f"it has {len(device.namespaces)} namespaces")
         return OfferedPlacement(

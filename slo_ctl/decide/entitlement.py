@@ -1,12 +1,12 @@
-"""Entitlements of VMs, given who wants more and what the device delivers: water-filling.
+"""Entitlements of VMs, from their demand and the total that the device delivers: water-filling.
 
-The device's total is divided by weight among the VMs that want more than they get. A VM that does not want
-more keeps what it uses, as long as that is not above its own share; what it does not use goes to the others.
-Minimums come before weights, maximums bound everybody. The unit (pages, requests, device time) is the
-caller's: it only has to be the same throughout.
+The total is divided by weight among the VMs that want more than they get. A VM that does not want more keeps
+what it uses, up to its share; what it does not use goes to the others. Minimums have priority over weights,
+and no VM gets more than its maximum. The caller chooses the unit (pages, requests, device time), which has to
+be the same for all VMs.
 
-An entitlement depends on weights, bounds, and on what the device as a whole delivers, never on how slow the
-VM itself happens to be. Entitlements add up to the total that was measured.
+An entitlement depends on weights, bounds and the total that the device delivers, never on how slow the VM
+itself is. Entitlements add up to the measured total.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from dataclasses import dataclass
 from slo_ctl.model import Slo
 
 WANTS_MORE_FROM = 0.5
-"""A VM with a request waiting in the device's queue for this share of the time would take more than it gets.
-
-With less, its own queue depth or pace limits it: whenever it asks, it is served soon."""
+"""Fraction of the time with a request waiting in the device's queue from which on a VM wants more than it
+gets. With less, its own queue depth or request rate limits it."""
 BUSY_FROM = 0.95
-"""A VM with requests outstanding for this share of the time is not limited by its own pace. Where nobody
-reports who waits in a queue, it is taken to want more. A verdict asks for as much: who misses its entitlement
-has wanted more for the whole window, not now and then."""
+"""Fraction of the time with requests outstanding from which on a VM is not limited by its own request rate.
+On devices that do not report waiting requests, such a VM counts as wanting more. A verdict requires as much
+of a VM that misses its entitlement."""
 LEAST_SHARE = 0.05
-"""Of its share by weight: what minimums and limits for others leave every VM."""
+"""Fraction of its share by weight that minimums of others and limits leave to every VM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One VM. Rates are per second, in the unit of shares."""
+    """Weight, bounds and demand of one VM. Rates are in units of shares per second."""
 
     vm: str
     weight: float
     used: float
-    """Delivered."""
+    """Measured rate."""
     wants_more: bool
+    """Whether the VM would use more than its measured rate."""
     minimum: float = 0.0
     maximum: float = math.inf
 
 
 def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_more: bool) -> Claim:
-    """A VM's claim, its bounds turned from requests into units."""
+    """The claim of a VM, with the bounds of its SLO converted from requests into units of shares."""
     return Claim(
         vm=vm,
         weight=slo.weight,
@@ -56,24 +56,27 @@ def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_
 
 @dataclass(frozen=True, slots=True)
 class Entitlements:
-    """The solver's answer."""
+    """Entitlements of all VMs on a device."""
 
     rates: dict[str, float]
-    """By VM, per second; they add up to the total, or to less if no VM wants the rest."""
+    """Units per second by VM; they add up to the total, or to less if no VM wants the rest."""
     level: float
-    """The rate per unit of weight of a VM that wants more and is neither raised by a minimum nor bounded."""
+    """Rate per unit of weight of a VM that wants more and is at neither its minimum nor its maximum."""
     overcommitted: bool
-    """The minimums of the VMs that want more exceed what the device delivers."""
+    """Whether the minimums exceed what the device delivers."""
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the sum of all entitlements; 0 for every VM if the sum is 0."""
+        """Entitlements as fractions of their sum, by VM; all 0 if the sum is 0."""
         total = sum(self.rates.values())
         return {vm: rate / total if total > 0 else 0.0 for vm, rate in self.rates.items()}
 
 
 def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements:
-    """Divide what all VMs got together; or `total`, where limits keep the device from delivering more."""
+    """Divide `total`; None: the sum of the measured rates.
+
+    A total is needed where limits keep the device from delivering what it could.
+    """
     if total is None:
         total = sum(claim.used for claim in claims)
     most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
@@ -91,22 +94,22 @@ def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements
     return Entitlements(rates, level, overcommitted)
 
 
-def entitle_exactly(claims: Sequence[Claim], able: Mapping[str, float]) -> Entitlements:
-    """Exact proportions: no VM that wants more has a higher level than the slowest of them can reach.
+def entitle_exactly(claims: Sequence[Claim], attainable: Mapping[str, float]) -> Entitlements:
+    """Exact proportions: all VMs that want more get the level that the slowest of them can reach.
 
-    `able` is what a VM would do if nothing but the device held it back. A VM that could exceed its maximum,
-    or does not want more, does not slow down others.
+    `attainable`: the rate by VM without limits. A VM that does not want more, or can reach its maximum, does
+    not slow down the others.
     """
-    reach = [able[c.vm] / c.weight for c in claims if c.wants_more and able[c.vm] < c.maximum]
-    level = min(reach, default=max((c.maximum / c.weight for c in claims if c.wants_more), default=0.0))
+    levels = [attainable[c.vm] / c.weight for c in claims if c.wants_more and attainable[c.vm] < c.maximum]
+    level = min(levels, default=max((c.maximum / c.weight for c in claims if c.wants_more), default=0.0))
     most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
     rates = {c.vm: min(max(level * c.weight, c.minimum), most[c.vm]) for c in claims}
-    missed = any(c.wants_more and able[c.vm] < c.minimum for c in claims)
+    missed = any(c.wants_more and attainable[c.vm] < c.minimum for c in claims)
     return Entitlements(rates, level, missed)
 
 
 def shares_of(slos: Mapping[str, Slo], total: float | None) -> dict[str, float]:
-    """Shares of VMs that all want more, within minimums and maximums; by weight alone without a total."""
+    """Shares by VM if all want more, with minimums and maximums; by weight alone without a total."""
     if not total:
         weights = sum(slo.weight for slo in slos.values())
         return {vm: slo.weight / weights for vm, slo in slos.items()}
@@ -115,12 +118,11 @@ def shares_of(slos: Mapping[str, Slo], total: float | None) -> dict[str, float]:
 
 
 def water_level(bounds: Sequence[tuple[float, float, float]], total: float) -> float:
-    """The level at which weight x level, kept within (least, most), adds up to the total.
+    """The level for which the rates of all VMs add up to `total`; infinite if their upper bounds fit.
 
-    `bounds` are (weight, least, most) of each VM.
-
-    Infinite where all may have their most. The sum grows with the level in straight lines that change their
-    slope where some VM leaves its least or reaches its most.
+    `bounds`: (weight, least, most) of each VM, whose rate is weight x level, clamped to least..most. The sum
+    of rates is piecewise linear in the level: its slope changes where a VM leaves its lower bound or reaches
+    its upper bound.
     """
     if sum(most for _, _, most in bounds) <= total:
         return math.inf

@@ -1,12 +1,12 @@
-"""Write amplification of page-mapped flash in closed form.
+"""Write amplification and GC time of page-mapped flash in closed form, and the OPS split with the least GC.
 
-Two ratios, never one name: `gc_write_ratio` = u / (1 - u) counts GC writes per host write (the FAST'15
+Two ratios have different names: `gc_write_ratio` = u / (1 - u) counts GC writes per host write (the FAST'15
 paper's "WAF(u)", equation 2); WAF = 1 / (1 - u) counts host and GC writes per host write (NVMe's and OCP's
 meaning).
 
-alpha is physical over live pages, blocks held free for GC not counted. Under uniform random writes one
-formula covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write performance",
-2012) is, with Np pages per block and Lambert's W,
+alpha is the ratio of physical to live pages, without the blocks that are kept free for GC. Under uniform
+random writes one formula covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write
+performance", 2012) is, with Np pages per block and Lambert's W,
 
     A = Np / (Np - (X0 - 1)),    X0 = 1/2 - (Np / alpha) W0(-k alpha e^(-k alpha)),    k = 1 + 1 / (2 Np),
 
@@ -35,7 +35,7 @@ LRU = math.inf
 """Pass as `pages_per_block` for LRU/FIFO victims."""
 
 _MAX_ALPHA_LRU = 700.0
-"""exp(-alpha) still is a normal float; u is 0 to every digit long before."""
+"""Largest alpha for which exp(-alpha) is a normal float; u is 0 in double precision far below it."""
 
 
 def waf(u: float) -> float:
@@ -59,10 +59,10 @@ def u_at_gc_write_ratio(gc_write_ratio: float) -> float:
 
 
 def alpha_at_u(u: float, pages_per_block: float) -> float:
-    """Physical over live pages that leaves victims at utilization 0 <= u < 1 (see the module's formula).
+    """Ratio of physical to live pages that gives victim utilization 0 <= u < 1 (formula above).
 
-    Infinite for LRU at u = 0; finite for greedy, which finds an empty victim from some alpha on. Raises
-    ValueError.
+    At u = 0 it is infinite for LRU, and finite for greedy, which finds an empty victim from some alpha on.
+    Raises ValueError.
     """
     _valid_u(u)
     eps = 0.5 / pages_per_block
@@ -89,7 +89,7 @@ def lambert_w0(x: float) -> float:
     p = math.sqrt(max(0.0, 2.0 * (1.0 + math.e * x)))
     if p < 1e-6:
         return -1.0 + p
-    # The branch-point series is within 0.08 everywhere; Halley triples the digits per step.
+    # The branch-point series has an error below 0.08 everywhere; a Halley step triples the correct digits.
     w = -1.0 + p - p * p / 3.0 + 11.0 / 72.0 * p**3
     for _ in range(4):
         e_w = math.exp(w)
@@ -104,32 +104,34 @@ def _valid_u(u: float) -> float:
     return u
 
 
-# u as a function of OPS, for one VM: one parameter, refitted whenever there is evidence.
+# u as a function of OPS for one VM, with one parameter that is fitted to measurements.
 #
-# Whatever the VM's workload, near its present OPS it behaves like uniform random writes over some effective
-# number of live blocks L: u = u_at_alpha((logical + OPS) / L). Unwritten or trimmed space lowers L; skew and
-# blocks that GC holds free raise it. The fit is exact where it was taken; further away it is a prediction
-# that the next fit corrects.
+# Near its current OPS, any workload of a VM behaves like uniform random writes over some effective number of
+# live blocks L: u = u_at_alpha((logical + OPS) / L). Unwritten or trimmed space lowers L; skew and blocks
+# that GC keeps free raise it. The curve is exact at the measured point; further away it is a prediction that
+# the next fit corrects.
 
 _MAX_U = 0.9999
-"""Beyond, GC hardly makes progress and the formula's slope means nothing."""
+"""Upper bound of u; above it, GC hardly makes progress and the slope of the formula is meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class GcCurve:
-    """Victim utilization of a VM with `logical_blocks` + OPS blocks, of which `live_blocks` act as live."""
+    """Victim utilization u of a VM as a function of its OPS blocks."""
 
     logical_blocks: int
+    """The VM's blocks without OPS."""
     live_blocks: float
+    """Effective number of live blocks, L above."""
     pages_per_block: float
 
     @classmethod
     def prior(cls, logical_blocks: int, pages_per_block: int) -> GcCurve:
-        """The curve of uniform random writes over the whole logical size: to start from, and pessimistic."""
+        """The initial, pessimistic curve: uniform random writes over the whole logical size."""
         return cls(logical_blocks, float(logical_blocks), pages_per_block)
 
     def fit(self, ops_blocks: float, u: float | None) -> GcCurve:
-        """The curve through the measured point; unchanged when nothing was measured (u is None)."""
+        """The curve through the measured u; the same curve if nothing was measured (None)."""
         if u is None:
             return self
         alpha = alpha_at_u(min(max(u, 0.0), _MAX_U), self.pages_per_block)
@@ -142,11 +144,11 @@ class GcCurve:
         return min(u_at_alpha(alpha, self.pages_per_block), _MAX_U) if alpha > 1.0 else _MAX_U
 
     def ops_at(self, u: float) -> float:
-        """OPS blocks with which victims come down to u; negative when the logical size has room."""
+        """OPS blocks for a victim utilization of u; negative if the logical size has unused space."""
         return self.live_blocks * alpha_at_u(min(u, _MAX_U), self.pages_per_block) - self.logical_blocks
 
     def gc_writes_saved(self, u: float) -> float:
-        """GC page writes per host page write that one more block saves, at utilization u.
+        """GC page writes that one more OPS block saves per host page write, at victim utilization u.
 
         -d(gc_write_ratio)/d(OPS), by differentiating alpha(u): 1 / (L (1 - u) (1 / (u + eps) - alpha)).
         """
@@ -157,9 +159,9 @@ class GcCurve:
         return 1.0 / (self.live_blocks * (1.0 - u) * reciprocal_gap)
 
 
-# What garbage collection costs in time, and the IOPS left (FAST'15, equation 1).
+# Time of garbage collection, and IOPS with it (FAST'15, equation 1).
 #
-# t_gc(u) is linear in r = gc_write_ratio(u), because 1 / (1 - u) = 1 + r. So both ways are exact:
+# t_gc(u) is linear in r = gc_write_ratio(u), because 1 / (1 - u) = 1 + r, and its inverse is exact:
 #
 #     paper  t_gc = r t_prog
 #     full   t_gc = r (t_read + t_prog [+ 2 t_xfer unless copied back]) + (1 + r) t_erase / Np
@@ -175,7 +177,7 @@ def gc_time_us(timing: FlashTiming, u: float) -> float:
 
 
 def u_at_gc_time(timing: FlashTiming, gc_time_us: float) -> float:
-    """Victim utilization at which GC takes this long per host page write; 0 if it cannot be that short."""
+    """Victim utilization at which GC takes this time per host page write; 0 if no u gives so short a time."""
     per_copy_us, per_reclaimed_page_us = _gc_costs_us(timing)
     per_ratio_us = per_copy_us + per_reclaimed_page_us
     if per_ratio_us == 0.0:
@@ -200,14 +202,14 @@ def iops(timing: FlashTiming, u: float) -> float:
 
 
 def u_at_iops(timing: FlashTiming, iops: float) -> float:
-    """Utilization that `iops` (> 0) page writes/s need (equation 1 inverted); 0 if even that is too much."""
+    """Victim utilization for `iops` (> 0) page writes/s (inverse of equation 1); 0 if no u allows so many."""
     if not iops > 0.0:
         raise ValueError(f"target IOPS must be positive, not {iops}")
     return u_at_gc_time(timing, _US_PER_S / iops - timing.transfer_us - timing.program_us)
 
 
 def _gc_costs_us(timing: FlashTiming) -> tuple[float, float]:
-    """(per page copied, per page reclaimed), in microseconds. Raises ValueError without a timing model."""
+    """GC time per copied page and per reclaimed page, in microseconds. ValueError without a timing model."""
     match timing.model:
         case TimingModel.PAPER:
             return timing.program_us, 0.0
@@ -219,27 +221,28 @@ def _gc_costs_us(timing: FlashTiming) -> tuple[float, float]:
 
 # The OPS split with the fewest GC writes for given write rates.
 #
-# The total is convex in the split, so at the optimum one more block saves the same number of GC writes per
-# second everywhere, except at tenants that already stand at their minimum.
+# The number of GC writes is convex in the split, so at the optimum one more block saves the same number of GC
+# writes per second for every tenant, except for tenants at their minimum.
 
 _LEAST_LOGIT, _MOST_LOGIT, _POINTS = -25.0, 9.2, 16384
-"""Of u: from 1e-11 to 0.9999, beyond which a curve's slope means nothing."""
+"""Range of the logit of u in the table of `_saved`, which is u from 1e-11 to 0.9999; and its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One tenant: how its u depends on OPS, and host page writes in any unit common to all tenants."""
+    """GC curve and write rate of one tenant."""
 
     curve: GcCurve
     write_rate: float
+    """Host page writes, in any unit that is common to all tenants."""
     min_ops_blocks: float = 0.0
 
 
 def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float]:
-    """Fractional OPS blocks per tenant, adding up to the total, with the least write_rate x gc_write_ratio.
+    """OPS blocks (fractional) per tenant for the fewest GC writes; they add up to the total.
 
-    The tenants are of one device, so that their blocks have the same size. Raises ValueError when the
-    minimums exceed the total.
+    All tenants are on one device, with blocks of one size. Raises ValueError when the minimums exceed the
+    total.
     """
     import numpy as np
 
@@ -250,32 +253,35 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
     live = np.array([w.curve.live_blocks for w in writers])
     logical = np.array([w.curve.logical_blocks for w in writers])
     with np.errstate(divide="ignore"):
-        worth = np.log(np.array([w.write_rate for w in writers]) / live)
+        log_rates = np.log(np.array([w.write_rate for w in writers]) / live)
     log_saved, alpha = _saved(writers[0].curve.pages_per_block)
 
     def split(log_price: float) -> NDArray[np.float64]:
-        alphas = np.interp(log_price - worth, log_saved, alpha)
+        alphas = np.interp(log_price - log_rates, log_saved, alpha)
         blocks: NDArray[np.float64] = np.maximum(least, live * alphas - logical)
         return blocks
 
-    # The price (GC writes saved per block) sums the demand to the total; it spans decades, so bisect its log.
+    # Bisection for the price, in GC writes saved per block, at which the demand for blocks equals the total.
+    # The price spans decades, so its logarithm is used.
     low, high = -70.0, 70.0
     for _ in range(45):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if split(middle).sum() > total_ops_blocks else (low, middle)
     blocks = split(high)
-    # Left over only if no VM can save more GC: then in proportion.
+    # Blocks remain only if no tenant can save more GC: they are divided by live blocks.
     rest = total_ops_blocks - blocks.sum()
-    return [float(each) for each in blocks + rest * live / live.sum()]
+    return [float(count) for count in blocks + rest * live / live.sum()]
 
 
 @lru_cache(maxsize=16)
 def _saved(pages_per_block: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log of the GC writes that one more block saves per host write, times the live blocks, in rising order;
-    and the alpha (physical over live pages) at which it does. Both depend on u alone."""
+    """Table of log(GC writes saved by one more block per host write x live blocks), ascending, and of alpha.
+
+    Both depend on u alone, for a given number of pages per block.
+    """
     import numpy as np
 
     curve = GcCurve(0, 1.0, pages_per_block)
     u = 1.0 / (1.0 + np.exp(-np.linspace(_LEAST_LOGIT, _MOST_LOGIT, _POINTS)))
-    log_saved = np.log([curve.gc_writes_saved(float(each)) for each in u])
-    return log_saved, np.array([curve.ops_at(float(each)) for each in u])
+    log_saved = np.log([curve.gc_writes_saved(float(value)) for value in u])
+    return log_saved, np.array([curve.ops_at(float(value)) for value in u])

@@ -1,4 +1,4 @@
-"""Which knobs have to have which values for the SLOs set: weights, limits and latency targets. Pure."""
+"""Settings that enforce the SLOs on block devices: weights, limits and latency targets. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import Capabilities, WeightScale
 
-# Weights as people set them, as the whole numbers that kernels take.
+# Scaling of the weights of SLOs to the whole numbers of a mechanism.
 
 EQUAL = 100
-"""Value of equal weights: the kernel's default, so that nothing is changed for them."""
+"""Value of equal weights: the kernel's default, so that equal weights change nothing."""
 _ANCHORED_ROUNDING = 0.005
-"""The default weight becomes the kernel's default where that rounds no weight by more."""
+"""Largest relative rounding error of a weight for which the default weight becomes the kernel's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledWeights:
-    """Whole numbers that keep the proportions of weights as well as their range allows."""
+    """Weights scaled to whole numbers in the range of a mechanism."""
 
     values: dict[float, int]
-    """Scaled weight by the weight of the SLO."""
+    """Scaled weight by weight of the SLO."""
     worst_rounding: float
-    """The largest relative distance of a number from its exact proportion."""
+    """Largest relative rounding error."""
 
 
 def scale_weights(
@@ -36,11 +36,11 @@ def scale_weights(
 ) -> ScaledWeights:
     """Scale positive weights into low..high. Equal weights all become 100.
 
-    Where `default`, the weight of those without an SLO of their own, can become 100 with all others in the
-    range and rounded by half a per cent at most, it does: such a VM has that number already. Otherwise
-    the largest comes near the top, where whole numbers are finest: of all tops in the upper half the one
-    with the smallest worst relative rounding, the highest of equals; lower tops cannot be better, as twice
-    such a one rounds no worse.
+    `default`: the weight of VMs without an SLO of their own. It becomes 100, which such VMs have already, if
+    then all weights are in the range and rounded by at most half a per cent. Otherwise the largest weight
+    gets the value in the upper half of the range that gives the smallest worst rounding error, the highest
+    one if several do. A value in the lower half cannot give a smaller error, because twice the value gives no
+    larger one.
     """
     return _scaled(tuple(sorted(set(weights))), low, high, default)
 
@@ -57,45 +57,48 @@ def _scaled(weights: tuple[float, ...], low: int, high: int, default: float | No
     exact = tops[:, None] * (np.array(weights) / weights[-1])
     rounded = np.maximum(np.rint(exact), low)
     worst = np.abs(rounded / exact - 1).max(axis=1)
-    # The last digits of a float must not decide which of two exact tops is the best one.
+    # Rounding errors of floats must not decide between two values that are equally good.
     best = int(np.argmax(worst <= worst.min() + 1e-12))
     values = {weight: int(value) for weight, value in zip(weights, rounded[best], strict=True)}
     return ScaledWeights(values, float(worst[best]))
 
 
 def _anchored(weights: tuple[float, ...], low: int, high: int, default: float) -> ScaledWeights | None:
-    """Weights with 100 for `default`, if that is exact enough."""
+    """Weights with 100 for `default`; None if they do not fit the range, or rounding is too inexact."""
     exact = [EQUAL / default * weight for weight in weights]
     if exact[-1] > high or exact[0] < low:
         return None
-    values = [round(each) for each in exact]
-    worst = max(abs(value / each - 1) for value, each in zip(values, exact, strict=True))
+    values = [round(scaled) for scaled in exact]
+    worst = max(abs(value / scaled - 1) for value, scaled in zip(values, exact, strict=True))
     if worst > _ANCHORED_ROUNDING:
         return None
     return ScaledWeights(dict(zip(weights, values, strict=True)), worst)
 
 
-# Settings for what a VM may do on a device at most, and for latencies.
+# Settings for maximums and latency targets.
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """A limit for the time being, for the sake of other VMs."""
+    """A temporary limit on a VM that protects other VMs."""
 
     iops: float
-    served: tuple[str, ...]
-    """VMs for which others are throttled."""
+    protected_vms: tuple[str, ...]
+    """VMs that the limit protects."""
     of_drive_iops: float | None = None
-    """The limit on all namespaces of a drive together, where this is a part of it."""
+    """Limit on all namespaces of the drive together, of which this is a part; None: it is no part."""
 
     def rounded(self, step_iops: float, min_iops: float) -> Throttle:
-        """To what is granted completely where limits act in steps, of a VM with this minimum."""
+        """The limit rounded to whole steps of the mechanism, not below the VM's own minimum `min_iops`."""
         part = 1.0 if self.of_drive_iops is None else self.iops / self.of_drive_iops
         return replace(self, iops=nearest_granted(self.iops, step_iops, part * min_iops))
 
 
 def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
-    """The kernel's latency target; without one, others are limited for a p99 that is `measured`."""
+    """Settings for the kernel's latency target of a p99, and why the p99 cannot be kept.
+
+    Both are empty if io.latency is not available but the p99 is `measured`: then limits on other VMs keep it.
+    """
     target_us = use.slo.p99_latency_us
     if target_us is None:
         return [], []
@@ -114,7 +117,7 @@ def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
 
 
 def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list[Setting]:
-    """QEMU's latency histograms of all disks that running VMs of libvirt have on these block devices."""
+    """Settings that enable QEMU's latency histograms of all disks of running libvirt VMs on these devices."""
     reason = "[libvirt] latency_histograms: QEMU records latencies of requests, for the p99"
     return [
         Setting(Knob(Lever.LATENCY_HISTOGRAM, vm.uuid, "histogram", disk.target), "on", vm.name, reason)
@@ -126,7 +129,7 @@ def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list
 
 
 def limits_of(use: Use, splits: Splits, throttle: Throttle | None) -> tuple[list[Setting], list[str]]:
-    """Settings for the maximums of a VM on one device, and what cannot be limited."""
+    """Settings for the maximums of a VM on one device, and why maximums cannot be enforced."""
     settings: list[Setting] = []
     lacking: list[str] = []
     for maximum, kind, value in _maximums(use, throttle):
@@ -141,89 +144,89 @@ def limits_of(use: Use, splits: Splits, throttle: Throttle | None) -> tuple[list
         elif not use.place:
             lacking.append(f"{maximum}: {use.vm.name} has no cgroup to limit")
         else:
-            # Neither version of cgroups limits the sum: two limits that add up to it do.
+            # cgroups have no limit for the sum of reads and writes: the maximum is divided between them.
             split, step = (splits.iops, use.limit_step_iops) if kind == "iops" else (splits.bytes_s, 0.0)
             for side, limit in zip(("read", "write"), split.limits(value, step), strict=True):
                 knob = Knob(use.limit_lever, use.place, f"{side}_{kind}", str(use.can.device))
-                reason = f"{maximum}, {split.read_share:.0%} of it for reads as it was used"
+                reason = f"{maximum}, {split.read_share:.0%} of it for reads, by the measured mix"
                 settings.append(Setting(knob, limit, use.vm.name, reason))
     return settings, lacking
 
 
 def _maximums(use: Use, throttle: Throttle | None) -> list[tuple[str, str, float]]:
-    """What is set or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
-    found = []
+    """Text, kind (`iops` or `bytes_s`) and value of each limit; of two limits on IOPS the tighter one."""
+    limits = []
     most = _most_iops(use, throttle)
     if throttle is not None and most != use.slo.max_iops:
         part = (
             "" if throttle.of_drive_iops is None else f" (part of {throttle.of_drive_iops:.0f} on the drive)"
         )
-        found.append(
-            (f"{throttle.iops:.0f} IOPS{part} for {', '.join(throttle.served)}", "iops", throttle.iops)
+        limits.append(
+            (f"{throttle.iops:.0f} IOPS{part} for {', '.join(throttle.protected_vms)}", "iops", throttle.iops)
         )
     elif most is not None:
-        found.append((f"max_iops {most:g}", "iops", most))
+        limits.append((f"max_iops {most:g}", "iops", most))
     if (bandwidth := use.slo.max_bandwidth_bytes_s) is not None:
-        found.append((f"max_bandwidth {bandwidth:g}", "bytes_s", bandwidth))
-    return found
+        limits.append((f"max_bandwidth {bandwidth:g}", "bytes_s", bandwidth))
+    return limits
 
 
 def _most_iops(use: Use, throttle: Throttle | None) -> float | None:
-    """Its maximum, or the limit for others' sake where that is tighter."""
+    """The VM's maximum, or its throttle if that is tighter; None without both."""
     limits = [use.slo.max_iops, None if throttle is None else throttle.iops]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedDevices:
-    """The block devices that are steered, what they can, and what is known of them."""
+    """The block devices that slo-ctl manages, with their capabilities and the limits of the controller."""
 
     numbers: Mapping[str, DeviceNumber]
-    """By name; no other device is ever touched."""
+    """Device numbers by name. Settings of other devices are never changed."""
     capabilities: Capabilities
     default_weight: float = 1.0
-    """Of VMs without an SLO of their own."""
+    """Weight of VMs without an SLO of their own."""
     splits: Mapping[tuple[str, DeviceNumber], Splits] = field(default_factory=dict)
-    """Divide maximums where reads and writes are limited apart, by default evenly."""
+    """Division of maximums between reads and writes, by VM and device; even where there is none."""
     throttles: Mapping[tuple[str, DeviceNumber], Throttle] = field(default_factory=dict)
-    """Limits for others' sake: of such a one and the maximum of the SLO the tighter is set."""
+    """Limits that protect other VMs, by VM and device; the tighter of these and the maximum applies."""
     drives: Mapping[str, str] = field(default_factory=dict)
-    """Those that devices are namespaces of, by name of the device."""
+    """Drive by device, for devices that are namespaces of a drive."""
     by_limits: Collection[str] = ()
-    """Drives between whose namespaces shares are kept by limits for others' sake."""
+    """Drives on which limits keep the shares between namespaces."""
     measured: Collection[tuple[str, str]] = ()
-    """VMs, by name and device, whose p99 is known."""
+    """VM and device of each p99 that is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Settings, and SLOs without a lever. Keys are (VM, name of the managed device)."""
+    """Settings for the SLOs, and SLOs that cannot be enforced. Most keys are names of VM and device."""
 
     settings: tuple[Setting, ...] = ()
     no_mechanism: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Why no available lever can enforce an SLO."""
+    """Why no available mechanism can enforce an SLO."""
     backends: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Lever of a VM on a block device, or `none`."""
+    """Name of the mechanism, or `none`."""
     notes: tuple[str, ...] = ()
-    """Reasons why the outcome is inexact, one sentence each."""
+    """Reasons why the result is inexact, one sentence each."""
     limitable: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Whose IOPS can be limited, and the step in which such limits act."""
+    """Steps in IOPS in which limits act (0: exact), of VMs whose IOPS can be limited."""
     granted_iops: dict[tuple[str, DeviceNumber], float] = field(default_factory=dict)
-    """What limits on IOPS really grant, by VM and device."""
+    """Rates that the limits on IOPS really allow, by VM and number of the device."""
     maximum_slack: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Of those whose maximums are enforced, and who have no p99 that nothing measures: how far below its
-    limits the mechanism keeps a VM, in IOPS."""
+    """How far below its maximum the mechanism may keep a VM, in IOPS; only of VMs whose maximums are
+    enforced and whose p99, if they have a target, can be kept."""
 
 
 def settings_for(host: HostState, managed: ManagedDevices) -> Wanted:
-    """Settings that keep the SLOs, VM by VM in their order.
+    """Settings that enforce the SLOs, in the order of the VMs.
 
-    A VM of libvirt is steered through libvirt, any other by its cgroup. It is touched on account of a device
-    only
-    - that one of its disks is on, or that its cgroup was counted I/O on;
-    - or any of them, when it has an SLO of its own and no disk of it is known.
-    One without an SLO of its own gets its weight only beside one that has one, and once it did I/O there.
-    On emulated SSDs only the bandwidth is bounded here, as their policy decides the rest.
+    Settings of a libvirt VM are made through libvirt, those of other VMs in their cgroup. A VM gets settings
+    for a device if
+    - one of its disks is on the device, or its cgroup did I/O there; or
+    - it has an SLO of its own, and no disk of it is known.
+    A VM without an SLO of its own gets only a weight, and only on devices on which it did I/O and another VM
+    has an SLO. On emulated SSDs only bandwidth is limited here, because their policy does the rest.
     """
     drives = managed.drives
     uses = uses_of(host, managed.numbers, managed.capabilities)
@@ -240,11 +243,11 @@ def settings_for(host: HostState, managed: ManagedDevices) -> Wanted:
         on_drive[drives.get(use.device, use.device)].append(use)
     for use in uses:
         key = (use.vm.name, use.can.device)
-        divided, throttle = managed.splits.get(key, Splits()), managed.throttles.get(key)
-        limits, lacking = limits_of(use, divided, throttle)
+        splits, throttle = managed.splits.get(key, Splits()), managed.throttles.get(key)
+        limits, lacking = limits_of(use, splits, throttle)
         settings.extend(limits)
         if use.limitable and (most := _most_iops(use, throttle)) is not None:
-            granted_iops[key] = divided.iops.granted(most, use.limit_step_iops)
+            granted_iops[key] = splits.iops.granted(most, use.limit_step_iops)
         latency, without_latency = latency_of(use, measured=use.key in managed.measured)
         settings.extend(latency)
         drive = drives.get(use.device, use.device)
@@ -254,14 +257,14 @@ def settings_for(host: HostState, managed: ManagedDevices) -> Wanted:
         else:
             weight = _without_weights(use, unequal)
         if limits and not lacking and not without_latency:
-            # Reads and writes may each fall short of their limit by one step.
+            # The limits of reads and of writes may each grant one step less.
             maximum_slack[use.key] = 2.0 * use.limit_step_iops
         lacking = [*weight, *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
     settings.extend(_emulated(host.slos, host.streams))
     backends = {use.key: _backend(use, managed.capabilities) for use in uses}
-    # They are about shares: irrelevant if no VM has a larger one.
+    # Cautions concern shares by weight: they do not matter where all weights are equal.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
     notes = [*notes, *cautions]
     return Wanted(
@@ -270,7 +273,7 @@ def settings_for(host: HostState, managed: ManagedDevices) -> Wanted:
 
 
 def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting], list[str]]:
-    """One weight for each VM and kind of weight: a cgroup has the same one on every device."""
+    """Weight settings, one per VM and mechanism as a cgroup has one weight for all devices; and notes."""
     by_scale: dict[WeightScale, dict[str, Use]] = defaultdict(dict)
     devices_with_slos = {use.device for use in uses if use.own_slo}
     for use in uses:
@@ -283,9 +286,9 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
         scaled = scale_weights(weights, scale.low, scale.high, default_weight)
         for vm, use in members.items():
             value = scaled.values[use.slo.weight]
-            beside = "" if use.own_slo else f"shares {use.device} with VMs that have an SLO: "
+            prefix = "" if use.own_slo else f"shares {use.device} with VMs that have an SLO: "
             reason = (
-                f"{beside}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
+                f"{prefix}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
                 f"{scale.low}..{scale.high}, "
                 f"with a rounding error of at most {scaled.worst_rounding:.2%}"
             )
@@ -300,14 +303,15 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
 
 
 def _with_unequal_weights(uses: Sequence[Use]) -> set[str]:
-    """Devices that have to be shared otherwise than equally."""
+    """Devices whose VMs have different weights."""
     weights: dict[str, set[float]] = defaultdict(set)
     for use in uses:
         weights[use.device].add(use.slo.weight)
-    return {device for device, found in weights.items() if len(found) > 1}
+    return {device for device, values in weights.items() if len(values) > 1}
 
 
 def _without_weights(use: Use, unequal: set[str]) -> list[str]:
+    """Why no weight can be set for a VM that needs one; empty if it can."""
     if use.device not in unequal or not use.own_slo:
         return []
     if use.can.weights is None:
@@ -316,28 +320,29 @@ def _without_weights(use: Use, unequal: set[str]) -> list[str]:
 
 
 def _without_limits(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
-    """Between namespaces of a drive shares are kept by limits: why they are not."""
-    if not use.own_slo or any(each.key in limitable for each in _others(use, on_drive)):
+    """Why limits cannot keep a VM's share between namespaces of a drive; empty if they can."""
+    if not use.own_slo or any(other.key in limitable for other in _others(use, on_drive)):
         return []
     return [f"nothing shares the drive of {use.device} by weight: no other VM on it can be limited"]
 
 
 def _without_minimum(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
-    """A minimum is kept by throttling others, on its device or another namespace of its drive: why not."""
+    """Why limits on other VMs of the device or its drive cannot keep a VM's minimum; empty if they can."""
     if use.slo.min_iops is None:
         return []
     others = _others(use, on_drive)
-    if any(each.key in limitable for each in others) or (not others and use.can.limits):
+    if any(other.key in limitable for other in others) or (not others and use.can.limits):
         return []
     return [f"min_iops {use.slo.min_iops:g}: no other VM on {use.device} can be throttled for it"]
 
 
 def _others(use: Use, uses: Sequence[Use]) -> list[Use]:
-    return [each for each in uses if each.vm.name != use.vm.name]
+    """Uses of other VMs."""
+    return [other for other in uses if other.vm.name != use.vm.name]
 
 
 def _emulated(slos: Mapping[str, Slo], streams: Sequence[Stream]) -> list[Setting]:
-    """Bounds on bandwidth of namespaces; several of a VM on one device get equal parts of its maximum."""
+    """Bandwidth limits of namespaces on emulated SSDs; each gets an equal part of its VM's maximum."""
     namespaces: dict[tuple[str, str], list[Stream]] = defaultdict(list)
     seen = set()
     for stream in streams:
@@ -358,6 +363,7 @@ def _emulated(slos: Mapping[str, Slo], streams: Sequence[Stream]) -> list[Settin
 
 
 def _backend(use: Use, capabilities: Capabilities) -> str:
+    """Name of the mechanism that a VM is controlled by, or `none`."""
     tree = f"cgroup v{capabilities.cgroup_version}"
     through = "libvirt, " if use.by_libvirt else "systemd, " if use.by_systemd else ""
     if use.place and use.can.weights is not None:

@@ -1,12 +1,11 @@
-"""One maximum as two limits, of reads and of writes, where the kernel has none for their sum. Pure.
+"""Division of a maximum into a limit of reads and one of writes, as the kernel has no limit of their sum.
 
-Both limits add up to the maximum, so that no mix passes it. A VM's mix reaches the maximum where its limits
-are in the same proportion: they follow what it does. At once where one side is throttled while the other
-leaves room, as then the split is what keeps the VM below its maximum; otherwise slowly, for the day on which
-it will be.
+The limits add up to the maximum, so that no mix of reads and writes exceeds it. A VM reaches its maximum if
+the limits are in the proportion of its mix, and so they follow the measured mix: at once if one side is
+throttled while the VM is below its maximum, because then the split is wrong; otherwise slowly.
 
-The kernel grants whole requests in each slice of time, and what is left of a slice is lost. So a limit acts
-in steps: where slices last 100 ms, 25 requests a second are 20.
+The kernel grants whole requests in each slice of time, and the rest of a slice is lost. So a limit acts in
+steps: if slices last 100 ms, a limit of 25 requests per second grants 20.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 FLOOR = 0.01
-"""Of the maximum, for the side that does nothing: its first requests must not starve."""
+"""Smallest fraction of the maximum for reads or for writes, so that first requests do not starve."""
 EVEN = 0.5
-"""The share of reads of a VM that has not been observed yet."""
+"""Share of reads of a VM before it is measured."""
 _ROOM_BELOW = 0.97
-"""Part of the maximum: a VM that does less in total is below it."""
+"""Fraction of the maximum; a VM with a lower total rate is below its maximum."""
 _SLOWLY_S = 60.0
-"""Time constant of what is not urgent."""
+"""Time constant of the average of the mix."""
 _WORTH_IT = 0.05
-"""Change of the share that limits are set again for, when it is not urgent."""
+"""Least change of the averaged share of reads for which limits are set again."""
 _EXPLORED_BELOW = 0.1
 _EXPLORING_PER_S = 0.05
-"""A side this small that is throttled, as the other is, may want more: nothing else would ever show it."""
+"""If both sides are throttled and one has a share below the first, that share grows by the second, relative
+per second: throttling hides its demand."""
 _WHOLE_FROM = 0.75
-"""Of one step: such a limit is nearer to one than to a half."""
+"""Fraction of a step from which on a limit is rounded up to one step instead of down to a half."""
 _LEAST_SIDE = 2.0
-"""Requests per second for the side that does nothing, beside whole steps: the lowest limit of io.max."""
+"""Limit in requests per second of a side without I/O beside whole steps: the lowest of io.max."""
 
 
 def granted_iops(limit: float, step: float) -> float:
-    """What a VM that wants more gets under the kernel's limit; `step` is one request per slice, 0: all of it.
+    """Rate that a limit of the kernel allows; `step`: one request per slice, or 0 for an exact limit.
 
-    Below one step a request needs several slices. Older kernels lose one of them with each; newer ones do
-    not, so that it is the least.
+    Below one step a request needs several slices. Older kernels lose one more slice per request; the result
+    is that of these kernels, a lower bound for newer ones.
     """
     if step <= 0.0:
         return limit
@@ -52,74 +52,76 @@ def granted_iops(limit: float, step: float) -> float:
 
 
 def nearest_granted(limit: float, step: float, least: float = 0.0) -> float:
-    """The nearest limit of whole steps, but at least `least`; or one of half a step at most."""
+    """The nearest limit of whole steps that is at least `least`; far below one step, at most half a step."""
     if step <= 0.0:
         return limit
     if limit < _WHOLE_FROM * step and least <= 0.0:
-        return _never_passed(limit, step)
+        return _not_exceeded(limit, step)
     return max(round(limit / step), math.ceil(least / step), 1) * step
 
 
-def _never_passed(limit: float, step: float) -> float:
-    """Between half a step and one, Linux 6.18 grants up to 1.75 times a limit (9 IOPS became 16)."""
+def _not_exceeded(limit: float, step: float) -> float:
+    """A limit that the kernel does not exceed: between half a step and one, Linux 6.18 grants up to 1.75
+    times the limit (16 IOPS instead of 9)."""
     return min(limit, step / 2.0) if limit < step else limit
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a maximum is divided."""
+    """Division of a maximum between reads and writes."""
 
     read_share: float
-    """Share of reads in force, within FLOOR and 1 - FLOOR."""
+    """Share of reads in force, in FLOOR..1 - FLOOR."""
     mix: float
-    """The share of reads as it was observed, smoothed."""
+    """Measured share of reads, averaged."""
 
     def limits(self, maximum: float, step: float = 0.0) -> tuple[float, float]:
-        """Limits of reads and of writes; they add up to `maximum`.
+        """Limits of reads and of writes, which add up to `maximum`.
 
-        Where limits act in steps, whole steps for the larger side, as many as grant most to this mix: at most
-        two steps less than the maximum. A side that does hardly anything may come on top then, with 2
-        requests a second.
+        If limits act in steps, the larger side gets whole steps, as many as allow this mix the highest rate:
+        at most two steps less than the maximum. The sum may then exceed it by the 2 requests per second of a
+        side with hardly any I/O.
         """
         reads = maximum * self.read_share
         if step <= 0.0:
             return reads, maximum - reads
         whole = math.floor(max(reads, maximum - reads) / step)
-        sides = [(_never_passed(reads, step), _never_passed(maximum - reads, step))]
+        sides = [(_not_exceeded(reads, step), _not_exceeded(maximum - reads, step))]
         for larger in ((whole - 1) * step, whole * step, (whole + 1) * step):
             if 0.0 < larger <= maximum:
-                smaller = max(_never_passed(maximum - larger, step), _LEAST_SIDE)
+                smaller = max(_not_exceeded(maximum - larger, step), _LEAST_SIDE)
                 sides.append((larger, smaller) if self.read_share > EVEN else (smaller, larger))
-        return max(sides, key=lambda each: self._granted_of(each, maximum, step))
+        return max(sides, key=lambda limits: self._granted_of(limits, maximum, step))
 
     def granted(self, maximum: float, step: float) -> float:
-        """What a VM of this mix that wants more gets under these limits."""
+        """Total rate that the limits of `maximum` allow a VM with this mix."""
         return self._granted_of(self.limits(maximum, step), maximum, step)
 
     def _granted_of(self, limits: tuple[float, float], maximum: float, step: float) -> float:
+        """Total rate that `limits` of reads and of writes allow a VM with this mix."""
         granted = [granted_iops(limit, step) for limit in limits]
-        # A side at FLOOR may do less than that, down to nothing: then it holds up nothing.
+        # A side at FLOOR may have less I/O than its limit, or none, and so does not slow down the other.
         mix = self.mix if not FLOOR < self.read_share < 1.0 - FLOOR else self.read_share
         shares = (min(self.read_share, mix), min(1.0 - self.read_share, 1.0 - mix))
-        by_side = [each / share for each, share in zip(granted, shares, strict=True) if share > 0.0]
-        return min(maximum, sum(granted), *by_side)
+        totals = [rate / share for rate, share in zip(granted, shares, strict=True) if share > 0.0]
+        return min(maximum, sum(granted), *totals)
 
 
-UNSEEN = Split(EVEN, EVEN)
+INITIAL = Split(EVEN, EVEN)
 
 
 def first_split(reads: float, writes: float) -> Split:
-    """The split of all that the VM has ever done there; even without any I/O."""
+    """The split by all I/O that the VM ever did on the device; even without any."""
     mix = _mix(reads, writes)
-    return UNSEEN if mix is None else Split(_bounded(mix), mix)
+    return INITIAL if mix is None else Split(_bounded(mix), mix)
 
 
 def next_split(
     split: Split, reads: float, writes: float, maximum: float, length_s: float, step: float = 0.0
 ) -> Split:
-    """After an epoch of `length_s` in which the VM did `reads` and `writes` a second.
+    """The split after an epoch of `length_s` in which the VM did `reads` and `writes` per second.
 
-    `step`: that in which the limits of `maximum` act.
+    `step`: the step in which the limits of `maximum` act; 0: they are exact.
     """
     mix = _mix(reads, writes)
     if mix is None or maximum <= 0 or length_s <= 0:
@@ -137,6 +139,7 @@ def next_split(
 
 
 def _explored(split: Split, length_s: float) -> Split:
+    """The split with a larger share for a small side, whose demand is unknown because it is throttled."""
     smaller = min(split.read_share, 1 - split.read_share)
     if smaller >= _EXPLORED_BELOW:
         return split
@@ -146,6 +149,7 @@ def _explored(split: Split, length_s: float) -> Split:
 
 
 def _mix(reads: float, writes: float) -> float | None:
+    """Share of reads; None without any I/O."""
     total = reads + writes
     return reads / total if total > 0 else None
 
@@ -156,26 +160,26 @@ def _bounded(share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """How the maximums of one VM on one device are divided between reads and writes."""
+    """Division of the maximums of one VM on one device."""
 
-    iops: Split = UNSEEN
-    bytes_s: Split = UNSEEN
+    iops: Split = INITIAL
+    bytes_s: Split = INITIAL
 
 
-# The splits of all VMs, from the counters of their cgroups.
+# Splits of all VMs, from the I/O counters of their cgroups.
 
 _Key = tuple[str, DeviceNumber]
 _EXACT: Mapping[_Key, float] = MappingProxyType({})
 
 
 class ReadWriteSplits:
-    """The splits of all VMs with a maximum, from epoch to epoch."""
+    """Splits of all VMs with a maximum, updated once per epoch."""
 
     def __init__(self) -> None:
         self.splits: dict[_Key, Splits] = {}
-        """Splits by VM and device; the same object as before when nothing has changed."""
+        """Splits by VM and device; replaced by a new object only when a split changes."""
         self._last: dict[_Key, IoCounters] = {}
-        self._looked_at_s = 0.0
+        self._observed_at_s = 0.0
 
     def observe(
         self,
@@ -186,9 +190,12 @@ class ReadWriteSplits:
         now_s: float,
         steps_iops: Mapping[_Key, float] = _EXACT,
     ) -> None:
-        """Take the counters of a look into account; `throttle_iops` are limits for others' sake, `steps_iops`
-        those in which limits act. `now_s` is monotonic time."""
-        length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
+        """Update the splits from the counters of the streams.
+
+        `throttle_iops`: limits that protect other VMs, by VM and device. `now_s`: monotonic time.
+        `steps_iops`: steps in which limits act, by VM and device; exact where there is none.
+        """
+        length_s, self._observed_at_s = now_s - self._observed_at_s, now_s
         counted: dict[_Key, IoCounters] = {}
         for stream in streams:
             if stream.device is None or stream.counters is None or stream.device not in devices:
@@ -201,17 +208,17 @@ class ReadWriteSplits:
                 counted[key] = stream.counters
         splits = {}
         for key, counters in counted.items():
-            known, last = self.splits.get(key), self._last.get(key)
-            if known is None or last is None:
+            previous, last = self.splits.get(key), self._last.get(key)
+            if previous is None or last is None:
                 splits[key] = _first(counters)
             elif counters is last:
-                splits[key] = known
+                splits[key] = previous
             else:
                 slo = slos[key[0]]
                 limits = [slo.max_iops, throttle_iops.get(key)]
                 most = min((limit for limit in limits if limit is not None), default=None)
                 bounded, step = replace(slo, max_iops=most), steps_iops.get(key, 0.0)
-                splits[key] = _next(known, bounded, last, counters, length_s, step)
+                splits[key] = _next(previous, bounded, last, counters, length_s, step)
         self._last = counted
         if splits != self.splits:
             self.splits = splits
@@ -225,11 +232,11 @@ def _first(counters: IoCounters) -> Splits:
 
 
 def _next(
-    known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float, step_iops: float
+    splits: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float, step_iops: float
 ) -> Splits:
-    iops, bytes_s = known.iops, known.bytes_s
+    iops, bytes_s = splits.iops, splits.bytes_s
     if length_s <= 0:
-        return known
+        return splits
     if slo.max_iops is not None:
         rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
         iops = next_split(iops, *rates, slo.max_iops, length_s, step_iops)
@@ -243,5 +250,5 @@ def _next(
 
 
 def _rate(last: int | None, now: int | None, length_s: float) -> float:
-    """A second; a counter that was reset has no rate."""
+    """Increase of a counter per second; 0 after a reset."""
     return max(0, (now or 0) - (last or 0)) / length_s

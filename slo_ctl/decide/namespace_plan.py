@@ -1,6 +1,6 @@
-"""Which steps put a VM's stream onto an NVMe namespace, and which take it off again. Pure.
+"""Plans that give a VM an NVMe namespace, and that take it away again. Pure.
 
-What a step would destroy, and what isolation comes out of it, is decided here; nothing is touched.
+A plan has the steps and the resulting isolation, and refuses steps that would destroy data in use.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from slo_ctl.model.mapping import (
 )
 from slo_ctl.model.nvme import Isolation, NvmeDevice, NvmeNamespace
 
-# Whether a drive or namespace is still the one that a mapping is about. Pure.
+# Identity of drives and namespaces in mappings.
 
 
 def identity_of(device: NvmeDevice) -> DriveIdentity:
-    """By what the drive is known again."""
+    """Model, serial number and NQN, by which a drive is recognised under another name."""
     controller = device.controller
     return DriveIdentity(controller.model, controller.serial, controller.subsystem_nqn)
 
 
 def same_namespace(mapping: NamespaceMapping, device: NvmeDevice) -> NvmeNamespace:
-    """The namespace that was mapped. Raises UserError when it is another by now, or gone."""
+    """The namespace of a mapping. Raises UserError when it was replaced or deleted."""
     namespace = device.namespace(mapping.nsid or 0)
     if namespace is None:
         raise UserError(
@@ -58,96 +58,102 @@ def same_namespace(mapping: NamespaceMapping, device: NvmeDevice) -> NvmeNamespa
     return namespace
 
 
-def ours_after_crash(mapping: NamespaceMapping, device: NvmeDevice, taken: Collection[int]) -> int | None:
-    """NSID of the namespace that was being created when the program ended; None: it was not created yet.
+def created_before_crash(mapping: NamespaceMapping, device: NvmeDevice, taken: Collection[int]) -> int | None:
+    """NSID of a namespace that was created for `mapping` just before a crash; None: it was not created.
 
-    `taken` are NSIDs of other mappings. Raises UserError when several could be it.
+    `taken`: NSIDs of other mappings. Raises UserError when there are several candidates.
     """
     before = set(mapping.namespaces_before or ()) | set(taken)
     candidates = [
-        each.nsid
-        for each in device.namespaces
-        if each.nsid not in before and not each.attached and each.size_bytes == mapping.namespace_bytes
+        namespace.nsid
+        for namespace in device.namespaces
+        if namespace.nsid not in before
+        and not namespace.attached
+        and namespace.size_bytes == mapping.namespace_bytes
     ]
     if len(candidates) > 1:
         raise UserError(
-            f"{mapping}: which of namespaces {', '.join(map(str, candidates))} was made for it is not known",
+            f"{mapping}: it is not known which of the namespaces {', '.join(map(str, candidates))} "
+            "was created for it",
             f"forget the mapping (slo-ctl vm unmap {mapping.vm} --forget), then adopt the right one",
         )
     return candidates[0] if candidates else None
 
 
 GRANULARITY_BYTES = 1 << 20
-"""Sizes are rounded up to it: drives allocate in larger steps than LBAs, and partitions begin at it."""
+"""Sizes are rounded up to multiples of this: drives allocate in larger steps than LBAs, and partitions are
+aligned to it."""
 _WANTED_BLOCK_BYTES = (4096, 512)
-"""Sizes of LBAs that guests can boot from, the better first."""
+"""LBA sizes that guests can boot from, the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """Request of the operator."""
+    """The operator's request for a namespace of a VM."""
 
     vm: str
     size_bytes: int | None = None
-    """Size that the VM sees; None: all of an adopted namespace."""
+    """Size that the VM sees; None: all of an adopted namespace, without the spare."""
     adopt: int | None = None
-    """NSID of a namespace that is there already; None: make one."""
+    """NSID of an existing namespace; None: create one."""
     spare_bytes: int = 0
-    """Kept out of everybody's reach, for garbage collection."""
+    """Capacity that no VM can use, for garbage collection."""
     group: int | None = None
     """Endurance group; None: the best one."""
     disk: bool = True
-    """Give it to the VM as a disk; otherwise the operator does."""
+    """Whether slo-ctl adds the namespace to the VM as a disk; otherwise the operator does."""
     target: str | None = None
+    """Name of the disk in the VM; None: the next free one."""
     bus: str | None = None
+    """Bus of the disk; None: the default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Other namespaces and maps on the drive."""
+class DriveContext:
+    """LBA formats, other namespaces and mappings of the drive, and the abilities of nvme-cli."""
 
     formats: tuple[LbaFormat, ...] = ()
     users: dict[int, str] | None = None
-    """By NSID, who uses the namespace: a VM, a mount, another mapping."""
+    """Users of namespaces by NSID: a VM, a mount or another mapping."""
     mappings: tuple[NamespaceMapping, ...] = ()
-    """All there are on this drive."""
+    """All mappings on the drive."""
     supports_placement_handles: bool = False
-    """nvme-cli can give a new namespace placement handles."""
+    """Whether nvme-cli can give a new namespace placement handles."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapPlan:
-    """A mapping with nothing done yet, and what should be known about it before."""
+    """A mapping of which no step is done, and notes for the operator."""
 
     mapping: NamespaceMapping
     notes: tuple[str, ...]
 
 
-def plan_map(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
-    """The steps that give the VM a namespace. Raises UserError that names what the drive lacks."""
+def plan_map(device: NvmeDevice, request: MapRequest, context: DriveContext) -> MapPlan:
+    """A plan that gives the VM a namespace. Raises UserError, which names what the drive lacks."""
     if request.adopt is not None:
-        return _adopt(device, request, around)
-    return _create(device, request, around)
+        return _adopt(device, request, context)
+    return _create(device, request, context)
 
 
-def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
+def _create(device: NvmeDevice, request: MapRequest, context: DriveContext) -> MapPlan:
     controller = device.controller
     if not controller.namespace_management:
         raise UserError(
-            f"{controller.name} has no namespace management (oacs bit 3): no namespace can be made on it",
-            _adoptable(device, around),
+            f"{controller.name} has no namespace management (oacs bit 3): namespaces cannot be created on it",
+            _adoptable(device, context),
         )
     if request.size_bytes is None:
         raise UserError("the size of the namespace is missing", "add --size SIZE, or --adopt NSID")
     if len(device.namespaces) >= controller.max_namespaces:
         raise UserError(
-            f"{controller.name} has {len(device.namespaces)} namespaces, and can have no more",
-            _adoptable(device, around),
+            f"{controller.name} has {len(device.namespaces)} namespaces, and cannot have more",
+            _adoptable(device, context),
         )
-    form = _best_format(device, around.formats)
+    form = _best_format(device, context.formats)
     size_bytes = _round_up(request.size_bytes, max(form.block_bytes, GRANULARITY_BYTES))
-    pool = choose_pool(device, around.mappings, request.group, size_bytes, request.spare_bytes)
-    handles, notes = handles_for(pool, around.supports_placement_handles)
+    pool = choose_pool(device, context.mappings, request.group, size_bytes, request.spare_bytes)
+    handles, notes = handles_for(pool, context.supports_placement_handles)
     spare = Spare(request.spare_bytes, pool.spare_owner, "unallocated" if request.spare_bytes else "")
     steps: list[Step] = [
         CreateNamespace(
@@ -183,16 +189,16 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
     return MapPlan(mapping, (*notes, *_warnings(placement, spare)))
 
 
-def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
+def _adopt(device: NvmeDevice, request: MapRequest, context: DriveContext) -> MapPlan:
     controller = device.controller
     namespace = device.namespace(request.adopt or 0)
     if namespace is None:
-        known = ", ".join(str(each.nsid) for each in device.namespaces) or "none"
+        nsids = ", ".join(str(existing.nsid) for existing in device.namespaces) or "none"
         raise UserError(
             f"{controller.name} has no namespace {request.adopt}",
-            f"its NSIDs: {known} (the number in a block device's name is not its NSID)",
+            f"its NSIDs: {nsids} (the number in a block device's name is not its NSID)",
         )
-    user = (around.users or {}).get(namespace.nsid)
+    user = (context.users or {}).get(namespace.nsid)
     if user:
         raise UserError(
             f"namespace {namespace.nsid} of {controller.name} is in use: {user}",
@@ -255,15 +261,15 @@ def plan_unmap(
 ) -> NamespaceMapping:
     """The mapping with the steps that undo it.
 
-    `user` is who uses the namespace besides the definition of its own VM: refused, unless that is its VM,
-    running, and `unplug` asks for the disk back. Raises UserError, too, when the namespace is not the one
-    that was mapped.
+    `user`: user of the namespace, apart from the definition of its own VM; empty without one. Raises
+    UserError when it is in use, unless the disk can be removed from its running VM by `unplug`; and when the
+    namespace is not the one that was mapped.
     """
     namespace = same_namespace(mapping, device)
     if delete and not mapping.created:
         raise UserError(
-            f"namespace {mapping.nsid} was not made by slo-ctl: it is never deleted",
-            "leave --delete out; use `nvme delete-ns` if it is not needed any more",
+            f"namespace {mapping.nsid} was not created by slo-ctl: it is never deleted",
+            "leave --delete out; use `nvme delete-ns` if it is no longer needed",
         )
     if user and not (unplug and mapping.target):
         raise UserError(
@@ -283,14 +289,14 @@ def plan_unmap(
 
 
 def _placement(pool: Pool, *, own_handles: bool) -> NamespacePlacement:
-    """Where a namespace ends up; handles that no other has count where nothing more is its own."""
+    """Isolation of a namespace in a pool; handles of its own count only if the pool does not isolate it."""
     if own_handles and pool.placement.isolation != Isolation.ISOLATED:
         return NamespacePlacement(Isolation.SEPARATION, "FDP")
     return pool.placement
 
 
 def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
-    """Part of an adopted namespace that the VM gets, in bytes."""
+    """Bytes of an adopted namespace that the VM gets. Raises UserError when it is too small."""
     whole = namespace.size_bytes
     if request.size_bytes is None:
         wanted = whole - request.spare_bytes
@@ -310,20 +316,22 @@ def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
 
 
 def _best_format(device: NvmeDevice, formats: Sequence[LbaFormat]) -> LbaFormat:
-    usable = [each for each in formats if not each.metadata_bytes and each.block_bytes in _WANTED_BLOCK_BYTES]
+    """The best LBA format that guests can boot from. Raises UserError without one."""
+    usable = [f for f in formats if not f.metadata_bytes and f.block_bytes in _WANTED_BLOCK_BYTES]
     if not usable:
         raise UserError(
             f"{device.controller.name} reports no LBA format of 4096 or 512 bytes without metadata",
             "create the namespace with nvme-cli, and --adopt it",
         )
 
-    def worth(form: LbaFormat) -> tuple[int, int, int]:
+    def rank(form: LbaFormat) -> tuple[int, int, int]:
         return (_WANTED_BLOCK_BYTES.index(form.block_bytes), form.relative_performance, form.index)
 
-    return min(usable, key=worth)
+    return min(usable, key=rank)
 
 
 def _warnings(placement: NamespacePlacement, spare: Spare) -> list[str]:
+    """A sentence if the spare capacity does not serve the VM alone."""
     if not spare.size_bytes or spare.owner is SpareOwner.VM:
         return []
     size = format_bytes_exact(spare.size_bytes)
@@ -332,8 +340,9 @@ def _warnings(placement: NamespacePlacement, spare: Spare) -> list[str]:
     ]
 
 
-def _adoptable(device: NvmeDevice, around: Surroundings) -> str:
-    free = [str(each.nsid) for each in device.namespaces if each.nsid not in (around.users or {})]
+def _adoptable(device: NvmeDevice, context: DriveContext) -> str:
+    """Hint of which existing namespaces could be adopted instead."""
+    free = [str(n.nsid) for n in device.namespaces if n.nsid not in (context.users or {})]
     if not free:
         return "serve VMs of one namespace as files or logical volumes, see docs/nvme.md"
     return f"adopt an existing one: --adopt {' or '.join(free[:10])}"

@@ -1,10 +1,10 @@
-"""OPS that each VM needs for its own speed, where requests wait for their own VM's GC.
+"""OPS that each VM needs for a rate, where requests wait for their own VM's GC.
 
-The mean time of a request is its time without GC, plus its page writes times the GC time of a page
-(equation 1). With q requests outstanding a VM does q / time requests per second. So a level (units per
-second and weight) takes a known number of OPS blocks, which grows with it, and the largest level for which
-all VMs' blocks fit is found by bisection. Where requests mostly wait in the device's queue this does not
-apply: there OPS only has to save GC.
+The mean time of a request is its time without GC plus its page writes times the GC time per page (equation
+1), and a VM with q requests outstanding does q / time requests per second. So each level, in units per second
+and weight, needs a known number of OPS blocks that grows with the level. Bisection finds the highest level
+for which the blocks of all VMs fit. This does not apply where requests mostly wait in the device's queue:
+there OPS only has to minimise GC.
 """
 
 import math
@@ -22,41 +22,43 @@ _BISECTIONS = 40
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a VM's requests are."""
+    """Model of the request time of one VM."""
 
     base_us: float
-    """Time of a request without GC."""
+    """Mean time of a request without GC."""
     gc_pages: float = 1.0
-    """Pages whose GC a request waits for."""
+    """Mean number of page writes whose GC a request waits for."""
     outstanding: float = 1.0
+    """Mean number of requests outstanding."""
 
     @classmethod
     def measured(
         cls, timing: FlashTiming, time_us: float, writes_per_request: float, outstanding: float, u: float
     ) -> Self:
-        """The speed for a mean request time while victims had the utilization `u`."""
+        """The model that explains the mean request time `time_us`, measured at victim utilization `u`."""
         gc_us = gc_time_us(timing, u)
         least_us = min(1.0, writes_per_request) * (timing.transfer_us + timing.program_us)
         base_us = max(time_us - writes_per_request * gc_us, min(least_us, 0.5 * time_us))
-        # What of GC runs beside the request is not waited for.
+        # GC that runs in parallel does not delay the request: only the measured delay counts.
         return cls(base_us, (time_us - base_us) / gc_us if gc_us > 0.0 else writes_per_request, outstanding)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One active VM."""
+    """What determines the OPS that one active VM needs for a rate."""
 
     vm: str
     weight: float
     curve: GcCurve
     speed: Speed
     least_blocks: int
+    """OPS blocks that the VM keeps in any case."""
     units_per_request: float = 1.0
     min_iops: float = 0.0
     max_iops: float = math.inf
 
     def blocks(self, timing: FlashTiming, level: float) -> float:
-        """Blocks that the level takes; infinite where no OPS is enough."""
+        """OPS blocks that the VM needs for a level; infinite where no OPS is enough."""
         iops = min(max(level * self.weight / self.units_per_request, self.min_iops), self.max_iops)
         if iops <= 0.0:
             return float(self.least_blocks)
@@ -69,7 +71,7 @@ class Need:
         return max(float(self.least_blocks), self.curve.ops_at(u))
 
     def level(self, timing: FlashTiming, blocks: float) -> float:
-        """Rate with this many blocks."""
+        """Level that the VM reaches with this many OPS blocks; infinite where its maximum bounds it."""
         gc_us = self.speed.gc_pages * gc_time_us(timing, self.curve.u_at(blocks))
         iops = self.speed.outstanding * _US_PER_S / (self.speed.base_us + gc_us)
         return iops * self.units_per_request / self.weight if iops < self.max_iops else math.inf
@@ -78,25 +80,29 @@ class Need:
 def highest_level(
     timing: FlashTiming, vms: Sequence[Need], total_blocks: float
 ) -> tuple[float, dict[str, int]]:
-    """The highest level that OPS allows all VMs, and the blocks that each needs for it."""
+    """The highest level that all VMs can reach with the OPS, and the blocks that each needs for it.
 
-    def fits(level: float, part: float = 1.0) -> bool:
-        return sum(_scaled(v, part).blocks(timing, level) for v in vms) <= total_blocks
+    Minimums that do not fit are reduced in proportion.
+    """
 
-    part = 1.0 if fits(0.0) else _largest(lambda part: fits(0.0, part), 1.0)
-    vms = [_scaled(v, part) for v in vms]
+    def fits(level: float, fraction: float = 1.0) -> bool:
+        return sum(_with_part_of_minimum(v, fraction).blocks(timing, level) for v in vms) <= total_blocks
+
+    fraction = 1.0 if fits(0.0) else _largest(lambda fraction: fits(0.0, fraction), 1.0)
+    vms = [_with_part_of_minimum(v, fraction) for v in vms]
     top = max((v.level(timing, total_blocks) for v in vms if v.max_iops == math.inf), default=0.0)
     top = top if math.isfinite(top) and top > 0.0 else max((v.max_iops / v.weight for v in vms), default=0.0)
-    # The last part of the level would cost the others most of their OPS, and is within the noise.
+    # The last 2 % are within the noise, and would take most of the OPS from the other VMs.
     level = (1.0 - MISSED_FROM) * _largest(fits, top)
     return level, {v.vm: math.floor(v.blocks(timing, level)) for v in vms}
 
 
-def _scaled(vm: Need, part: float) -> Need:
-    return replace(vm, min_iops=part * vm.min_iops)
+def _with_part_of_minimum(vm: Need, fraction: float) -> Need:
+    return replace(vm, min_iops=fraction * vm.min_iops)
 
 
 def _largest(holds: Callable[[float], bool], high: float) -> float:
+    """The largest value in 0..`high` for which `holds`, by bisection; it must hold for all smaller ones."""
     if holds(high):
         return high
     low = 0.0

@@ -1,11 +1,11 @@
-"""Where OPS saves most device time, and which moves are worth what they cost.
+"""Distribution of OPS for the least GC, and the moves towards it whose saving exceeds their cost.
 
-OPS is a slow lever: moving a block makes the giver's garbage collection free one, and the effect comes only
-as the drive is overwritten. So OPS follows each VM's write rate over the last drive write, not what it does
-at the moment, and moves a few blocks at a time, each time only if what they save over the next drive write
-exceeds what they cost. The device itself bounds the time that moves may take while requests are outstanding.
+OPS is a slow lever: to move a block, the donor's garbage collection has to free one, and the benefit comes
+only as the drive is overwritten. So the split follows each VM's write rate over the last drive write, not its
+current rate. A few blocks move at a time, and only if the device time that they save over the next drive
+write exceeds their cost. The device itself bounds the time that moves take while requests are outstanding.
 
-Device time without a clock is counted in pages copied.
+On a device without a timing model, pages copied stand for device time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split, gc_time_us
 from slo_ctl.model import DeviceSample, FlashTiming, MovePlan, OpsMove, TimingModel, VmSample
 
-# Whole blocks: rounding an ideal split, and the moves that lead from one split to another.
+# Rounding of an ideal split to whole blocks, and the moves that turn one split into another.
 
 
 def allocate(total_blocks: int, ideal: Mapping[str, float], minimum: Mapping[str, int]) -> dict[str, int]:
-    """Integer blocks per VM that add up to `total_blocks` exactly, none below its minimum, close to `ideal`.
+    """Whole blocks per VM, close to `ideal`: they add up to `total_blocks`, and none is below its minimum.
 
-    What the ideal exceeds the minimums by is scaled to the blocks there are, then rounded by largest
-    remainder (ties: the earlier VM). Raises ValueError when the minimums alone exceed the total, or there
+    The excess of `ideal` over the minimums is scaled to the blocks that remain after these, then rounded by
+    largest remainder (ties: the earlier VM). Raises ValueError when the minimums exceed the total, or there
     is no VM.
     """
     if not ideal:
@@ -37,7 +37,7 @@ def allocate(total_blocks: int, ideal: Mapping[str, float], minimum: Mapping[str
     excess = {vm: max(0.0, blocks - minimum[vm]) for vm, blocks in ideal.items()}
     wanted = sum(excess.values())
     share = {vm: e / wanted if wanted > 0 else 1.0 / len(excess) for vm, e in excess.items()}
-    # Snap to the nearest integer within rounding error, so that an integer ideal comes back unchanged.
+    # Rounding errors of floats must not change an ideal of whole blocks.
     exact = {vm: round(rest * s, 9) for vm, s in share.items()}
     blocks = {vm: minimum[vm] + math.floor(e) for vm, e in exact.items()}
     remainder = sorted(exact, key=lambda vm: math.floor(exact[vm]) - exact[vm])
@@ -52,9 +52,10 @@ def moves_between(
     spare_blocks: int = 0,
     max_move_blocks: int | None = None,
 ) -> tuple[OpsMove, ...]:
-    """The moves that turn `current` into `wanted`: spare blocks first, then from the VM with most to give.
+    """The moves that turn `current` into `wanted`: spare blocks first, then from the VM with the most excess.
 
-    At most `max_move_blocks` in total, shared out so that every receiver comes equally near to what it wants.
+    At most `max_move_blocks` in total (None: no bound), divided among the receivers in proportion to what
+    they lack.
     """
     receivers = {vm: wanted[vm] - blocks for vm, blocks in current.items() if wanted[vm] > blocks}
     donors = {vm: blocks - wanted[vm] for vm, blocks in current.items() if wanted[vm] < blocks}
@@ -68,86 +69,90 @@ def moves_between(
     moves = []
     for target, needed in granted.items():
         while needed > 0:
-            source, left = sources.pop(0)
-            taken = min(needed, left)
-            moves.append(OpsMove(source, target, taken))
-            needed -= taken
-            if left > taken:
-                sources.insert(0, (source, left - taken))
+            source, available = sources.pop(0)
+            blocks = min(needed, available)
+            moves.append(OpsMove(source, target, blocks))
+            needed -= blocks
+            if available > blocks:
+                sources.insert(0, (source, available - blocks))
     return tuple(moves)
 
 
 FLOOR_OF_OWN_OPS = 0.5
-"""Every VM, idle ones too, keeps this part of its own OPS, what it has in the split with the least GC if all
-write uniformly by their weights; or of an even part by logical size, if that is less. So an idle VM lends
-only part of it, and no VM is driven to a WAF from which it cannot recover quickly. A VM that is below its
-share because of its own latency (few requests outstanding) keeps all that it has in that split if VMs also
-read as much as they do: no queue could make up for its GC."""
+"""Fraction of its own OPS that every VM keeps, also while it is idle, so that its WAF recovers quickly.
+
+A VM's own OPS is its part of the split with the least GC when all VMs write uniformly by their weights, or
+its part by logical size, if that is less. A VM that is below its share because of its own latency (few
+requests outstanding) keeps its whole part of that split, computed with the measured ratios of writes to
+reads: a fair queue could not compensate for its GC."""
 WRITE_SHARE_STEPS = 20
-"""Write shares are rounded to this many steps, so that they rarely change."""
+"""Write shares are rounded to multiples of 1 / this, so that they rarely change."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
-"""Write rates count once the device has been observed for this long."""
+"""Drive writes that have to be observed before write rates count."""
 SETTLED_FROM_POOL_WRITES = 0.7
-"""u of a VM is measured once it has rewritten this part of the pages it owns since its OPS changed."""
+"""Page writes since a VM's OPS changed, relative to the pages it owns, from which on its u is measured."""
 LATENCY_BOUND_FROM = 0.5
-"""Share of the last drive write for which a VM has to be below its share for its own latency to count as
-such."""
+"""Fraction of the last drive write from which on a VM that was below its share because of its own latency
+counts as latency-bound."""
 FIT_FROM_VICTIMS = 20
-"""Victim blocks that a measurement of u needs."""
+"""Least number of victim blocks for a measurement of u."""
 REFUTED_FROM = 0.05
-"""Of a curve's u that is not settled: more than noise."""
+"""Deviation of u from the fitted curve that is more than noise, while u is not settled."""
 STEPS_PER_OPS = 256
-"""A move takes this part of all OPS blocks at a time, so that a plan can be dropped at any moment."""
+"""OPS moves in steps of all OPS blocks / this, so that a plan can be abandoned after any step."""
 _VICTIM_MEMORY_WINDOWS = 32.0
-"""u is an average over this many windows."""
+"""Time constant of the average of u, in windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpsTrack:
-    """State of one VM."""
+    """Write activity and GC curve of one VM."""
 
     curve: GcCurve
     ops_blocks: int
     written: float = 0.0
-    """Host page writes; older ones fade over a drive write."""
+    """Host page writes, with a decay of one drive write."""
     read: float = 0.0
-    """Host page reads, likewise."""
+    """Host page reads, with the same decay."""
     victim_pages: float = 0.0
+    """Pages in victim blocks since OPS last changed, with the decay of u."""
     victim_valid_pages: float = 0.0
+    """Valid pages among `victim_pages`."""
     gained: bool = False
-    """OPS grew when it last changed."""
+    """Whether the last change of OPS was an increase."""
     pool_writes: float = math.inf
-    """Pages written since the VM's OPS last changed, relative to the pages it owns."""
+    """Host and GC page writes since OPS last changed, relative to the pages that the VM owns."""
     fitted: bool = False
-    """The curve was measured, not assumed."""
+    """Whether the curve was measured; otherwise it is assumed."""
     latency_bound: float = 0.0
-    """Share of the last drive write during which the VM was below its share for its own latency."""
+    """Fraction of the last drive write in which the VM was below its share because of its own latency."""
 
     @property
     def write_share(self) -> float:
-        """Of its pages; 1 before any."""
+        """Writes as a fraction of all pages read and written, rounded; 1 before any I/O."""
         pages = self.written + self.read
         return max(1, round(WRITE_SHARE_STEPS * self.written / pages)) / WRITE_SHARE_STEPS if pages else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OpsState:
-    """State of a device."""
+    """Activity of the VMs on a device, and progress of the current plan of moves."""
 
     tracks: dict[str, OpsTrack] = field(default_factory=dict)
+    """By VM."""
     drive_writes: float = 0.0
-    """Observed so far."""
+    """Drive writes observed so far."""
     plan_moved: int = 0
-    """Blocks that VMs have received since the plan under way began."""
+    """Blocks that VMs have received since the current plan began."""
     plan_left: int = 0
-    """Blocks that it has still to move; 0 when there is none."""
+    """Blocks that the current plan has still to move; 0 without a plan."""
 
 
 def assume_rates(sample: DeviceSample) -> OpsState:
-    """As if the VMs had written by their weights, on an unused device."""
+    """The state of an unused device on the assumption that the active VMs write by their weights."""
     weights = sum(v.slo.weight for v in sample.vms if v.active)
     pages = _logical_pages(sample)
-    state = follow(OpsState(), sample)
+    state = next_ops_state(OpsState(), sample)
     tracks = {
         v.vm: replace(
             state.tracks[v.vm],
@@ -159,12 +164,15 @@ def assume_rates(sample: DeviceSample) -> OpsState:
     return replace(state, tracks=tracks, drive_writes=1.0)
 
 
-def follow(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = frozenset()) -> OpsState:
-    """The state one window later. `latency_bound` are VMs below their share though none of theirs waits."""
+def next_ops_state(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = frozenset()) -> OpsState:
+    """The state one window later.
+
+    `latency_bound`: VMs that are below their share although none of their requests waits in the queue.
+    """
     drive_writes = sum(v.host_page_writes for v in sample.vms) / max(1, _logical_pages(sample))
     keep = math.exp(-drive_writes)
     tracks = {
-        v.vm: _follow_vm(
+        v.vm: _update_track(
             state.tracks.get(v.vm),
             v,
             sample.timing.pages_per_block,
@@ -186,9 +194,10 @@ def follow(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = froz
     )
 
 
-def _follow_vm(
+def _update_track(
     track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep: float, *, latency_bound: bool
 ) -> OpsTrack:
+    """The track of a VM one window later; `keep`: the decay factor of the window."""
     if track is None or track.curve.logical_blocks != vm.logical_blocks:
         prior = GcCurve.prior(vm.logical_blocks, pages_per_block)
         written, read = (track.written, track.read) if track else (0.0, 0.0)
@@ -214,10 +223,10 @@ def _follow_vm(
     if vm.victim_pages == 0:
         return track
     if not settled:
-        return _refuted(track, vm, pages_per_block)
-    fade = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
-    pages = fade * track.victim_pages + vm.victim_pages
-    valid = fade * track.victim_valid_pages + vm.victim_valid_pages
+        return _refit_if_refuted(track, vm, pages_per_block)
+    decay = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
+    pages = decay * track.victim_pages + vm.victim_pages
+    valid = decay * track.victim_valid_pages + vm.victim_valid_pages
     enough = pages >= FIT_FROM_VICTIMS * pages_per_block
     return replace(
         track,
@@ -228,23 +237,26 @@ def _follow_vm(
     )
 
 
-def _refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:
-    """The track with a curve through u where u, still following a change of OPS, is beyond the curve already.
+def _refit_if_refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:
+    """The track, with its curve fitted again if u, while it still changes, has already passed the curve.
 
-    u falls slowly after OPS has grown, and rises slowly after it has shrunk. Steps of a plan follow each
-    other so quickly that u is never settled: a plan would go on whatever comes of it.
+    u falls slowly after OPS has grown, and rises slowly after it has shrunk. The steps of a plan follow each
+    other so quickly that u never settles: without this, a plan would continue whatever its effect.
     """
     if vm.victim_pages < FIT_FROM_VICTIMS * pages_per_block:
         return track
     u, expected = vm.victim_valid_pages / vm.victim_pages, track.curve.u_at(vm.ops_blocks)
-    beyond = expected - u if track.gained else u - expected
-    return replace(track, curve=track.curve.fit(vm.ops_blocks, u)) if beyond > REFUTED_FROM else track
+    excess = expected - u if track.gained else u - expected
+    return replace(track, curve=track.curve.fit(vm.ops_blocks, u)) if excess > REFUTED_FROM else track
 
 
 def best_blocks(
     state: OpsState, sample: DeviceSample, needs: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The split with the least GC at the write rates there are, within the floors; or within `needs`."""
+    """The split with the least GC at the measured write rates.
+
+    No VM gets less than its blocks in `needs`; None: its floor by `FLOOR_OF_OWN_OPS`.
+    """
     floors = _floors(state, sample) if needs is None else needs
     writers = [
         Writer(state.tracks[v.vm].curve, state.tracks[v.vm].written, float(floors[v.vm])) for v in sample.vms
@@ -260,7 +272,7 @@ def best_blocks(
 def initial_moves(
     state: OpsState, sample: DeviceSample, needs: Mapping[str, int] | None = None
 ) -> tuple[OpsMove, ...]:
-    """The whole way to the best split, before the device is used."""
+    """All moves to the best split at once, for an unused device."""
     blocks = {v.vm: v.ops_blocks for v in sample.vms}
     return moves_between(blocks, best_blocks(state, sample, needs), sample.spare_blocks)
 
@@ -268,9 +280,9 @@ def initial_moves(
 def next_moves(
     state: OpsState, sample: DeviceSample, needs: Mapping[str, int] | None = None
 ) -> tuple[OpsState, tuple[OpsMove, ...], tuple[MovePlan, ...]]:
-    """The next step towards the best split, if it pays; and the plan that it is a part of.
+    """The next step towards the best split, if it saves more than it costs, and the plan it is a part of.
 
-    `needs`: what VMs must have, whatever it saves.
+    `needs`: blocks that VMs must have whether or not these save anything; None: their floors.
     """
     idle = replace(state, plan_moved=0, plan_left=0)
     writing = [state.tracks[v.vm] for v in sample.vms if v.host_page_writes > 0]
@@ -286,7 +298,7 @@ def next_moves(
     steps: list[OpsMove] = []
     plans: list[MovePlan] = []
     for move in wanted:
-        # Unallocated blocks cost no VM anything.
+        # Spare blocks move without GC, all at once.
         at_once = min(step, most) if move.source else most
         if move.blocks == 0 or at_once == 0:
             continue
@@ -297,14 +309,14 @@ def next_moves(
     left = sum(plan.blocks for plan in plans)
     if not left:
         return idle, (), ()
-    # The plan may grow meanwhile, so that what has been moved is counted.
+    # The plan may have grown since it began: progress is relative to the blocks moved and those left.
     moved = state.plan_moved if state.plan_left else 0
     plans = [replace(plan, share_done=moved / (moved + left)) for plan in plans]
     return replace(state, plan_moved=moved, plan_left=left), tuple(steps), tuple(plans)
 
 
 def _paying_part(state: OpsState, sample: DeviceSample, move: OpsMove, step: int, needed: int) -> MovePlan:
-    """As much of a move as pays, step by step, and the blocks that are `needed` whether or not they pay."""
+    """The first steps of a move, as long as each saves more than it costs; `needed` blocks move anyway."""
     if move.source is None:
         cost, saving = _worth(state, sample, move)
         return MovePlan(None, move.target, move.blocks, cost_s=cost, saving_s=saving)
@@ -319,8 +331,10 @@ def _paying_part(state: OpsState, sample: DeviceSample, move: OpsMove, step: int
 
 
 def _worth(state: OpsState, sample: DeviceSample, move: OpsMove, done: int = 0) -> tuple[float, float]:
-    """Device time that a move costs, and what it saves over the next drive write; in seconds, or in pages
-    copied. Before it, `done` blocks have moved the same way."""
+    """Device time that a move costs and that it saves over the next drive write, after `done` blocks.
+
+    In seconds; without a timing model in pages copied.
+    """
     timing, total = sample.timing, sum(track.written for track in state.tracks.values())
     pages = _logical_pages(sample)
     saving = cost = 0.0
@@ -332,19 +346,20 @@ def _worth(state: OpsState, sample: DeviceSample, move: OpsMove, done: int = 0) 
         after = _gc_cost(timing, track.curve.u_at(track.ops_blocks + sign * (done + move.blocks)))
         saving += pages * track.written / total * (before - after)
         if sign < 0:
-            # To free a block, GC collects what as many host writes would have made it collect.
+            # Freeing a block costs as much GC as writing a block of host pages.
             cost += move.blocks * timing.pages_per_block * after
     return cost, saving
 
 
 def _gc_cost(timing: FlashTiming, u: float) -> float:
-    """GC time of one host page write."""
+    """GC time of one host page write in seconds; without a timing model in pages copied."""
     if timing.model is TimingModel.NONE:
         return gc_model.gc_write_ratio(u)
     return gc_time_us(timing, u) * 1e-6
 
 
 def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
+    """The least blocks per VM by `FLOOR_OF_OWN_OPS`; the minimums alone if these exceed the OPS."""
     tracks, total, pages_per_block = state.tracks, sample.total_ops_blocks, sample.timing.pages_per_block
     own = own_blocks(tuple((v.slo.weight, v.logical_blocks) for v in sample.vms), total, pages_per_block)
     bound = {v.vm for v in sample.vms if tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM}
@@ -377,10 +392,10 @@ def _logical_pages(sample: DeviceSample) -> int:
 
 
 def summary(plans: Sequence[MovePlan]) -> str:
-    """One sentence on the moves under way."""
+    """One sentence on the moves in progress; empty without any."""
     parts = [
-        f"{p.blocks} block{'' if p.blocks == 1 else 's'} from {p.source or 'the spare'} to "
-        f"{p.target or 'the spare'}"
+        f"{p.blocks} block{'' if p.blocks == 1 else 's'} from {p.source or 'the spare blocks'} to "
+        f"{p.target or 'the spare blocks'}"
         for p in plans
     ]
     return f"moving OPS: {', '.join(parts)}" if parts else ""

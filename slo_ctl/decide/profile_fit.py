@@ -1,7 +1,7 @@
-"""Access times at a few request sizes, and what follows for every size. Pure.
+"""Analysis of a profile: from access times at a few request sizes to those at every size. Pure.
 
-Straight lines through repeated measurements, how certain their means are, and the ratios of sequential to
-random throughput (SAC'15, section 3, steps 3 and 4).
+Straight lines are fitted to repeated measurements; the results are ratios of sequential to random throughput
+with confidence intervals (SAC'15, section 3, steps 3 and 4).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Student's t: how far the mean of a few repetitions may be from the truth.
+# Confidence intervals of means by Student's t distribution.
 
 CONFIDENCE = 0.90
 """SAC'15, section 4.2: repeated until a 90 % confidence by Student's t."""
@@ -75,10 +75,10 @@ def t_cdf(t: float, freedom: int) -> float:
 
 
 class Fit(StrEnum):
-    """How a line is found."""
+    """Method of fitting a line."""
 
     THEIL_SEN = "theil-sen"
-    """Median of the slopes of all pairs (Theil 1950, Sen 1968): good with up to 29 % outliers."""
+    """Median of the slopes of all pairs (Theil 1950, Sen 1968): robust against up to 29 % of outliers."""
     LEAST_SQUARES = "least-squares"
     """The paper's linear regression (SAC'15, section 3, step 3)."""
 
@@ -91,7 +91,7 @@ class Line:
     intercept_s: float
 
     def at_s(self, size_bytes: float) -> float:
-        """Access time of a request of this size; not positive where the line is no good there."""
+        """Access time of a request of this size; not positive if the line is not valid for it."""
         return self.slope_s_per_byte * size_bytes + self.intercept_s
 
 
@@ -117,7 +117,7 @@ def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> Line:
     run = x[second] - x[first]
     apart = run != 0
     slope = float(np.median((y[second] - y[first])[apart] / run[apart]))
-    # Ratios are compared relatively, so the intercept heeds short times as much as long ones.
+    # Ratios depend on relative errors: residuals are weighted by the reciprocal of the time.
     rest = y - slope * x
     return Line(slope, _weighted_median(rest, 1 / np.maximum(y, np.finfo(float).tiny)))
 
@@ -133,21 +133,21 @@ def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) 
     return float(values[order][at])
 
 
-# From measured access times to curves and ratios for every size (SAC'15, section 3, steps 3 and 4). Pure.
+# Curves and ratios for every size (SAC'15, section 3, steps 3 and 4).
 
 LACK_OF_FIT = 0.10
-"""A line is flagged where it is off by more than this, which is the error the paper's complete profile
-accepts (SAC'15, section 4.2: 10 %), and by more than repetitions differ."""
+"""Relative error of a line, beyond the confidence interval of the measurements, from which on it is reported:
+the error that the paper accepts for a complete profile (SAC'15, section 4.2: 10 %)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Where a line does not describe what was measured."""
+    """The largest error of a line that does not fit the measurements."""
 
     size_bytes: int
-    """Of the worst."""
+    """Request size with the largest error."""
     error: float
-    """There, relative to what was measured; positive where the line is too slow."""
+    """Error relative to the measured time; positive if the time of the line is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,57 +158,59 @@ class Curve:
     interval: Interval
     line: Line
     points: int
-    """Sizes that were measured."""
+    """Number of measured sizes."""
     measurements: int
+    """Number of measurements of all sizes."""
     misfit: Misfit | None
-    """None: the line fits, as far as anything was measured between the extremes."""
+    """None: the line fits all measured sizes."""
 
     @property
     def checked(self) -> bool:
-        """A size between the extremes was measured: two points always lie on a line."""
+        """Whether more than two sizes were measured, so that a misfit would be visible."""
         return self.points > 2
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Sequential over random throughput at one size; over 1: access in sequence is faster."""
+    """Ratio of sequential to random throughput at one size; above 1, sequential access is faster."""
 
     size_bytes: int
     value: float | None
-    """None: the curve has no positive time there."""
+    """None: the line has no positive time at this size."""
     low: float | None
     high: float | None
-    """90 % confidence (Student's t over the logarithms of the repetitions' ratios); None: too few
-    repetitions."""
+    """Bounds of the 90 % confidence interval (Student's t, logarithms of the ratios of repetitions); None:
+    too few repetitions."""
     repetitions: int
-    """Measured at this size; 0: estimated."""
+    """Number of measurements at this size; 0: the ratio is estimated from the lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class RatioSummary:
-    """All sizes of one direction."""
+    """Ratios of all sizes of one direction, and their statistics."""
 
     direction: Direction
     ratios: tuple[Ratio, ...]
     average: float | None
+    """None, as the minimum and maximum: no size has a ratio."""
     minimum: float | None
     maximum: float | None
     half_width: float | None
-    """Of the average's confidence interval, relative; None: too few repetitions."""
+    """Half the confidence interval of the average, relative to it; None: too few repetitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Results of a profile."""
+    """Curves and ratios of a profile."""
 
     fit: Fit
     curves: tuple[Curve, ...]
     summaries: tuple[RatioSummary, ...]
 
     def curve(self, access: Access, size_bytes: int) -> Curve | None:
-        """The curve that holds at `size_bytes`: beyond the intervals the nearest one, None when not measured.
+        """The curve for `size_bytes`, outside the intervals the nearest one; None when not measured.
 
-        A size that two intervals share belongs to the lower one.
+        For a size that two intervals share, it is that of the lower one.
         """
         own = [curve for curve in self.curves if curve.access == access]
         if not own:
@@ -236,7 +238,7 @@ class Analysis:
 def analyse(
     intervals: Sequence[Interval], measurements: Sequence[Measurement], method: Fit = Fit.THEIL_SEN
 ) -> Analysis:
-    """Fit every test in every interval that has two measured sizes, and work out the ratios of every size."""
+    """Fit a line to each test and interval with at least two measured sizes, and compute all ratios."""
     curves = tuple(
         curve
         for access in sorted({m.access for m in measurements})
@@ -258,11 +260,11 @@ def paired_log_ratios(measurements: Sequence[Measurement], direction: Direction)
     for each in measurements:
         if each.access.direction is direction and each.access_time_s > 0:
             times[each.size_bytes, each.repetition][each.access.order] = each.access_time_s
-    found: dict[int, list[float]] = defaultdict(list)
+    log_ratios: dict[int, list[float]] = defaultdict(list)
     for (size, _), pair in sorted(times.items()):
         if len(pair) == 2:
-            found[size].append(math.log(pair[Order.RANDOM] / pair[Order.SEQUENTIAL]))
-    return dict(found)
+            log_ratios[size].append(math.log(pair[Order.RANDOM] / pair[Order.SEQUENTIAL]))
+    return dict(log_ratios)
 
 
 def _curve(
@@ -294,7 +296,7 @@ def _misfit(line: Line, by_size: Mapping[int, Sequence[float]]) -> Misfit | None
         if middle <= 0:
             continue
         error = line.at_s(size) / middle - 1
-        # What repetitions cannot distinguish from noise is not the line's fault.
+        # An error within the confidence interval of the measurements is no misfit.
         noise = half_width(times) / middle if len(times) > 1 else 0.0
         if abs(error) > LACK_OF_FIT + noise and (worst is None or abs(error) > abs(worst.error)):
             worst = Misfit(size, error)
@@ -342,7 +344,7 @@ def _summary(
         fmean(values) if values else None,
         min(values, default=None),
         max(values, default=None),
-        # Estimates stand on the same few measurements: their errors do not cancel.
+        # Errors of estimates do not cancel in the average: they derive from the same measurements.
         fmean(relative) if values and len(relative) == len(values) else None,
     )
 
@@ -352,7 +354,7 @@ def _covers(curve: Curve | None, size: int) -> bool:
 
 
 def _width_at(size: int, measured: Sequence[int], widths: Mapping[int, float]) -> float:
-    """Half-width of ln(ratio) at a size: its own, or the wider one of the measured neighbours'."""
+    """Half the confidence interval of ln(ratio) at a size; where not measured, the wider neighbour's."""
     if size in widths:
         return widths[size]
     at = bisect_left(measured, size)

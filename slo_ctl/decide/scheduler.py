@@ -1,6 +1,6 @@
-"""Which I/O scheduler a device should have, with which parameters, and by what weights are kept. Pure.
+"""Choice of a device's I/O scheduler, its parameters, and the mechanism that enforces weights. Pure.
 
-Every number that decides something is in scheduler_parameters.py; every choice gives its reason.
+The thresholds are in scheduler_parameters.py; every choice has a reason.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from slo_ctl.model.measurement import Direction
 
 
 class Character(StrEnum):
-    """Character of a device."""
+    """How much faster a device serves requests in sequence than at random."""
 
     SEEKS = "seeks"
-    """Order matters at every size: hard disks and RAID of them."""
+    """Faster at every size: hard disks and RAID of them."""
     MERGES = "merges"
-    """Order matters for small requests only."""
+    """Faster for small requests only."""
     FLAT = "flat"
-    """Order does not matter."""
+    """Not faster."""
 
 
 class Weights(StrEnum):
-    """By what shares in proportion are kept."""
+    """Mechanism that enforces shares by weight."""
 
     NONE = "none"
     BFQ = "bfq"
@@ -45,7 +45,7 @@ class Weights(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Facts from /sys about a device and its host."""
+    """Properties of a device and its host, from /sys."""
 
     name: str
     number: str
@@ -53,58 +53,61 @@ class DeviceFacts:
     rotational: bool | None
     hardware_queues: int | None
     offered: tuple[str, ...]
-    """Schedulers that the kernel offers for it now."""
+    """Schedulers that the kernel offers for the device."""
     current: str
+    """Scheduler in use."""
     io_cost: bool
-    """The host has cgroup v2 with io.cost."""
+    """Whether the host has cgroup v2 with io.cost."""
     in_guest: bool = False
-    """A virtual disk: the host orders requests once more."""
+    """Whether it is a virtual disk, whose requests the host orders again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Needs of the SLOs in force on a device."""
+    """What the SLOs in force require of a device."""
 
     weights: bool = False
-    """More than one VM, and what they get is to be in proportion."""
+    """Whether several VMs have to get shares by weight."""
     p99_target_us: float | None = None
-    """The tightest."""
+    """Lowest target; None: no target."""
 
 
 def needs_of(slos: Iterable[Slo]) -> Needs:
-    """Needs of these SLOs; minimums are kept by weights, too."""
-    known = list(slos)
-    targets = [slo.p99_latency_us for slo in known if slo.p99_latency_us is not None]
-    weighted = len({slo.weight for slo in known}) > 1 or any(slo.min_iops is not None for slo in known)
-    return Needs(len(known) > 1 and weighted, min(targets, default=None))
+    """Needs of these SLOs. Minimums need weights, too."""
+    all_slos = list(slos)
+    targets = [slo.p99_latency_us for slo in all_slos if slo.p99_latency_us is not None]
+    weighted = len({slo.weight for slo in all_slos}) > 1 or any(slo.min_iops is not None for slo in all_slos)
+    return Needs(len(all_slos) > 1 and weighted, min(targets, default=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing that was chosen, and why."""
+    """A chosen value, and the reason."""
 
     what: str
+    """Name of what was chosen, such as `scheduler`."""
     value: str
     reason: str
     source: str = ""
-    """Of the threshold that decided; empty where none did."""
+    """Source of the threshold that decided; empty if none did."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerChoice:
-    """Choice for a device."""
+    """Scheduler, parameters and mechanism for weights of a device."""
 
     scheduler: str
     parameters: dict[str, str] = field(default_factory=dict)
-    """Names below `queue/iosched/`."""
+    """Values by name below `queue/iosched/`."""
     weights: Weights = Weights.NONE
     iocost_model: str | None = None
-    """A line for io.cost.model."""
+    """Line for io.cost.model; None: the kernel's own model."""
     iocost_qos: str | None = None
-    """A line for io.cost.qos."""
+    """Line for io.cost.qos; None: io.cost is not used."""
     choices: tuple[Choice, ...] = ()
-    """Everything above with its reason, and what the device was found to be."""
+    """Reasons of all values, and the character of the device."""
     cautions: tuple[str, ...] = ()
+    """Sentences on what makes the choice uncertain."""
 
 
 def choose(
@@ -114,10 +117,10 @@ def choose(
     queue_depth: int = 1,
     given: str | None = None,
 ) -> SchedulerChoice:
-    """Scheduler, parameters and weights for a device.
+    """Scheduler, parameters and mechanism for weights of a device.
 
-    `analysis` is None where there is no valid profile, and `queue_depth` what it was measured at. `given` is
-    a scheduler that the operator wants: the rest is chosen to go with it.
+    `analysis`: of the device's profile, None without a valid one; `queue_depth`: that of the profile.
+    `given`: a scheduler that the operator has configured; None: it is chosen, too.
     """
     cautions: list[str] = []
     character, found = characterise(facts, analysis, cautions)
@@ -156,7 +159,7 @@ def choose(
 def characterise(
     facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]
 ) -> tuple[Character, Choice]:
-    """Character of the device, by its profile; without one by the kernel's rotational flag."""
+    """Character of a device by its profile, or without one by the kernel's rotational flag; adds cautions."""
     for summary, limit in _measured(analysis):
         average = summary.average or 0.0
         if summary.half_width is not None and _straddles(average, summary.half_width, limit.value):
@@ -179,7 +182,7 @@ def characterise(
 
 
 def _measured(analysis: Analysis | None) -> Iterator[tuple[RatioSummary, Threshold]]:
-    """Ratios of reads and of writes, as far as they are known, and from which average on a device seeks."""
+    """Measured ratios of reads and of writes, each with the average from which on a device seeks."""
     for direction, name in (
         (Direction.READ, "seek_average_ratio"),
         (Direction.WRITE, "seek_average_write_ratio"),
@@ -214,7 +217,7 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[C
 def _choose_weights(
     facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None, given: str | None
 ) -> tuple[Weights, Choice]:
-    """The mechanism that enforces weights, also with a scheduler that was `given`."""
+    """The mechanism that enforces weights; `given`: the configured scheduler, None if it is chosen, too."""
     if not needs.weights:
         return _by(Weights.NONE, "no SLO needs shares in proportion")
     bfq = "bfq" in facts.offered
@@ -255,7 +258,7 @@ def _choose_scheduler(
 
 
 def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: str) -> list[tuple[str, str]]:
-    """Schedulers from the best on, with reasons; `too_fast` is why bfq would slow the device down."""
+    """Schedulers with reasons, the best first; `too_fast`: why bfq would slow the device down, or empty."""
     if facts.in_guest:
         return [("none", "a virtual disk: the host orders requests, and doing it twice only costs time")]
     single = facts.hardware_queues is None or facts.hardware_queues <= 1
@@ -286,40 +289,40 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: st
     return [("none", "order gains nothing, and several hardware queues need no lock between them")]
 
 
-# What a device is to be set to, as settings of its knobs.
+# Knobs and settings of a choice.
 
 
 def scheduler_knob(name: str, number: str) -> Knob:
-    """That of the block device `name` with the number `MAJOR:MINOR`."""
+    """The knob for the scheduler of the block device `name` with the number `MAJOR:MINOR`."""
     return Knob(Lever.DEVICE_SCHEDULER, name, "scheduler", number)
 
 
 def cost_knob(name: str, number: str, what: str) -> Knob:
-    """io.cost's `qos` or `model` of a block device."""
+    """The knob for io.cost.qos or io.cost.model (`what`: `qos` or `model`) of a block device."""
     return Knob(Lever.DEVICE_COST, name, what, number)
 
 
 def tenant_scheduler_knob(device: str) -> Knob:
-    """How an emulated SSD divides itself among its namespaces."""
+    """The knob for the scheduler of an emulated SSD that orders the requests of its namespaces."""
     return Knob(Lever.FTL_SCHEDULER, device, "scheduler")
 
 
 def settings_of(choice: SchedulerChoice, facts: DeviceFacts) -> tuple[Setting, ...]:
-    """Settings that carry out a choice, the scheduler first; io.cost is enabled once it has its model."""
+    """Settings that apply a choice: the scheduler first, and the model of io.cost before it is enabled."""
     words = [choice.scheduler, *(f"{name}={value}" for name, value in choice.parameters.items())]
-    found = [
+    settings = [
         Setting(scheduler_knob(facts.name, facts.number), " ".join(words), "", _reason(choice, "scheduler"))
     ]
     for what, line in (("model", choice.iocost_model), ("qos", choice.iocost_qos)):
         if line is not None:
             value = line.removeprefix(f"{facts.number} ")
             knob = cost_knob(facts.name, facts.number, what)
-            found.append(Setting(knob, value, "", _reason(choice, f"io.cost.{what}")))
-    return tuple(found)
+            settings.append(Setting(knob, value, "", _reason(choice, f"io.cost.{what}")))
+    return tuple(settings)
 
 
 def tenant_setting(device: str, choice: Choice) -> Setting:
-    """The setting that carries out the choice for an emulated SSD."""
+    """The setting that applies a choice of the scheduler of an emulated SSD."""
     return Setting(tenant_scheduler_knob(device), choice.value, "", choice.reason)
 
 
@@ -327,22 +330,22 @@ def _reason(choice: SchedulerChoice, what: str) -> str:
     return next((each.reason for each in choice.choices if each.what == what), "")
 
 
-# What the SLOs of the VMs on a device ask of it, and for how long that is believed.
+# Needs of the VMs on a device, with a delay before they decrease.
 
 SETTLE_S = 60.0
-"""How long less has to be asked for until less is done: choosing a scheduler holds up all of a device."""
+"""Time until lower needs take effect: a change of the scheduler stalls all I/O of a device."""
 
 
 def vms_on(
     number: DeviceNumber, vms: Sequence[Vm], streams: Sequence[Stream], with_slo: Collection[str]
 ) -> tuple[str, ...]:
-    """VMs whose SLOs count for the block device `number`, by name.
+    """Names of the VMs whose SLOs count for the block device `number`.
 
-    Those that have a disk there or did I/O there; and of those that have an SLO of their own, the ones
-    with I/O that cannot be assigned to a device.
+    These have a disk on the device or did I/O there; or they have an SLO of their own, and their I/O cannot
+    be assigned to any device.
     """
-    there = {each.vm for each in streams if each.device == number and each.tenant is None and did_io(each)}
-    elsewhere = {each.vm for each in streams if each.device is not None or each.tenant is not None}
+    there = {s.vm for s in streams if s.device == number and s.tenant is None and did_io(s)}
+    elsewhere = {s.vm for s in streams if s.device is not None or s.tenant is not None}
     return tuple(
         sorted(
             vm.name
@@ -358,8 +361,8 @@ def vms_on(
 
 
 def tenants_on(device: str, streams: Sequence[Stream]) -> tuple[str, ...]:
-    """VMs on namespaces of an emulated SSD, by name."""
-    return tuple(sorted({each.vm for each in streams if each.tenant and each.tenant.device == device}))
+    """Names of the VMs on namespaces of an emulated SSD."""
+    return tuple(sorted({s.vm for s in streams if s.tenant and s.tenant.device == device}))
 
 
 def needs_on(names: Collection[str], slos: Mapping[str, Slo]) -> Needs:
@@ -368,31 +371,31 @@ def needs_on(names: Collection[str], slos: Mapping[str, Slo]) -> Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
-    """Needs that a device is set for."""
+class SettledNeeds:
+    """Needs that a device is configured for."""
 
     needs: Needs
-    less_since_s: float | None = None
-    """Since when less has been asked for without a break; None: it is not."""
+    lower_since_s: float | None = None
+    """Monotonic time since when the current needs are lower; None: they are not."""
 
 
-def believe(before: Believed | None, now: Needs, now_s: float) -> Believed:
-    """More is believed at once, less after `SETTLE_S`. `now_s` is of any clock that does not go back."""
+def settle(before: SettledNeeds | None, now: Needs, now_s: float) -> SettledNeeds:
+    """Higher needs take effect at once, lower ones after `SETTLE_S`. `now_s`: monotonic time."""
     if before is None:
-        return Believed(now)
-    targets = [each.p99_target_us for each in (before.needs, now) if each.p99_target_us is not None]
+        return SettledNeeds(now)
+    targets = [needs.p99_target_us for needs in (before.needs, now) if needs.p99_target_us is not None]
     both = Needs(before.needs.weights or now.weights, min(targets, default=None))
     if both == now:
-        return Believed(now)
-    since_s = now_s if before.less_since_s is None else before.less_since_s
-    return Believed(now) if now_s - since_s >= SETTLE_S else Believed(both, since_s)
+        return SettledNeeds(now)
+    since_s = now_s if before.lower_since_s is None else before.lower_since_s
+    return SettledNeeds(now) if now_s - since_s >= SETTLE_S else SettledNeeds(both, since_s)
 
 
-# How an emulated device divides itself among its namespaces, and when that keeps no SLO.
+# Scheduler of an emulated device, and whether it keeps an SLO.
 
 
 FAIR_SCHEDULER = "wfq"
-"""The only one by which weights have an effect."""
+"""The only scheduler of emulated devices on which weights have an effect."""
 _UNTIMED = (
     "it is served without latency, so that no VM can be throttled or preferred (serve with --latency real)"
 )
@@ -401,10 +404,10 @@ _UNTIMED = (
 def choose_tenant_scheduler(
     needs: Needs, tenants: int, *, rotates: bool = False, analysis: Analysis | None = None
 ) -> Choice:
-    """The scheduler of an emulated device, which orders its tenants' requests by itself.
+    """The scheduler by which an emulated device orders the requests of its tenants.
 
-    `rotates`: it is a hard disk or an array of them, which sort requests. `analysis`: of its profile; None
-    where there is no valid one, so that a disk counts as one that seeks.
+    `rotates`: it is a hard disk or an array of them, which sort requests. `analysis`: of the device's
+    profile; None without a valid one: then a hard disk counts as a device that seeks.
     """
     if tenants < 2:
         return Choice("scheduler", "fifo", "there is only one namespace")
@@ -419,7 +422,7 @@ def choose_tenant_scheduler(
     measured = "" if by_profile is None else f"; by its profile {by_profile[1].reason}"
     if rotates and seeks:
         reason = (
-            "no weights to keep: the disks sort all that waits, of which wfq would show them one at a time"
+            "no weights to keep: the disks sort all waiting requests, and wfq would pass them on one by one"
         )
         return Choice("scheduler", "fifo", f"{reason}{measured}")
     if seeks:
@@ -429,7 +432,7 @@ def choose_tenant_scheduler(
 
 
 def _by_profile(analysis: Analysis | None, *, rotates: bool) -> tuple[Character, Choice] | None:
-    """Character by the first direction that was measured."""
+    """Character by the measured ratio of reads, else of writes; None without measurements."""
     known = next(_measured(analysis), None)
     return None if known is None else _by_ratio(*known, rotates)
 
@@ -437,10 +440,10 @@ def _by_profile(analysis: Analysis | None, *, rotates: bool) -> tuple[Character,
 def why_not_kept(
     device: str, scheduler: str, own: Collection[Slo], everybody: Collection[Slo], *, timed: bool, ops: bool
 ) -> str:
-    """Why nothing on the device can keep the SLO of a VM; empty: something can.
+    """Why no mechanism of the device can keep the SLO of a VM; empty if one can.
 
-    `own` are the SLOs of the VM's namespaces, `everybody` those of all; `timed`: requests take modelled time;
-    `ops`: namespaces have over-provisioning of their own that a policy can move.
+    `own`: SLOs of the VM's namespaces; `everybody`: SLOs of all namespaces; `timed`: requests take modelled
+    time; `ops`: namespaces have over-provisioning of their own that a policy can move.
     """
     if not timed:
         return _UNTIMED if any(slo != Slo() for slo in own) else ""

@@ -1,4 +1,4 @@
-"""Which SLO is in force when several places set one: field by field, the nearest to the operator."""
+"""The SLO in force when several sources set one: each field is from that with the highest priority."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VM_SET = "vm set"
 METADATA = "metadata"
 CONFIG = "config"
 DEFAULT = "default"
-"""Sources, strongest first. Those of the configuration name their place: `config conf.d/web.toml:4`."""
+"""Sources, highest priority first. Those of the configuration have a place: `config conf.d/web.toml:4`."""
 
 _ORDER = (VM_SET, METADATA, CONFIG)
 
@@ -32,11 +32,11 @@ def resolve(
     classes: Mapping[str, SloClass],
     groups: Collection[str] = (),
 ) -> ResolvedSlo:
-    """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid alone.
+    """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid by itself.
 
-    One class is in force, that of the strongest source; its fields count right after those of that source.
-    A minimum above the maximum of a weaker source lifts that maximum, and the other way round.
-    Raises ValueError for a source of another kind.
+    One class is in force, that of the source with the highest priority; its fields come right after those of
+    that source. A minimum above the maximum of a source with lower priority removes that maximum, and vice
+    versa. Raises ValueError for another kind of source.
     """
     class_name, class_source, conflicts = _named_in_force(name, CLASS_KEY, by_source, classes)
     group_name, group_source, sentences = _named_in_force(name, GROUP_KEY, by_source, groups)
@@ -49,10 +49,10 @@ def resolve(
     values: dict[str, float] = {}
     sources: dict[str, str] = {}
     for field in FIELD_NAMES:
-        given = [(source, fields[field]) for source, fields in ranked if field in fields]
-        if not given:
+        candidates = [(source, fields[field]) for source, fields in ranked if field in fields]
+        if not candidates:
             continue
-        (sources[field], values[field]), *weaker = given
+        (sources[field], values[field]), *weaker = candidates
         conflicts += [
             f"{name}: {KEY_OF[field]}: {field_text(field, values[field])} {_by(sources[field])} overrides "
             f"{field_text(field, value)} {_in(source)}"
@@ -73,28 +73,29 @@ def resolve(
 def _named_in_force(
     name: str, key: str, by_source: SloBySource, known: Collection[str]
 ) -> tuple[str | None, str, list[str]]:
-    """The class or group that the strongest source names, that source, and a sentence for each that has no
-    say.
+    """The class or group in force, its source, and a sentence for each name that is not in force.
+
+    None and an empty source if no source names a known one.
     """
     sentences = []
     chosen, chosen_by = None, ""
     named = {source: entry.chosen[key] for source, entry in by_source.items() if key in entry.chosen}
-    for source, each in sorted(named.items(), key=lambda item: _rank(item[0])):
-        if each not in known:
+    for source, value in sorted(named.items(), key=lambda item: _rank(item[0])):
+        if value not in known:
             sentences.append(
-                f"{name}: {key}: {each} {_by(source)} is not in the configuration and is ignored"
+                f"{name}: {key}: {value} {_by(source)} is not in the configuration and is ignored"
             )
         elif chosen is None:
-            chosen, chosen_by = each, source
-        elif each != chosen:
-            sentences.append(f"{name}: {key}: {chosen} {_by(chosen_by)} overrides {each} {_in(source)}")
+            chosen, chosen_by = value, source
+        elif value != chosen:
+            sentences.append(f"{name}: {key}: {chosen} {_by(chosen_by)} overrides {value} {_in(source)}")
     return chosen, chosen_by, sentences
 
 
 def _settle_bounds(
     name: str, values: dict[str, float], sources: dict[str, str], ranks: Mapping[str, float]
 ) -> list[str]:
-    """Drop the bound of the weaker source when the two contradict each other; says so."""
+    """Remove one bound if minimum and maximum contradict, that with lower priority; a sentence about it."""
     low, high = values.get("min_iops"), values.get("max_iops")
     if low is None or high is None or low <= high:
         return []

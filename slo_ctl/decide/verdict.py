@@ -1,6 +1,6 @@
-"""One word per VM and device, and why: did it get what its SLO means?
+"""Verdict on one VM and device: one word for whether the SLO was met, and the reason.
 
-The one place for that rule: the daemon judges its status window by it, a replay what it measured.
+The daemon applies it to its status window, a replay to what it measured.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from slo_ctl.model import Outcome, Slo, StreamWindow, Verdict
 
 SHARE_TOLERANCE = 0.10
-"""Of its target share: what a VM may miss in a window of a few seconds."""
+"""Relative error of a share that counts as met in a window of a few seconds."""
 _AT_BOUND = 0.03
-"""Relative distance from a maximum, minimum or p99 that still counts as on it."""
+"""Relative distance from a maximum, minimum or p99 that still counts as equal to it."""
 
 
 _MOST_SLACK = 1 / 3
-"""Of a maximum, that what enforces it may keep a VM below it."""
+"""Upper bound of `maximum_slack_iops`, relative to the maximum."""
 _NOTHING = StreamWindow("", 0.0)
 
 
@@ -26,149 +26,162 @@ class Delivered:
     """What one VM got from one device, and what its verdict depends on besides its SLO."""
 
     window: StreamWindow = _NOTHING
-    """All of its streams there together; empty where nothing is known at the moment."""
+    """Sum of the VM's streams on the device; empty without measurements."""
     asked: bool = False
-    """It had requests at all."""
+    """Whether the VM had any requests."""
     wants_more: bool = True
-    """It would have taken more; a VM that asks for less than its share misses nothing."""
+    """Whether the VM wanted more than it got; otherwise it does not miss its share."""
     busy: bool | None = None
-    """It had requests outstanding nearly all the time, so that a missed minimum is not of its own pace; None:
-    as `wants_more`."""
+    """Whether the VM had requests outstanding nearly all the time; otherwise it does not miss its minimum.
+    None: as `wants_more`."""
     guessed: bool = False
-    """`wants_more` is a guess, by how busy the device was."""
+    """Whether `wants_more` is only an estimate from how busy the device was."""
     drive_iops: float | None = None
-    """On all namespaces of its drive, of a VM that uses several; a minimum is of these."""
+    """Rate on all namespaces of the drive, which a minimum applies to; None: the VM uses one device only."""
     share: float | None = None
-    """Of what the device delivers, or its drive."""
+    """Fraction of what the device, or its drive, delivered; None: not known."""
     unit: str = "IOPS"
-    """That shares are of."""
+    """Unit of shares."""
     of_drive: bool = False
-    """`share` is of the drive's."""
+    """Whether `share` is a share of the drive."""
     target_share: float | None = None
+    """Share that the VM is entitled to; None: not known."""
     target_iops: float | None = None
+    """The same in IOPS; None: not known."""
     share_tolerance: float = SHARE_TOLERANCE
-    """Part of `target_share` that may be missed."""
+    """Relative error of the share that counts as met."""
     settling: str = ""
-    """Why a miss may be due to a change in the window; empty when it is not."""
+    """Change in the window that may explain a miss; empty without one."""
     no_mechanism: str = ""
-    """Why nothing there can keep its SLO."""
+    """Why no mechanism of the device can keep the SLO; empty if one can."""
     maximum_slack_iops: float | None = None
-    """How far below its maximum what enforces that may keep it; None: nothing is known to enforce one."""
+    """How far below its maximum the mechanism may keep the VM; None: no mechanism for maximums is known."""
     remark: str = ""
-    """Further measures for it, such as throttling others: added to ok and insufficient."""
+    """Further measures for the VM, such as limits on other VMs; added to the reasons of ok, insufficient."""
     disks: tuple[str, ...] = ()
-    """The guest's names of its disks there."""
+    """Names in the guest of the VM's disks on the device."""
 
     @property
-    def all_iops(self) -> float | None:
-        """Rate that a minimum is compared with."""
+    def minimum_iops_basis(self) -> float | None:
+        """Rate that a minimum is compared with; None: not measured."""
         return self.window.iops if self.drive_iops is None else self.drive_iops
 
     @property
     def share_text(self) -> str:
-        """`share` for people; empty where it is not known."""
+        """`share` as text, such as `20.0% of the drive's IOPS`; empty if it is not known."""
         whole = "drive" if self.of_drive else "device"
         return "" if self.share is None else f"{_percent(self.share)} of the {whole}'s {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict, and one sentence why."""
+    """A verdict, and one sentence with the reason."""
 
     verdict: Verdict
     reason: str
 
 
 def unknown_vm(source: str) -> Judgement:
-    """On a VM that `source` names and the host does not have."""
+    """The verdict on a VM that `source` names, but that does not exist on the host."""
     return Judgement(Verdict.UNKNOWN_VM, f"named by {source}, but not on this host")
 
 
 def judge(
-    got: Delivered,
+    delivered: Delivered,
     slo: Slo,
     *,
     unapplied: Sequence[Outcome] = (),
     at_bound: float = _AT_BOUND,
     maximum: str = "maximum of",
 ) -> Judgement:
-    """The verdict on one VM that is there.
+    """The verdict on one VM of the host.
 
-    `unapplied` are its settings that could not be applied; `at_bound` is relative to a minimum, maximum or
-    p99; `maximum` is what its maximum is called. More than the target is ok: who pays for it is found
-    insufficient. So is a VM that a policy's own rate limit holds at its share: only the maximum that was
-    asked for makes it capped.
+    `unapplied`: its settings that could not be applied. `at_bound`: relative distance from a minimum, maximum
+    or p99 that still counts as equal to it. `maximum`: words for its maximum in the reason. A VM above its
+    share is ok, as is a VM that a policy's own rate limit keeps at its share: only the maximum of the SLO
+    makes it capped.
     """
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
         return Judgement(Verdict.UNAPPLIED, f"{unapplied[0].setting.knob}: {unapplied[0].reason}{more}")
-    at_maximum = _at_maximum(got, slo, at_bound, maximum)
-    if got.no_mechanism and not (at_maximum and got.maximum_slack_iops is not None):
-        return Judgement(Verdict.NO_MECHANISM, got.no_mechanism)
-    if not got.asked:
+    at_maximum = _at_maximum(delivered, slo, at_bound, maximum)
+    if delivered.no_mechanism and not (at_maximum and delivered.maximum_slack_iops is not None):
+        return Judgement(Verdict.NO_MECHANISM, delivered.no_mechanism)
+    if not delivered.asked:
         return Judgement(Verdict.IDLE, "no request in the window")
     if at_maximum:
-        # It would get no more by a weight or minimum that nothing keeps.
-        return Judgement(Verdict.CAPPED, _with(at_maximum, got.no_mechanism))
-    if reason := _missed(got, slo, at_bound):
-        if got.settling:
-            return Judgement(Verdict.SETTLING, _with(f"{got.settling}; {reason}", got.remark))
-        return Judgement(Verdict.INSUFFICIENT, _with(reason, got.remark))
-    return Judgement(Verdict.OK, _with(_kept(got, slo), got.remark))
+        # The VM has its maximum: that no mechanism keeps its weight or minimum makes no difference to it.
+        return Judgement(Verdict.CAPPED, _with(at_maximum, delivered.no_mechanism))
+    if reason := _missed(delivered, slo, at_bound):
+        if delivered.settling:
+            return Judgement(Verdict.SETTLING, _with(f"{delivered.settling}; {reason}", delivered.remark))
+        return Judgement(Verdict.INSUFFICIENT, _with(reason, delivered.remark))
+    return Judgement(Verdict.OK, _with(_kept(delivered, slo), delivered.remark))
 
 
 def _with(reason: str, remark: str) -> str:
     return f"{reason}; {remark}" if remark else reason
 
 
-def _at_maximum(got: Delivered, slo: Slo, at_bound: float, maximum: str) -> str:
-    most, iops = slo.max_iops, got.window.iops
+def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -> str:
+    """The reason of `capped`; empty if the VM is below its maximums."""
+    most, iops = slo.max_iops, delivered.window.iops
     if most is not None and iops is not None:
         if iops >= most * (1 - at_bound):
             return f"at its {maximum} {most:,.0f} IOPS"
-        slack_iops = min(got.maximum_slack_iops or 0.0, most * _MOST_SLACK)
-        if (got.wants_more or got.guessed) and iops >= most * (1 - at_bound) - slack_iops > 0:
-            return f"{iops:,.0f} IOPS, just below its {maximum} {most:,.0f}, as kernel limits are inexact"
-    bandwidth, limit = got.window.bandwidth_bytes_s, slo.max_bandwidth_bytes_s
+        slack_iops = min(delivered.maximum_slack_iops or 0.0, most * _MOST_SLACK)
+        if (delivered.wants_more or delivered.guessed) and iops >= most * (1 - at_bound) - slack_iops > 0:
+            return (
+                f"{iops:,.0f} IOPS, just below its {maximum} {most:,.0f}, because limits of the kernel are "
+                "inexact"
+            )
+    bandwidth, limit = delivered.window.bandwidth_bytes_s, slo.max_bandwidth_bytes_s
     if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
         return f"at its {maximum} {limit / 2**20:,.1f} MiB/s"
     return ""
 
 
-def _missed(got: Delivered, slo: Slo, at_bound: float) -> str:
-    iops, target_share = got.all_iops, got.target_share
-    asks = got.wants_more if got.busy is None else got.busy
+def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
+    """The reason of `insufficient`; empty if the VM misses nothing."""
+    iops, target_share = delivered.minimum_iops_basis, delivered.target_share
+    needs_minimum = delivered.wants_more if delivered.busy is None else delivered.busy
     minimum = slo.min_iops
-    if asks and minimum is not None and iops is not None and iops < minimum * (1 - at_bound):
-        return f"{iops:,.0f} IOPS, below its minimum of {minimum:,.0f}{_guess(got)}"
-    if got.wants_more:
-        # Who has its minimum is not said to miss a share on a mere guess.
-        judged = target_share and not (got.guessed and slo.min_iops is not None)
-        tolerated = -got.share_tolerance
-        if judged and target_share and got.share is not None and got.share / target_share - 1 < tolerated:
-            text = f"{got.share_text}, below the {_percent(target_share)} that it is entitled to"
-            return text + _guess(got)
-    worst_us, target_us = got.window.p99_us, slo.p99_latency_us
+    if needs_minimum and minimum is not None and iops is not None and iops < minimum * (1 - at_bound):
+        return f"{iops:,.0f} IOPS, below its minimum of {minimum:,.0f}{_guess(delivered)}"
+    if delivered.wants_more:
+        # An estimated demand is not enough to say that a VM that has its minimum misses its share.
+        judged = target_share and not (delivered.guessed and slo.min_iops is not None)
+        tolerated = -delivered.share_tolerance
+        if (
+            judged
+            and target_share
+            and delivered.share is not None
+            and delivered.share / target_share - 1 < tolerated
+        ):
+            text = f"{delivered.share_text}, below the {_percent(target_share)} that it is entitled to"
+            return text + _guess(delivered)
+    worst_us, target_us = delivered.window.p99_us, slo.p99_latency_us
     if target_us is not None and worst_us is not None and worst_us > target_us * (1 + at_bound):
-        kind = "writes" if worst_us == got.window.p99_write_us else "reads"
+        kind = "writes" if worst_us == delivered.window.p99_write_us else "reads"
         return f"p99 of {kind} {worst_us / 1000:,.3g} ms, above its {target_us / 1000:,.3g} ms"
     return ""
 
 
-def _guess(got: Delivered) -> str:
-    return "; that it wants more is a guess, as the device is busy" if got.guessed else ""
+def _guess(delivered: Delivered) -> str:
+    return "; assuming that it wants more, because the device is busy" if delivered.guessed else ""
 
 
-def _kept(got: Delivered, slo: Slo) -> str:
-    minimum, iops = slo.min_iops, got.all_iops
+def _kept(delivered: Delivered, slo: Slo) -> str:
+    """The reason of `ok`."""
+    minimum, iops = slo.min_iops, delivered.minimum_iops_basis
     if minimum is not None and iops is not None and iops >= minimum * (1 - _AT_BOUND):
         return f"{iops:,.0f} IOPS, minimum {minimum:,.0f}"
-    if slo.p99_latency_us is not None and (worst := got.window.p99_us) is not None:
+    if slo.p99_latency_us is not None and (worst := delivered.window.p99_us) is not None:
         return f"p99 {worst / 1000:,.3g} ms, target {slo.p99_latency_us / 1000:,.3g} ms"
-    if not got.wants_more:
-        return "demand met" + (", as the device is not busy" if got.guessed else "")
-    if got.target_share and got.share is not None:
-        return f"{got.share_text}, target {_percent(got.target_share)}"
+    if not delivered.wants_more:
+        return "demand met" + (", because the device is not busy" if delivered.guessed else "")
+    if delivered.target_share and delivered.share is not None:
+        return f"{delivered.share_text}, target {_percent(delivered.target_share)}"
     return "SLO met"
 
 

@@ -112,8 +112,8 @@ class MoveStatus:
     def __str__(self) -> str:
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
         return (
-            f"moving {counted(self.blocks_left, 'OPS block')} from {self.source or 'the spare'} to "
-            f"{self.target or 'the spare'}: {100 * self.share_done:.0f}% done{left}; costs "
+            f"moving {counted(self.blocks_left, 'OPS block')} from {self.source or 'the spare blocks'} to "
+            f"{self.target or 'the spare blocks'}: {100 * self.share_done:.0f}% done{left}; costs "
             f"{self.cost_s:,.1f} s of device time and saves {self.saving_s:,.1f} s "
             "by the time the drive is overwritten once"
         )

@@ -261,7 +261,7 @@ def test_a_minimum_is_kept_against_vms_on_other_namespaces() -> None:
     host.run(40)
     assert host.iops("web") >= 450
     assert not host.pool.guard.by_weight
-    assert {held.served for held in host.pool.guard.throttles.values()} == {("web",)}
+    assert {throttle.protected_vms for throttle in host.pool.guard.throttles.values()} == {("web",)}
 
 
 def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.scheduler import SETTLE_S, Believed, Needs, believe, needs_on, tenants_on, vms_on
+from slo_ctl.decide.scheduler import SETTLE_S, Needs, SettledNeeds, needs_on, settle, tenants_on, vms_on
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, IoCounters, Slo, Stream, Tenant, Vm, VmState
 
 HERE, THERE = DeviceNumber(8, 0), DeviceNumber(8, 16)
@@ -62,23 +62,23 @@ def asks_at_least(one: Needs, other: Needs) -> bool:
 
 @given(st.lists(st.tuples(NEEDS, st.floats(0.1, 30.0)), min_size=1, max_size=30))
 def test_needs_rise_at_once_and_never_fall_early(steps: list[tuple[Needs, float]]) -> None:
-    believed: Believed | None = None
+    settled: SettledNeeds | None = None
     now_s, changes = 0.0, []
     for needs, pause_s in steps:
         now_s += pause_s
-        before, believed = believed, believe(believed, needs, now_s)
-        assert asks_at_least(believed.needs, needs)
-        if before is not None and not asks_at_least(believed.needs, before.needs):
+        before, settled = settled, settle(settled, needs, now_s)
+        assert asks_at_least(settled.needs, needs)
+        if before is not None and not asks_at_least(settled.needs, before.needs):
             changes.append(now_s)
     # Whatever the SLOs do: less is done once in SETTLE_S at most.
     assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(changes))
 
 
 def test_lower_need_takes_effect_after_a_delay() -> None:
-    believed = believe(None, Needs(weights=True), 0.0)
+    settled = settle(None, Needs(weights=True), 0.0)
     for now_s in (10.0, 30.0, 69.0):
-        believed = believe(believed, Needs(), now_s)
-        assert believed.needs.weights
-    assert believe(believed, Needs(), 70.0) == Believed(Needs())
-    again = believe(believed, Needs(weights=True), 69.5)
-    assert believe(again, Needs(), 75.0).needs.weights
+        settled = settle(settled, Needs(), now_s)
+        assert settled.needs.weights
+    assert settle(settled, Needs(), 70.0) == SettledNeeds(Needs())
+    again = settle(settled, Needs(weights=True), 69.5)
+    assert settle(again, Needs(), 75.0).needs.weights

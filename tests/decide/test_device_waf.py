@@ -74,10 +74,10 @@ def test_shortest_sufficient_window_is_used(source: WafSource) -> None:
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
-        ((0, 0), "nothing was written in 10 s"),
+        ((0, 0), "no host writes in 10 s"),
         ((4096, 4096), "only 4,096 bytes"),
         ((GB, 2 * GB), "too few for a counter in steps of 1,000,000,000 bytes"),
-        ((100 * GB, 0), "media counter stood still"),
+        ((100 * GB, 0), "media counter did not change"),
     ],
 )
 def test_missing_waf_has_a_reason(last: tuple[int, int], reason: str) -> None:

@@ -159,7 +159,7 @@ def test_limits_of_a_group_are_on_reads_and_writes_and_add_up() -> None:
         ("/slo/a", "read_bytes_s", "7:0"): 1 << 19,
         ("/slo/a", "write_bytes_s", "7:0"): 1 << 19,
     }
-    assert wanted.settings[1].reason == "max_iops 500, 80% of it for reads as it was used"
+    assert wanted.settings[1].reason == "max_iops 500, 80% of it for reads, by the measured mix"
 
 
 def test_libvirt_limits_the_total_of_all_disks_on_the_device() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.drive_pool import strongest
-from slo_ctl.decide.namespace_plan import GRANULARITY_BYTES, MapPlan, MapRequest, Surroundings, plan_map
+from slo_ctl.decide.namespace_plan import GRANULARITY_BYTES, DriveContext, MapPlan, MapRequest, plan_map
 from slo_ctl.model.mapping import (
     AddDisk,
     AttachNamespace,
@@ -62,7 +62,7 @@ def namespace(nsid: int, gib: int = 10, **more: Any) -> NvmeNamespace:
 
 
 def plan(device: NvmeDevice, request: MapRequest, **around: Any) -> MapPlan:
-    return plan_map(device, request, Surroundings(formats=FORMATS, **around))
+    return plan_map(device, request, DriveContext(formats=FORMATS, **around))
 
 
 def test_namespace_on_a_plain_drive_is_a_capacity_partition() -> None:
@@ -151,7 +151,7 @@ def test_spares_of_earlier_mappings_stay_unallocated() -> None:
     left = replace(device, controller=replace(CONTROLLER, unallocated_bytes=40 * GIB))
     with pytest.raises(UserError) as error:
         plan(left, MapRequest("db", 30 * GIB), mappings=(first,))
-    assert "15GiB of it kept as spare" in error.value.hint
+    assert "15GiB of it reserved as spare" in error.value.hint
     plan(left, MapRequest("db", 25 * GIB), mappings=(first,))
 
 
@@ -220,7 +220,7 @@ def test_a_drive_without_namespace_management_is_named_and_its_namespaces_offere
 
 def test_formats_with_metadata_are_not_used() -> None:
     with pytest.raises(UserError, match="no LBA format"):
-        plan_map(drive(), MapRequest("web", GIB), Surroundings(formats=(LbaFormat(0, 4096, 8, 0),)))
+        plan_map(drive(), MapRequest("web", GIB), DriveContext(formats=(LbaFormat(0, 4096, 8, 0),)))
 
 
 @given(

@@ -13,8 +13,8 @@ from slo_ctl.decide.ops_plan import (
     OpsState,
     assume_rates,
     best_blocks,
-    follow,
     next_moves,
+    next_ops_state,
     own_blocks,
 )
 from slo_ctl.model import DeviceSample, FlashTiming, Slo, TimingModel, VmSample
@@ -53,7 +53,7 @@ def watched(drive_writes: float, *vms: VmSample) -> OpsState:
     pages = 128 * sum(v.logical_blocks for v in vms)
     written = sum(v.host_page_writes for v in vms)
     for _ in range(round(drive_writes * pages / written)):
-        state = follow(state, window)
+        state = next_ops_state(state, window)
     return state
 
 
@@ -132,7 +132,7 @@ def test_latency_bound_vm_keeps_all_its_ops() -> None:
     vms = vm("web", 20000), vm("db", 500)
     state = OpsState()
     for _ in range(200):
-        state = follow(state, sample(*vms), {"db"})
+        state = next_ops_state(state, sample(*vms), {"db"})
     assert best_blocks(state, sample(*vms))["db"] >= OPS - 1
     assert next_moves(state, sample(*vms))[1] == (), "without that, most of it would go"
     assert next_moves(watched(10.0, *vms), sample(*vms))[1] != ()
@@ -144,7 +144,7 @@ def test_progress_counts_from_where_the_plan_began() -> None:
     assert plan.share_done == 0.0
     half = plan.blocks // 2
     later = sample(vm("web", 20000, OPS + half), vm("db", 2000, OPS - half))
-    state, _, (plan,) = next_moves(follow(state, later), later)
+    state, _, (plan,) = next_moves(next_ops_state(state, later), later)
     assert plan.share_done == pytest.approx(half / (half + plan.blocks))
     assert 0.3 < plan.share_done < 0.7
 
@@ -157,7 +157,7 @@ def test_a_plan_that_grows_keeps_its_progress() -> None:
         ops += 5
         # db writes less and less, so that web should have ever more of its OPS.
         later = sample(vm("web", 20000, ops), vm("db", 2000 // (ops - OPS), 2 * OPS - ops))
-        state, _, plans = next_moves(follow(state, later), later)
+        state, _, plans = next_moves(next_ops_state(state, later), later)
         done += [plan.share_done for plan in plans]
     assert len(done) > 10
     assert done == sorted(set(done)), "it grows with every step"
@@ -167,7 +167,7 @@ def test_progress_of_a_finished_plan_does_not_count_for_the_next() -> None:
     vms = vm("web", 20000), vm("db", 2000)
     state, _, (plan,) = next_moves(watched(1.0, *vms), sample(*vms))
     settled = sample(vm("web", 20000, OPS + plan.blocks), vm("db", 2000, OPS - plan.blocks))
-    state, moves, _ = next_moves(follow(state, settled), settled)
+    state, moves, _ = next_moves(next_ops_state(state, settled), settled)
     assert not moves
     assert state.plan_moved == state.plan_left == 0
 
@@ -180,7 +180,7 @@ def test_progress_of_a_finished_plan_does_not_count_for_the_next() -> None:
 def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, int]]) -> None:
     vms = [vm(f"vm{i}", writes, ops=ops, logical=logical) for i, (logical, ops, writes) in enumerate(drawn)]
     device = sample(*vms)
-    state = follow(assume_rates(device), device)
+    state = next_ops_state(assume_rates(device), device)
     blocks = best_blocks(state, device)
     total = device.total_ops_blocks
     assert sum(blocks.values()) == total
@@ -199,7 +199,7 @@ def test_plan_ends_if_the_recipient_has_no_gc() -> None:
     assert [move.target for move in moves] == ["busy"]
     # It writes in sequence from now on: victims are empty while its OPS grows, before u counts as settled.
     grown = replace(busy, ops_blocks=OPS + moves[0].blocks, victim_valid_pages=0, gc_page_writes=0)
-    state = follow(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
+    state = next_ops_state(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
     _, moves, _ = next_moves(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
     assert moves == ()
 
@@ -211,5 +211,5 @@ def test_u_still_falling_after_a_move_does_not_end_a_plan() -> None:
     after = sample(
         replace(busy, ops_blocks=OPS + moves[0].blocks), replace(idle, ops_blocks=OPS - moves[0].blocks)
     )
-    state = follow(state, after)
+    state = next_ops_state(state, after)
     assert next_moves(state, after)[1]

@@ -67,7 +67,7 @@ def test_algorithm1_takes_the_iops_that_the_ssd_is_specified_with() -> None:
 
 @pytest.mark.parametrize("name", ["algorithm1:", "algorithm1:0", "algorithm1:fast", "algorithm1:-3"])
 def test_a_specification_is_a_number_above_zero(name: str) -> None:
-    with pytest.raises(ValueError, match="not a number above 0"):
+    with pytest.raises(ValueError, match="IOPS must be a number above 0"):
         make_policy(name)
 
 

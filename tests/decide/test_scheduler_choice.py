@@ -237,7 +237,7 @@ def test_scheduler_of_an_emulated_device_depends_on_its_tenants() -> None:
 @pytest.mark.parametrize(
     ("profile", "rotates", "scheduler", "reason"),
     [
-        ("seeks", True, "fifo", "the disks sort all that waits"),
+        ("seeks", True, "fifo", "the disks sort all waiting requests"),
         ("flat", True, "wfq", "none should take more device time"),
         ("seeks", False, "wfq", "does not sort requests"),
         ("flat", False, "wfq", "none should take more device time"),

@@ -81,7 +81,7 @@ def test_guess_is_labelled_as_a_guess(slo: Slo, target: float) -> None:
     seen = dataclasses.replace(BUSY, target_share=target)
     guess = judge(dataclasses.replace(seen, guessed=True), slo)
     assert guess.verdict is Verdict.INSUFFICIENT
-    assert "is a guess" in guess.reason
+    assert "assuming that it wants more" in guess.reason
     assert "guess" not in judge(seen, slo).reason
 
 

@@ -12,10 +12,10 @@ from xml_domains import XmlDomains
 from slo_ctl.act.mapping import MappingRun, MappingStore, Namespaces
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.namespace_plan import (
+    DriveContext,
     MapRequest,
-    Surroundings,
+    created_before_crash,
     identity_of,
-    ours_after_crash,
     plan_map,
     plan_unmap,
 )
@@ -75,7 +75,7 @@ class Host:
 
     def plan(self, request: MapRequest) -> NamespaceMapping:
         device = self.read_device()
-        around = Surroundings(
+        around = DriveContext(
             formats=self.namespaces(device).formats(),
             users={},
             mappings=self.store.all(),
@@ -91,7 +91,7 @@ class Host:
         (found,) = self.store.all()
         todo = found
         if found.nsid is None and found.namespaces_before is not None:
-            nsid = ours_after_crash(found, self.read_device(), ())
+            nsid = created_before_crash(found, self.read_device(), ())
             todo = replace(found, nsid=nsid, done=1) if nsid else replace(found, namespaces_before=None)
         return self.run(todo, found)
 
@@ -199,10 +199,10 @@ def test_two_candidates_after_a_crash_are_refused(host: Host) -> None:
     host.drive.add(4, GIB)
     host.drive.add(5, GIB)
     with pytest.raises(UserError, match="4, 5"):
-        ours_after_crash(mapping, host.read_device(), ())
-    assert ours_after_crash(mapping, host.read_device(), (4,)) == 5
+        created_before_crash(mapping, host.read_device(), ())
+    assert created_before_crash(mapping, host.read_device(), (4,)) == 5
     host.drive.add(5, 2 * GIB)
-    assert ours_after_crash(replace(mapping, namespaces_before=(4,)), host.read_device(), ()) is None
+    assert created_before_crash(replace(mapping, namespaces_before=(4,)), host.read_device(), ()) is None
 
 
 def test_replaced_namespace_is_not_touched(host: Host) -> None:

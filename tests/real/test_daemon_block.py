@@ -138,7 +138,10 @@ def test_low_demand_is_distinguished_from_low_service(root: Path, accounting: st
                 def output(status: HostStatus) -> bool:
                     row = row_of(status, "b")
                     if accounting == "0":
-                        return row.verdict is Verdict.INSUFFICIENT and "is a guess" in row.reason
+                        return (
+                            row.verdict is Verdict.INSUFFICIENT
+                            and "assuming that it wants more" in row.reason
+                        )
                     # The device is busy all the same, and b is far below its share.
                     return row.verdict is Verdict.OK and row.reason == "demand met"
 

@@ -28,14 +28,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """One row of the table."""
+    """One OPS policy of the table."""
 
     make: Callable[[], Policy[Any]]
     description: str
     scheduler: str = "fifo"
-    """The tenant scheduler that it works with, where none is chosen."""
+    """Tenant scheduler that the policy works with, unless another one is configured."""
     splits_at_start: bool = False
-    """Only its start gives it a split of OPS of its own: in place of another policy it begins with that."""
+    """Whether the policy begins with its own split of OPS also when it replaces another policy."""
     keeps_minimums: bool = False
     keeps_p99: bool = False
 
@@ -79,11 +79,11 @@ STRICT_POLICY = "proportional-strict"
 
 
 _WITH_IOPS = "algorithm1"
-"""`algorithm1:IOPS` gives the SSD's IOPS specification."""
+"""Policy whose name may have an argument, `algorithm1:IOPS`: the IOPS specification of the SSD."""
 
 
 def policy_entry(name: str) -> PolicyEntry:
-    """The row of a policy; ValueError that lists the names when there is none.
+    """The entry of a policy. Raises ValueError, which lists the names, for an unknown one.
 
     `algorithm1:900` is Algorithm 1 for an SSD that is specified with 900 IOPS.
     """
@@ -91,20 +91,23 @@ def policy_entry(name: str) -> PolicyEntry:
     if not colon and name in POLICIES:
         return POLICIES[name]
     if base == _WITH_IOPS and _IOPS.fullmatch(iops) and float(iops) > 0:
-        row = POLICIES[base]
-        return replace(row, make=lambda: Algorithm1(float(iops), name))
+        entry = POLICIES[base]
+        return replace(entry, make=lambda: Algorithm1(float(iops), name))
     if base == _WITH_IOPS and colon:
-        raise ValueError(f"{name}: its IOPS are not a number above 0")
+        raise ValueError(f"{name}: IOPS must be a number above 0")
     raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
 
 
 def make_policy(name: str) -> Policy[Any]:
-    """The policy of that name, as `policy_entry` reads it."""
+    """The policy with a name that `policy_entry` accepts. Raises ValueError for an unknown one."""
     return policy_entry(name).make()
 
 
 def without_lever(name: str, slo: Slo) -> str:
-    """Which bounds of an SLO the policy does nothing for; maximums are kept under all. May be empty."""
+    """A sentence on the bounds of an SLO that the policy cannot keep; empty without any.
+
+    Maximums are kept under every policy.
+    """
     policy = POLICIES.get(name)
     if policy is None:
         return ""
@@ -114,7 +117,7 @@ def without_lever(name: str, slo: Slo) -> str:
 
 
 def most_moves_of(name: str, sample: DeviceSample) -> int | None:
-    """OPS blocks that `algorithm1` may move at a time, one for each GC as in the paper; None for others."""
+    """Most OPS blocks that `algorithm1` moves in a window, one for each GC as in the paper; else None."""
     if name.partition(":")[0] != _WITH_IOPS:
         return None
     return max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)

@@ -1,4 +1,4 @@
-"""Interface of every policy. State is explicit and immutable: the caller keeps it between steps."""
+"""Interface of OPS policies. Their state is immutable, and the caller keeps it between steps."""
 
 from __future__ import annotations
 
@@ -10,38 +10,34 @@ S = TypeVar("S")
 
 
 class Policy(Protocol[S]):
-    """Samples in, decisions out."""
+    """An OPS policy, which turns samples into decisions; `S` is the type of its state."""
 
     @property
     def name(self) -> str:
-        """The name it is chosen by."""
+        """Name in the configuration."""
 
     @property
     def placement(self) -> Placement:
-        """The placement it needs."""
+        """Placement of data that the policy needs."""
 
     def start(self, sample: DeviceSample) -> tuple[S, Decision]:
-        """The state to begin with, and the initial split of OPS.
+        """The initial state, and the initial split of OPS.
 
-        `sample` need not hold measurements yet. A device whose min_ops_blocks exceed its OPS gives
-        ValueError.
+        `sample` need not have measurements. Raises ValueError when the min_ops_blocks exceed the OPS.
         """
 
     def resume(self, sample: DeviceSample) -> tuple[S, Decision]:
-        """The state to take over with where a split is in force already, disturbing nothing.
+        """The initial state on a device that has a split already, after a restart or a change of policy.
 
-        For a controller that was restarted, or chosen in place of another unless it `splits_at_start`: no OPS
-        moves now, except under `static`, which has one split only; and limits stay until there is evidence
-        against them, or are lifted by a policy that sets none.
+        No OPS moves, except under `static`, which has only one split. Limits stay until measurements call
+        for a change, or are lifted by a policy that sets none. On a change to a policy that
+        `splits_at_start`, `start` is called instead.
         """
 
     def step(self, state: S, sample: DeviceSample) -> tuple[S, Decision]:
-        """The state after one more window, and what should change now."""
+        """The state one window later, and the changes to make."""
 
 
-# Limits that another policy left behind.
-
-
-def without_pacing(sample: DeviceSample) -> dict[str, float | None]:
-    """The changes after which nothing but the SLOs' maximums is limited."""
+def lifted_limits(sample: DeviceSample) -> dict[str, float | None]:
+    """Changes that lift limits of another policy: IOPS by VM, its maximum or None for no limit."""
     return {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops not in (None, v.slo.max_iops)}
