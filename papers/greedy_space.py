@@ -157,7 +157,7 @@ def postmark(trial: Trial, setting: str, allocator: str, drive: str, utilisation
 
 
 def blocks_per_merge(trial: Trial) -> list[Panel]:
-    """How many blocks of a sync lie in one logical block."""
+    """Number of blocks of a sync in one logical block."""
     cells = {}
     for allocator in ("ext", "greedy-space"):
         outcome = postmark(trial, "cvfs-large", allocator, "sandisk", 0.5)
@@ -223,7 +223,7 @@ def fsl(trial: Trial) -> list[Panel]:
 
 
 def _ratios(results: Results, system: str) -> dict[tuple[str, float], float]:
-    """By drive and utilisation."""
+    """Ratios by drive and utilisation."""
     found = {}
     for drive in _LOGICAL_MIB:
         table = results.tables.get(f"With / without, {drive}")
@@ -366,7 +366,7 @@ _ENTRY_BYTES = 36
 
 
 def memory(trial: Trial) -> list[Panel]:
-    """Logical blocks of each drive and what Greedy-Space keeps of them."""
+    """Logical blocks of each drive, and memory of Greedy-Space for them."""
     del trial
     cells = {}
     for name in PAPER_DRIVES:

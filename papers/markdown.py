@@ -28,17 +28,18 @@ _HEADING = re.compile(rf"### (?P<key>{FIGURE_KEY.pattern}): ")
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """What the page has of a figure."""
+    """Section of the page on one figure."""
 
     agreement: Agreement
     row: str
-    """Of the table of its paper."""
+    """Its row in the table of its paper."""
     lines: tuple[str, ...]
 
 
 def markdown(result: PapersResult, earlier: str = "") -> str:
-    """The page; of figures that `result` has not, or could not run, what `earlier`, the page until now,
-    says."""
+    """Text of the page; figures that `result` lacks, or could not run, are taken from `earlier`, the present
+    page.
+    """
     before = sections_of(earlier)
     sections = before | {
         figure.key: _section_of(figure)
@@ -69,7 +70,7 @@ def markdown(result: PapersResult, earlier: str = "") -> str:
 
 
 def sections_of(page: str) -> dict[str, _Section]:
-    """The figures of a page, by key; none where it is another text."""
+    """Sections of a page by key of the figure; empty for another text."""
     rows, texts = {}, {}
     text: list[str] = []
     for line in page.splitlines():
