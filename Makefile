@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom audit reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb rpm oci clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom audit reproducible bench validate claims campaign fuzz man screenshots install uninstall wheel deb packages rpm oci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -79,7 +79,7 @@ man: setup ## manual pages of every command in build/man
 	@. build/env.sh && .venv/bin/slo-ctl man build/man
 	@.venv/bin/python scripts/config_page.py <docs/configuration.md >build/man/slo-ctl.toml.5
 
-screenshots: setup ## page, top and report (SIMULATED) in build/screenshots, at 420, 1280 and 1920 pixels
+screenshots: setup ## page, top and reports (SIMULATED) in build/screenshots, at 420, 1280 and 1920 pixels
 	@. build/env.sh && .venv/bin/python bench/screenshots.py
 
 install: setup ## units, programs, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
@@ -93,6 +93,10 @@ wheel: setup ## wheel in dist/, with the server of devices in it
 
 deb: setup ## Debian package in dist/, for Debian 13 and later
 	@. build/env.sh && scripts/deb.sh
+
+packages: setup-test ## type README and tutorial in fresh roots of all releases with a Debian package (RELEASES=noble)
+	@. build/env.sh && SLO_CTL_RELEASES="$(or $(RELEASES),trixie bookworm noble)" \
+		.venv/bin/python -m pytest -q tests/packaging/test_fresh_root.py
 
 rpm: setup ## RPM package in dist/, for Fedora 42 and later
 	@. build/env.sh && scripts/rpm.sh

@@ -126,7 +126,7 @@ CLAIMS = (
         f"{_TEST} tests/real/guest/test_shares.py tests/real/guest/test_drive_pool.py",
     ),
     Claim(
-        "guest, three mapped namespaces: 1:3:6 within 10 % plus half a step of limits; OPS, u, WAF exact",
+        "guest, three namespaces: 1:3:6 within 10 % plus half a step of limits; OPS, u, WAF exact",
         "docs/validation.md",
         f"{_TEST} tests/real/guest/test_drive_ops.py",
     ),
@@ -181,6 +181,16 @@ CLAIMS = (
         f"{_PYTHON} bench/blkio_shares.py",
     ),
     Claim(
+        "with `--latency real` clients see the modelled latency within 5 % on each front end",
+        "docs/device.md",
+        f"{_TEST} tests/real/test_modelled_latency.py",
+    ),
+    Claim(
+        "write cost of hybrid drives: T_merge within 2 %, B within 1 %",
+        "docs/profiling.md",
+        f"{_TEST} tests/lab/test_write_cost.py",
+    ),
+    Claim(
         "the optimal write size of hybrid drives is their clustered block",
         "docs/profiling.md",
         f"{_TEST} tests/lab/test_write_size.py -k emulated_hybrid",
@@ -211,6 +221,11 @@ CLAIMS = (
         "minimums are enforced on block devices",
         "docs/policies.md",
         f"{_PYTHON} bench/min_iops.py --seconds 15",
+    ),
+    Claim(
+        "a p99 of 10 ms is kept on a block device where it is three times as long without",
+        "docs/policies.md",
+        f"{_PYTHON} bench/min_iops.py --p99-ms 10",
     ),
     Claim(
         "the NBD server is at least as fast as nbdkit's memory plugin",

@@ -221,7 +221,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if shutil.which("nbdkit") is None:
-        sys.exit("nbdkit is not installed (scripts/setup.sh --real)")
+        sys.exit("nbdkit is not installed: apt-get install nbdkit")
     program = load_program()
     with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:
         root = Path(folder)

@@ -1,11 +1,13 @@
-"""MQSim, DiskSim with its SSD extension, and slo-ctl: the same requests on the same modelled drive.
+"""The same requests on the same modelled drive by MQSim, by DiskSim with its SSD extension, by FEMU's FTL and
+by slo-ctl.
 
-    .venv/bin/python bench/peers.py --mqsim DIR --disksim DIR [--requests N] [--only NAMES] [--json]
+    .venv/bin/python bench/peers.py --mqsim DIR --disksim DIR --femu DIR [--requests N] [--only NAMES]
 
 DIR is a checkout in which the simulator has been built, as its own README says; nothing of it is in this
-repository, and nothing is written to it. $SLO_CTL_MQSIM and $SLO_CTL_DISKSIM are the defaults; either may be
-left out. Everything is simulated, but requests per CPU-second, which are measured here. Exit code 1 where the
-WAF of a peer is not that of ours with what the peer keeps for itself. docs/validation.md has the reasons.
+repository, and nothing is written to it. FEMU need not be built: one file of it is compiled elsewhere.
+$SLO_CTL_MQSIM, $SLO_CTL_DISKSIM and $SLO_CTL_FEMU are the defaults; any may be left out. Everything is
+simulated, but requests per CPU-second, which are measured here. Exit code 1 where the WAF of a peer is not
+that of ours with what the peer keeps for itself. docs/validation.md has the reasons.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 import numpy as np
+from peer_femu import Femu, femu_free_lines, femu_line_pages
 from peer_programs import (
     DISKSIM_LEAST_FREE_PERCENT,
     MQSIM_GC_BLOCKS,
@@ -97,6 +100,10 @@ def config_like(simulator: str, drive: Drive) -> Config:
     if simulator.startswith("MQSim"):
         # The write frontier for the map stays empty, because the map is in memory.
         return our_config(drive, free_floor=MQSIM_GC_BLOCKS, separate_gc_frontier=True)
+    if simulator == Femu.name:
+        # A line is one block on each die: counted, a die with blocks as large is the same.
+        floor = femu_free_lines(drive) + 1
+        return our_config(drive, channels=1, pages_per_block=femu_line_pages(drive), free_floor=floor)
     low = drive.blocks_per_die * DISKSIM_LEAST_FREE_PERCENT // 100
     return our_config(drive, pages_per_block=drive.pages_per_block - 1, free_floor=low + 1)
 
@@ -148,6 +155,10 @@ def why(
         if outcome.never_completed > STALLED * requests:
             sentences.append(f"{work}: {peer} stalled, so its figures mean nothing")
         collect_ms = (outcome.victim_pages * (drive.read_ns + drive.program_ns) + drive.erase_ns) / 1e6
+        line_ms = (
+            outcome.victim_pages / drive.dies * (drive.read_ns + drive.program_ns + 2 * drive.transfer_ns)
+            + drive.erase_ns
+        ) / 1e6
         if peer == OURS and outcome.victim_pages and work != "mixed":
             cost_ms = page_cost_ns(drive, outcome.waf) / 1e6
             sentences.append(
@@ -159,17 +170,25 @@ def why(
                 f"{work}: {peer} collects a whole block in one go, here {collect_ms:.1f} ms, while requests "
                 f"of that die wait; its p99 is {outcome.p99_ms:.1f} ms"
             )
+        elif peer == Femu.name and outcome.victim_pages:
+            sentences.append(
+                f"{work}: {peer} collects a block of every die in one go, here {line_ms:.1f} ms, while all "
+                f"requests wait; its p99 is {outcome.p99_ms:.1f} ms"
+            )
     return sentences
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    mqsim, disksim = (os.environ.get(f"SLO_CTL_{name}") or None for name in ("MQSIM", "DISKSIM"))
+    mqsim, disksim, femu = (
+        os.environ.get(f"SLO_CTL_{name}") or None for name in ("MQSIM", "DISKSIM", "FEMU")
+    )
     parser.add_argument("--mqsim", type=Path, metavar="DIR", default=mqsim, help="built checkout of MQSim")
     parser.add_argument(
         "--disksim", type=Path, metavar="DIR", default=disksim, help="that of DiskSim and its SSD extension"
     )
+    parser.add_argument("--femu", type=Path, metavar="DIR", default=femu, help="checkout of FEMU")
     parser.add_argument("--requests", type=int, default=100_000, metavar="N", help="paced requests of a row")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="NAMES", default=",".join(WORKS), help="default: %(default)s")
@@ -189,6 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             peers += [MqSim(options.mqsim, preemptible_gc=preemptible) for preemptible in (False, True)]
         if options.disksim:
             peers.append(DiskSim(options.disksim))
+        if options.femu:
+            peers.append(Femu(options.femu))
         for name in names:
             work = make_work(name, drive, options.requests, options.seed)
             outcomes.append(run_ours(work, drive))

@@ -55,7 +55,7 @@ from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
 from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
-from slo_ctl.profile.session import SchedulerAdvice, advise_scheduler
+from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import ProfileStore
 
 SYS = Path("/sys")

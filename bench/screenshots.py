@@ -1,8 +1,8 @@
-"""Screenshots of the page, `slo-ctl top` and the report, for the documentation: `make screenshots`.
+"""Screenshots of the page, `slo-ctl top` and both reports, for the documentation: `make screenshots`.
 
-Everything is SIMULATED: the daemon with an emulated SSD and three VMs in virtual time, from a fixed seed, so
-that the pictures do not depend on this machine. Needs chromium-headless-shell, and the extra `replay`.
-`docs/screenshots` has some of them.
+Everything is SIMULATED: the daemon with an emulated SSD and three VMs in virtual time, from a fixed seed, and
+`slo-ctl demo`, so that the pictures do not depend on this machine. Needs chromium-headless-shell, and the
+extra `replay`. `docs/screenshots` has some of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from PIL import Image
 
 from daemon_sim import run as simulation
 from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
+from slo_ctl.cli import app
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model import HostStatus
 from slo_ctl.model.status_json import to_json
@@ -103,6 +104,15 @@ def history_report(daemon: Daemon, status: HostStatus) -> HostReport:
     return HostReport(histories, since, status.at, frozenset({"ssd0"}), status)
 
 
+def replay_report(shots: Path) -> None:
+    """Of `slo-ctl demo`."""
+    report = shots / "replay.html"
+    if app.run(["demo", "--quiet", "--report", str(report)]):
+        sys.exit("screenshots: slo-ctl demo failed")
+    for width in WIDTHS:
+        take(report.as_uri(), shots / f"replay-{width}.png", width, lambda: None)
+
+
 def take(url: str, path: Path, width: int, meanwhile: Callable[[], object]) -> None:
     """Take a screenshot of an entire page, with few colours."""
     browser = shutil.which("chromium-headless-shell") or shutil.which("chromium")
@@ -161,6 +171,7 @@ def main() -> None:
     simulation._SINCE_1970_S = time.time() - LENGTH_S
     with tempfile.TemporaryDirectory(prefix="slo-") as root:
         Stage(Path(root), folder).run()
+    replay_report(folder)
     for path in sorted(folder.iterdir()):
         print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
 

@@ -81,6 +81,8 @@ class SimulatedServer:
             statistics = self._statistics()
             self.statistics_s += time.process_time() - began_s
             return statistics
+        if op == "settings":
+            return self._settings()
         self.commands.append((self.drive.now_ns, op, fields))
         known: dict[str, Callable[..., None]] = {
             "move": self._move,
@@ -152,6 +154,18 @@ class SimulatedServer:
             "moves": self._moves(),
             "namespaces": [self._cached[name] for name in drive.namespaces],
         }
+
+    def _settings(self) -> dict[str, Any]:
+        namespaces = [
+            {
+                "name": each.name,
+                "weight": each.weight,
+                "limit_iops": each.limit_iops,
+                "limit_bytes_s": each.limit_bytes_s,
+            }
+            for each in self.drive.namespaces.values()
+        ]
+        return {"v": 1, "ok": True, "scheduler": self.drive.record.scheduler, "namespaces": namespaces}
 
     def _moves(self) -> dict[str, Any]:
         moves = self.drive.device.moves()

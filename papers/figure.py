@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,8 +12,6 @@ from statistics import fmean
 from slo_ctl.decide.profile_fit import half_width
 
 CONFIDENCE = 0.95
-FIGURE_KEY = re.compile(r"[a-z0-9-]+:[a-z0-9]+(-[a-z0-9]+)*")
-"""Pattern of a key as typed: PAPER:FIGURE."""
 
 
 class Shape(StrEnum):
@@ -196,6 +193,17 @@ def close(
         return Judged(f"{mean:.3g}", abs(mean / expected - 1) <= tolerance)
 
     return Rule(paper, f"{where[2]}, {where[1]}: within {tolerance:.0%} of {expected:g}", judge, differs)
+
+
+def all_close(paper: str, panel: str, expected: Mapping[tuple[str, str], float], tolerance: float) -> Rule:
+    """The mean of each of these cells is within `tolerance` (relative) of the paper's number."""
+
+    def judge(results: Results) -> Judged:
+        means = {place: results.mean(panel, *place) for place in expected}
+        worst = max(abs(means[place] / value - 1) for place, value in expected.items())
+        return Judged(", ".join(f"{mean:.4g}" for mean in means.values()), worst <= tolerance)
+
+    return Rule(paper, f"each within {tolerance:.0%}" if tolerance else "each equal", judge)
 
 
 def between(paper: str, where: tuple[str, str, str], low: float, high: float, differs: str = "") -> Rule:

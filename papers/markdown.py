@@ -1,134 +1,153 @@
-"""docs/papers.md: written by a run of all figures, or in part by a run of some."""
+"""docs/papers.md, rendered from the results of docs/papers.json."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from papers.figure import FIGURE_KEY
-from papers.outcome import Agreement, FigureOutcome, PapersResult, TableOutcome
-from papers.page import MOST_COLUMNS, number, source_of, summary_of
-from papers.registry import FIGURES, PAPERS
+from papers.outcome import Agreement, FigureOutcome, PapersResult, RuleOutcome, TableOutcome
+from papers.page import MOST_COLUMNS, by_paper, number, source_of, summary_line
 
 _INTRODUCTION = """\
-Every figure and table of the four papers that slo-ctl is built on, and claims beyond them: what is shown,
-what stands in for the devices here, and whether we agree, by rules that are part of each figure's record and
-not of a run. `slo-ctl paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report
-papers.html` draws them; the tests run each as `--quick` does. Labels say what is emulated, synthetic or
-modelled; only serra:real-drive measures a real drive.
+Every figure, table, equation and algorithm of the four papers that slo-ctl is built on, and claims beyond
+them. `slo-ctl paper KEY` runs one again, KEY being what its heading begins with; `slo-ctl paper` lists them.
+Labels say what is emulated, synthetic or modelled; only serra:real-drive measures a real drive.
 
-*agrees*: every rule holds. *differs, explained*: a rule does not hold, and an experiment of the same figure
-shows why. *differs*: no experiment does. ± is half the 95 % confidence interval over seeds.
+Below a figure are statements of the paper, *the rule* that decides whether we agree with each, and **our
+result**. Rules are part of a figure's record and not of a run. Where nothing else is said, we agree;
+"differs, explained" means that the rule does not hold and an experiment of the same figure shows why.
+± is half the 95 % confidence interval over seeds.
 """.splitlines()
-_QUICK = "Runs whose command has `--quick` are small and have few seeds."
-_ROW = re.compile(rf"\| \[(?P<key>{FIGURE_KEY.pattern})\]\(#.*\) \| .* \| (?P<agreement>.*) \|")
-_HEADING = re.compile(rf"### (?P<key>{FIGURE_KEY.pattern}): ")
+_MADE = """\
+This page is rendered from the last results, docs/papers.json. The page with plots, and a new run of some
+figures (or of `all`):
+
+```sh
+slo-ctl paper --from docs/papers.json --report papers.html
+slo-ctl paper fast15:8 --from docs/papers.json --save-json docs/papers.json --markdown docs/papers.md
+```
+""".splitlines()
+_QUICK = "Results marked quick are of small runs with few seeds."
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """Section of the page on one figure."""
-
-    agreement: Agreement
-    row: str
-    """Its row in the table of its paper."""
-    lines: tuple[str, ...]
-
-
-def markdown(result: PapersResult, earlier: str = "") -> str:
-    """Text of the page; figures that `result` lacks, or could not run, are taken from `earlier`, the present
-    page.
-    """
-    before = sections_of(earlier)
-    sections = before | {
-        figure.key: _section_of(figure)
-        for figure in result.figures
-        if figure.agreement is not Agreement.NOT_RUN or figure.key not in before
-    }
-    keys = [key for key in FIGURES if key in sections]
-    lines = [
-        "# The papers, figure by figure",
-        "",
-        *_INTRODUCTION,
-        "",
-        f"This page is written by `slo-ctl paper all --markdown docs/papers.md`; {result.machine}.",
-        "A run of some figures (`slo-ctl paper fast15:8 --markdown docs/papers.md`) replaces theirs.",
-    ]
-    if any("--quick`:" in line for key in keys for line in sections[key].lines):
-        lines.append(_QUICK)
-    lines += [f"{summary_of([sections[key].agreement for key in keys])}.", ""]
-    for paper, title in PAPERS.items():
-        own = [sections[key] for key in keys if key.partition(":")[0] == paper]
-        if own:
-            lines += [f"## {title}", "", "| | figure | agreement |", "|---|---|---|"]
-            lines += [section.row for section in own]
-            lines.append("")
-            for section in own:
-                lines += section.lines
+def markdown(result: PapersResult) -> str:
+    """Text of the page."""
+    lines = ["# The papers, figure by figure", "", *_INTRODUCTION, "", *_MADE]
+    if any(_is_quick(figure) for figure in result.figures):
+        lines += ["", _QUICK]
+    lines += ["", f"{summary_line(result)}; {result.machine}.", ""]
+    shown = _Shown()
+    for _, title, figures in by_paper(result):
+        lines += [f"## {title}", "", "| figure | agreement |", "|---|---|"]
+        lines += [f"| {_link(figure, _heading(figure))} | {figure.agreement.value} |" for figure in figures]
+        lines.append("")
+        for figure in figures:
+            lines += _section(figure, shown)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def sections_of(page: str) -> dict[str, _Section]:
-    """Sections of a page by key of the figure; empty for another text."""
-    rows, texts = {}, {}
-    text: list[str] = []
-    for line in page.splitlines():
-        if row := _ROW.fullmatch(line):
-            rows[row["key"]] = row
-        elif heading := _HEADING.match(line):
-            text = texts[heading["key"]] = [line]
-        elif line.startswith("## "):
-            text = []
-        else:
-            text.append(line)
-    return {
-        key: _Section(Agreement(row["agreement"]), row[0], (*"\n".join(texts[key]).rstrip().split("\n"), ""))
-        for key, row in rows.items()
-        if key in texts
-    }
+class _Shown:
+    """Texts and tables that the page has already shown: repeated ones are replaced by a reference."""
+
+    def __init__(self) -> None:
+        self._where: dict[object, FigureOutcome] = {}
+
+    def before(self, what: object, figure: FigureOutcome) -> FigureOutcome | None:
+        """The earlier figure that showed it; None, and remembered, if this figure is the first."""
+        first = self._where.setdefault(what, figure)
+        return None if first is figure else first
 
 
-def _section_of(figure: FigureOutcome) -> _Section:
-    row = f"| [{figure.key}](#{_anchor(figure)}) | {_cell(figure.title)} | {figure.agreement.value} |"
-    return _Section(figure.agreement, row, tuple(_section(figure)))
-
-
-def _anchor(figure: FigureOutcome) -> str:
-    text = _heading(figure).lower()
-    return "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
+def _is_quick(figure: FigureOutcome) -> bool:
+    return figure.command.endswith("--quick")
 
 
 def _heading(figure: FigureOutcome) -> str:
     return f"{figure.key}: {figure.title}"
 
 
+def _link(figure: FigureOutcome, text: str) -> str:
+    anchor = "".join(c for c in _heading(figure).lower() if c.isalnum() or c in " -_").replace(" ", "-")
+    return f"[{_cell(text)}](#{anchor})"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _section(figure: FigureOutcome) -> Iterator[str]:
-    labels = ", ".join(figure.labels)
-    source = source_of(figure)
-    yield from (f"### {_heading(figure)}", "", f"**{source}.** {figure.shows}", "")
-    yield from (f"**Here** ({labels}). {figure.ours}", "")
-    if figure.note:
-        yield from (f"Not run: {figure.note}", "")
-    if not figure.seeds:
-        return
-    seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
-    yield from (f"`{figure.command}`: {seeds}, {figure.cpu_s:.0f} s of CPU. **{figure.agreement.value}**", "")
+def _section(figure: FigureOutcome, shown: _Shown) -> Iterator[str]:
+    yield from (f"### {_heading(figure)}", "")
+    yield from (f"**{figure.agreement.value.capitalize()}** ({'; '.join(_made_of(figure))})", "")
+    yield from (f"**{source_of(figure)}.** {figure.shows}", "")
+    same = shown.before(figure.ours, figure)
+    yield from (f"**Here.** As {_link(same, same.key)}." if same else f"**Here.** {figure.ours}", "")
     if figure.rules:
-        yield from (f"| {source.lower()} | rule | ours | |", "|---|---|---|---|")
-        for rule in figure.rules:
-            texts = map(_cell, (rule.paper, rule.rule, rule.ours, rule.agreement.value))
-            yield "| " + " | ".join(texts) + " |"
+        yield from _rules(figure)
         yield ""
-    for reason in dict.fromkeys(rule.reason for rule in figure.rules if rule.reason):
-        yield from (f"**Why it differs.** {reason}", "")
+    yield from _tables(figure, shown)
+
+
+def _made_of(figure: FigureOutcome) -> Iterator[str]:
+    yield ", ".join(figure.labels)
+    if figure.note:
+        yield figure.note
+    elif figure.seeds:
+        seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
+        yield f"{seeds}, {figure.cpu_s:.0f} s of CPU{', quick' if _is_quick(figure) else ''}"
+
+
+def _rules(figure: FigureOutcome) -> Iterator[str]:
+    """Those about one statement together, where its first one is; a reason where it is first needed."""
+    by_statement: dict[object, list[RuleOutcome]] = {}
+    for place, rule in enumerate(figure.rules):
+        # One that demonstrates a reason stays behind it.
+        statement = place if rule.paper.startswith("(") else rule.paper
+        by_statement.setdefault(statement, []).append(rule)
+    reasons: set[str] = set()
+    for rules in by_statement.values():
+        paper = rules[0].paper.rstrip(".")
+        paper = f"{paper[0].upper()}{paper[1:]}."
+        if len(rules) == 1:
+            yield f"- {paper} {_judged(rules[0])}"
+            yield from _reason(rules[0], "  ", reasons)
+            continue
+        yield f"- {paper}"
+        for rule in rules:
+            yield f"  - {_judged(rule)}"
+            yield from _reason(rule, "    ", reasons)
+
+
+def _judged(rule: RuleOutcome) -> str:
+    differs = "" if rule.agreement is Agreement.AGREES else f" ({rule.agreement.value})"
+    return f"*{rule.rule}*: **{rule.ours}**{differs}."
+
+
+def _reason(rule: RuleOutcome, indent: str, said: set[str]) -> Iterator[str]:
+    if rule.reason and rule.reason not in said:
+        said.add(rule.reason)
+        yield f"{indent}{rule.reason}"
+
+
+def _tables(figure: FigureOutcome, shown: _Shown) -> Iterator[str]:
+    """Folded; those that an earlier figure has are referred to."""
+    own: list[TableOutcome] = []
+    others: list[FigureOutcome] = []
     for table in figure.tables:
         if len(table.columns()) <= MOST_COLUMNS:
+            first = shown.before(table.model_dump_json(), figure)
+            if first is None:
+                own.append(table)
+            elif first not in others:
+                others.append(first)
+    if others:
+        yield from (
+            f"{'More numbers' if own else 'Numbers'}: {', '.join(_link(f, f.key) for f in others)}",
+            "",
+        )
+    if own:
+        yield from ("<details><summary>Numbers</summary>", "")
+        for table in own:
             yield from _table(table)
+        yield from ("</details>", "")
 
 
 def _table(table: TableOutcome) -> Iterator[str]:

@@ -9,7 +9,7 @@ import platform
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -116,13 +116,19 @@ class PapersResult(_Model):
     complete: bool = True
 
     def to_json(self) -> str:
-        """The one object that `--json` prints, indented, strict JSON."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False, ensure_ascii=False)
+        """The one object that `--json` prints: strict JSON, a line for each figure."""
+        head = _dumped(self.model_dump(mode="json", exclude={"figures"}))
+        figures = ",\n".join(_dumped(figure.model_dump(mode="json")) for figure in self.figures)
+        return f'{head[:-1]}, "figures": [\n{figures}\n]}}'
 
     @property
     def unexplained(self) -> list[str]:
         """Figures that differ without a reason."""
         return [figure.key for figure in self.figures if figure.agreement is Agreement.DIFFERS]
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def read_result(path: Path) -> PapersResult:
@@ -279,7 +285,12 @@ def _tables(results: Results) -> list[TableOutcome]:
             digits=table.digits,
             x_label=table.x_label,
             cells=[
-                CellOutcome(row=row, column=column, mean=cell.mean, half_width=cell.half_width)
+                CellOutcome(
+                    row=row,
+                    column=column,
+                    mean=_rounded(cell.mean),
+                    half_width=None if cell.half_width is None else _rounded(cell.half_width),
+                )
                 for (row, column), cell in table.cells.items()
             ],
         )
@@ -287,16 +298,34 @@ def _tables(results: Results) -> list[TableOutcome]:
     ]
 
 
-def merged(earlier: PapersResult, newer: PapersResult, order: Mapping[str, int]) -> PapersResult:
-    """The figures of both, the newer ones if both have them, in the order of the papers."""
-    figures = {figure.key: figure for figure in (*earlier.figures, *newer.figures) if figure.key in order}
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def merged(earlier: PapersResult, newer: PapersResult) -> PapersResult:
+    """The figures of both in the order of the papers, the newer result unless it could not be run.
+
+    Texts on the paper and the set-up are those of the present records.
+    """
+    found = {figure.key: figure for figure in earlier.figures}
+    found |= {
+        figure.key: figure
+        for figure in newer.figures
+        if figure.agreement is not Agreement.NOT_RUN or figure.key not in found
+    }
     return newer.model_copy(
         update={
-            "figures": sorted(figures.values(), key=lambda figure: order[figure.key]),
+            "figures": [_described_now(found[key]) for key in FIGURES if key in found],
             "quick": earlier.quick or newer.quick,
             "complete": earlier.complete and newer.complete,
         }
     )
+
+
+def _described_now(outcome: FigureOutcome) -> FigureOutcome:
+    figure = FIGURES[outcome.key]
+    now = {"title": figure.title, "shows": figure.shows, "ours": figure.ours, "labels": list(figure.labels)}
+    return outcome.model_copy(update=now)
 
 
 def _machine() -> str:

@@ -39,11 +39,7 @@ def by_paper(result: PapersResult) -> Iterator[tuple[str, str, list[FigureOutcom
 
 def summary_line(result: PapersResult) -> str:
     """How many figures agree, as a sentence."""
-    return summary_of([figure.agreement for figure in result.figures])
-
-
-def summary_of(found: Sequence[Agreement]) -> str:
-    """Number of figures by agreement."""
+    found = [figure.agreement for figure in result.figures]
     parts = [f"{found.count(each)} {each.value}" for each in Agreement if each in found]
     return f"{len(found)} figures and tables: {', '.join(parts)}"
 

@@ -2,9 +2,10 @@
 # cargo test, then pytest: in several processes, or in one with the arguments that are given.
 #   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
 #   scripts/test.sh --compile                          compiles what cargo test runs
-# pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others: two processes
-# have a guest each, which keeps a CPU busy and must not wait for one. Most of the others wait for devices and daemons more
-# than they compute, so that there are more processes than CPUs (tests/conftest.py).
+# pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others, as an emulated
+# CPU must not wait long for a real one; it is busy for about two thirds of the time, so that there is a guest more than CPUs.
+# Most of the others wait for devices and daemons more than they compute, so that there are more processes than CPUs
+# (tests/conftest.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
@@ -48,11 +49,19 @@ if [ $# != 0 ]; then
     pytest ${quick:+-m 'not guest'} "$@"
     exit
 fi
+# For what each run would make again, such as the Debian package.
+SLO_CTL_TEST_FOLDER=$(mktemp -d)
+trap 'rm -rf "$SLO_CTL_TEST_FOLDER"' EXIT
+export SLO_CTL_TEST_FOLDER
+# Else each of many processes compiles all tests and all of slo-ctl again.
+unset PYTHONDONTWRITEBYTECODE
 status=0
 parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
 rm -f build/test-durations.txt
 if [ -z "$quick" ]; then
-    pytest -m guest "${parallel[@]}" 2 || status=$?
+    # Compiles the other tests once, instead of in each of their processes, while guests boot.
+    pytest --collect-only -p no:cacheprovider -m 'not guest' >/dev/null 2>&1 &
+    pytest tests/real/guest "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
 pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?

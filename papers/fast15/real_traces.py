@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.parts import Drive, PreparedDrive
 from papers.fast15.drives import EMULATED, drive
-from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, measured, vm_of
+from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, fewer_together, measured, vm_of
 from papers.figure import Figure, NotPossibleError, Panel, Shape, Trial, lower_in
 from slo_ctl.decide.policies.fast15 import Shared
 from traces.batch import PAGE_BYTES, Op
@@ -21,12 +21,13 @@ TRACES = {
     "MSR": "msr/heimdall_msr_rw_20_80.105.trace.zst",
 }
 NAMES = tuple(TRACES)
+NEEDS_TRACES = f"Needs the traces, which may not be redistributed: a directory in ${TRACES_VARIABLE}."
 _SIZE_MIB = 512
 
 
 def real_traces_alone_and_together(trial: Trial) -> list[Panel]:
     """IOPS and u of each VM by itself and together, for several meanings of "by itself"."""
-    paths = _paths()
+    paths = trace_paths()
     vms = {name: f"name={name},trace={path},mode=closed,qd=1" for name, path in paths.items()}
     cases = {
         SEPARATE: _both(trial, vms, "frontier=separate"),
@@ -54,7 +55,7 @@ def real_traces_alone_and_together(trial: Trial) -> list[Panel]:
     return [*panels, Panel("What a trace rewrites", "", written, Shape.TABLE)]
 
 
-def _paths() -> dict[str, Path]:
+def trace_paths() -> dict[str, Path]:
     """Paths of the traces. Raises NotPossibleError if one is missing."""
     folder = os.environ.get(TRACES_VARIABLE, "")
     paths = {name: Path(folder) / file for name, file in TRACES.items()}
@@ -108,20 +109,11 @@ FIGURE_4_TRACES = Figure(
     "of the VM's third of the drive, around its end if they are more. Drive of 512 MiB (quick: 256) and "
     'meanings of "alone" as in fast15:4b. In the long run u rises when workloads are mixed, as in the paper: '
     "alone, a workload has all spare space for the pages that it rewrites, together they share it. "
-    f"Needs the traces, which may not be redistributed: a directory in ${TRACES_VARIABLE}.",
+    f"{NEEDS_TRACES}",
     (EMULATED, "real traces"),
     real_traces_alone_and_together,
     (
-        *(
-            lower_in(
-                "each VM has fewer IOPS concurrently than individually",
-                f"IOPS, {meaning}",
-                "together",
-                "alone",
-                NAMES,
-            )
-            for meaning in (SEPARATE, SHARED_BLOCK, ABSENT)
-        ),
+        *fewer_together((SEPARATE, SHARED_BLOCK, ABSENT), NAMES),
         *(
             lower_in(
                 "u is lower individually", f"u, {meaning}", "alone", "together", NAMES, differs, at_most=0.98

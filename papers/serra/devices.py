@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -285,7 +285,34 @@ class SataSsd:
         return Measurement(access, size_bytes, repetition, elapsed_s / requests, requests, elapsed_s)
 
 
-# The profile that SeRRa estimates: every size measured until each mean is known (SAC'15, section 4.2).
+# A device whose speed varies between runs.
+
+
+class Varying:
+    """Another Benchmark with all times scaled by one random factor."""
+
+    def __init__(self, benchmark: Benchmark, deviation: float, seed: int) -> None:
+        """`deviation`: standard deviation of the factor over seeds."""
+        self._benchmark = benchmark
+        self._factor = max(0.1, np.random.default_rng(seed).normal(1.0, deviation))
+
+    def now_s(self) -> float:
+        """Virtual time that tests took so far."""
+        return self._benchmark.now_s() * self._factor
+
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test."""
+        found = self._benchmark.measure(access, size_bytes, repetition, limit_s, part)
+        return replace(
+            found,
+            access_time_s=found.access_time_s * self._factor,
+            elapsed_s=found.elapsed_s * self._factor,
+        )
+
+
+# The profile that SeRRa estimates: every size measured, until each mean is known (SAC'15, section 4.2).
 
 MAX_ERROR = 0.10
 MIN_REPETITIONS = 6

@@ -16,6 +16,7 @@ from papers.serra.devices import (
     EmulatedSsd,
     SataParameters,
     SataSsd,
+    Varying,
     measure_as_the_paper,
     measure_completely,
 )
@@ -31,6 +32,9 @@ SMALL_SSD = "preset=tlc,size=1GiB,op=300%,block=1536KiB"
 CLASSES = ("HDD", "RAID-0", "SSD")
 BUFFERED = "SSD with a buffer"
 SLOW_BUS = "SATA SSD at 1.5 Gb/s"
+VARYING = "SSD whose runs vary"
+_DEVIATION = 0.1
+"""Errors are then of the size of the paper's."""
 ALL_CLASSES = (*CLASSES, BUFFERED, "SATA SSD")
 """And the emulated SSD behind a buffer that takes writes and reads ahead; a SATA SSD by its data sheet."""
 MODELLED = ("HDD", "RAID-0", "SATA SSD")
@@ -40,11 +44,14 @@ _MB = 1_000_000
 
 
 def make_device(name: str, file_mb: int, spec: str = QUARTER_FULL) -> Callable[[int, bool], Benchmark]:
-    """A device of one of ALL_CLASSES or SLOW_BUS; the arguments of the result are a seed and whether all
-    tests share one file.
+    """A device of one of ALL_CLASSES, SLOW_BUS or VARYING.
+
+    The arguments of the result are a seed and whether all tests share one file.
     """
     if name == "SSD":
         return lambda seed, one: EmulatedSsd(spec, file_mb * _MB, seed, one)
+    if name == VARYING:
+        return lambda seed, one: Varying(EmulatedSsd(spec, file_mb * _MB, seed, one), _DEVIATION, seed)
     if name == BUFFERED:
         return lambda seed, one: EmulatedSsd(spec, file_mb * _MB, seed, one, Buffer())
     if name == "SATA SSD":
@@ -67,7 +74,7 @@ def _device(name: str, file_mb: int, seed: int) -> Benchmark:
 
 def file_mb(trial: Trial, name: str) -> int:
     """The paper's 1200 MB; less if every page of an SSD is simulated, and in quick runs."""
-    if name in ("SSD", BUFFERED):
+    if name in ("SSD", BUFFERED, VARYING):
         return 20 if trial.quick else 40
     return 200 if trial.quick else 1200
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 
 from papers.figure import Figure, Judged, Panel, Results, Rule, Trial
 from papers.serra.profiles import (
@@ -84,6 +85,23 @@ def _ratio_errors_below(direction: str) -> Rule:
     return Rule("medians of 1.4 to 10.3 %", f"{direction}: each median at most 10.3 %", judge)
 
 
+def _hardly_help(direction: str) -> Rule:
+    def judge(results: Results) -> Judged:
+        table = results.tables[f"The same of the {direction} ratio by file size"]
+        found = {
+            name: [
+                median(table.cells[f"{name}, {repetitions} x", column].mean for column in table.columns)
+                for repetitions in (1, 4)
+            ]
+            for name in ("HDD", "RAID-0")
+        }
+        text = ", ".join(f"{name} {one:.2g} % -> {four:.2g} %" for name, (one, four) in found.items())
+        return Judged(text, all(four >= 0.5 * one for one, four in found.values()))
+
+    rule = f"{direction}: median over file sizes with 4 repetitions at least half of that with 1"
+    return Rule("repetitions do not help significantly", rule, judge)
+
+
 TABLE_4 = Figure(
     "serra:table4",
     "Errors of the ratios with SeRRa, by repetitions (table 4 and figure 3)",
@@ -96,6 +114,7 @@ TABLE_4 = Figure(
         *(_ratio_errors_below(direction) for direction in ("write", "read")),
         _mostly_below("write", 0.91),
         _mostly_below("read", 0.88),
+        *(_hardly_help(direction) for direction in ("write", "read")),
     ),
     seeds=5,
     quick_seeds=2,

@@ -100,10 +100,10 @@ class SettingKeeper:
 
         outcomes: list[Outcome | None] = []
         steps: list[_Step] = []
-        for index, (knob, setting) in enumerate(wanted.items()):
-            kept = self._kept.get(knob)
+        all_kept = map(self._kept.get, wanted)
+        for index, (setting, kept) in enumerate(zip(wanted.values(), all_kept, strict=True)):
             due = verify_all or index % ROTATION_EPOCHS == self._turn
-            if kept is not None and not due and _is_same(kept.setting, setting):
+            if kept is not None and not due and (kept.setting is setting or _is_same(kept.setting, setting)):
                 outcomes.append(kept.outcome)
                 continue
             result = self._inspect(setting)

@@ -37,7 +37,7 @@ class _Reading:
     namespaces: dict[str, dict[str, Any]]
     """Statistics of each namespace, by name."""
     written: bool = False
-    """Whether something was set since then; limits in `namespaces` are up to date anyway."""
+    """Whether a weight, limit or scheduler was set since then, which `namespaces` do not show."""
 
 
 class ServedFtlActuator:
@@ -136,12 +136,14 @@ class ServedFtlActuator:
             self._set_ops(knob, namespace, round(number))
 
     def set_move_budget(self, share: float) -> None:
-        """Bound the device time that moves of OPS use_statistics while requests are outstanding."""
+        """Bound the device time that moves of OPS take while requests are outstanding."""
         self._command(lambda client: client.set_move_budget(share))
+        self._reading = None
 
     def cancel_moves(self) -> None:
         """Cancel pending moves of OPS; blocks that were already moved stay moved."""
         self._command(lambda client: client.cancel_moves())
+        self._reading = None
 
     def restore_ops(self, deadline_s: float) -> None:
         """Start to restore the OPS split of the journal. Writes of OPS then wait until `deadline_s` at most.
@@ -240,6 +242,7 @@ class ServedFtlActuator:
     def _move(self, source: str | None, target: str | None, blocks: int) -> None:
         # A move that was accepted before the connection broke must not be requested again.
         self._command(lambda client: client.move_ops(source, target, blocks), repeatable=False)
+        self._reading = None
 
     def _name(self, knob: Knob) -> str:
         return knob.place.removeprefix(f"{self._device}/")
@@ -255,7 +258,17 @@ class ServedFtlActuator:
         reading = self._reading
         if reading is None or self._clock.monotonic_s() - reading.at_s > READING_VALID_S:
             return self._ask()
-        return self._ask() if reading.written and not written else reading
+        return self._read_back(reading) if reading.written and not written else reading
+
+    def _read_back(self, reading: _Reading) -> _Reading:
+        """The reading with the weights and limits in force now, which is a tenth of all statistics."""
+        settings = self._command(lambda client: client.settings(), changes=False)
+        in_force = {str(each["name"]): each for each in settings["namespaces"]}
+        before = reading.namespaces
+        namespaces = {name: before[name] | in_force[name] for name in before.keys() & in_force.keys()}
+        statistics = {**reading.statistics, "scheduler": settings.get("scheduler")}
+        self._reading = _Reading(statistics, reading.at_s, namespaces)
+        return self._reading
 
     def _ask(self) -> _Reading:
         return self.use_statistics(self._command(lambda client: client.statistics(), changes=False))

@@ -105,7 +105,7 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 with contextlib.suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108 - a Path for directory entry would cost more
+                    os.unlink(entry.path)  # noqa: PTH108 - a Path for each entry would cost more
 
 
 def _runs(pid: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 LIMIT_BYTES = 1 << 20
 """More than any file of cgroup, proc or sysfs that slo-ctl reads has on the largest hosts."""
@@ -17,8 +19,7 @@ _REMOVED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
 """Errors of a file that no longer exists. kernfs answers ENODEV when it is removed after open(2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileText:
+class FileText(NamedTuple):
     """Content of a file; bytes that are not UTF-8 are kept as surrogates."""
 
     text: str
@@ -44,14 +45,19 @@ def read_bounded(path: Path | str) -> FileText | None:
     return FileText(content.decode("utf-8", "surrogateescape"), cut)
 
 
-def read_record(path: str) -> FileText | None:
-    """As `read_bounded`, with one system call less, for files that one read returns completely (kernfs)."""
+def read_record(path: str, keep: Callable[[int], bool] | None = None) -> FileText | None:
+    """As `read_bounded`, with one system call less, for files that one read returns completely (kernfs).
+
+    `keep` is called with the descriptor of a file with content, and returns whether it stays open.
+    """
     try:
-        descriptor = os.open(path, _READING)
+        descriptor, kept = os.open(path, _READING), False
         try:
             content = os.read(descriptor, _FIRST_READ_BYTES)
+            kept = keep is not None and bool(content) and keep(descriptor)
         finally:
-            os.close(descriptor)
+            if not kept:
+                os.close(descriptor)
     except OSError as error:
         if error.errno in _REMOVED:
             return None
@@ -61,6 +67,52 @@ def read_record(path: str) -> FileText | None:
     if len(content) == _FIRST_READ_BYTES:
         return read_bounded(path)
     return FileText(content.decode("utf-8", "surrogateescape"), False)
+
+
+class OpenFiles:
+    """Kernel files that are read again and again, and stay open: to open one costs more than to read it.
+
+    No more than `most` do, and none of an ordinary file system, where a removed file can still be read.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        """`most` is by default half of the descriptors that this process may have."""
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
+        self._open: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def read(self, path: str) -> FileText | None:
+        """As `read_record`."""
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            return self._first_read(path)
+        try:
+            content = os.pread(descriptor, _FIRST_READ_BYTES, 0)
+        except OSError:
+            # It was removed, and another may have its name.
+            self.close(path)
+            return self._first_read(path)
+        if len(content) == _FIRST_READ_BYTES:
+            return read_bounded(path)
+        return FileText(content.decode("utf-8", "surrogateescape"), False)
+
+    def _first_read(self, path: str) -> FileText | None:
+        return read_record(path, lambda descriptor: self._keep(path, descriptor))
+
+    def _keep(self, path: str, descriptor: int) -> bool:
+        if len(self._open) >= self._most or os.fstat(descriptor).st_size != 0:
+            return False
+        # Content without a size: the kernel makes it up.
+        self._open[path] = descriptor
+        return True
+
+    def close(self, path: str) -> None:
+        """Keep it open no longer."""
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _content(descriptor: int) -> bytes:

@@ -16,6 +16,7 @@ import typer
 from slo_ctl.base.errors import OPTIONAL_PACKAGES, MissingPackageError, UnreachableError, UserError
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
+from slo_ctl.cli.completion import SLO_FIELDS
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from slo_ctl.cli.help import Command, Group, examples_of
 
@@ -219,6 +220,8 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
             return _report_error(message.partition(". Did")[0], better)
     if path == PROGRAM and (option := _OPTIONS_OF_COMMANDS.get(_option_in(message))):
         return _report_error(message, f"write it after the command, such as: {PROGRAM} status {option}")
+    if better := _other_words(path, message):
+        return _report_error(message, better)
     examples = examples_of(context.command) if context is not None else []
     if message.startswith(("Missing argument", "Missing option")) and (
         example := _example_of(examples, _quoted_in(message) if "option" in message else "")
@@ -231,6 +234,21 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
     if "does not take a value" in message:
         return _report_error(message, f"write {_quoted_in(message)} alone")
     return _report_error(message, f"`{path} --help` lists commands, options and their values")
+
+
+def _other_words(path: str, message: str) -> str:
+    """For an option that is an argument of the command at `path`, or the other way round: what to write."""
+    option = _option_in(message)
+    key = option.lstrip("-").replace("-", "_")
+    if path == f"{PROGRAM} vm set" and key in SLO_FIELDS:
+        return f"write {key}=VALUE, such as: {PROGRAM} vm set web weight=3,min=500"
+    if path == f"{PROGRAM} history" and option == "--vm":
+        return f"write the VM alone, such as: {PROGRAM} history web"
+    extra = re.match(r"Got unexpected extra argument\S* \((\S+)\)", message)
+    wanted = {"report": "--vm", "config check": "--config", "config show": "--config"}
+    if extra and (option := wanted.get(path.removeprefix(f"{PROGRAM} "), "")):
+        return f"write {option} {shlex.quote(extra[1])}"
+    return ""
 
 
 def _command_in(arguments: Sequence[str]) -> str:

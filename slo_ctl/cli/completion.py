@@ -34,7 +34,7 @@ def complete_device(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
     """Namespaces of emulated devices, as DEVICE/NAMESPACE."""
     root = _root(ctx)
-    return _matching(_or_none(lambda: _namespaces(root)), incomplete)
+    return _matching(namespaces(root), incomplete)
 
 
 def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -48,7 +48,8 @@ def complete_device_or_disk(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete_device(ctx, incomplete) + _matching(disks, incomplete)
 
 
-_SLO_FIELDS = ("weight", "min", "max", "max_bandwidth", "p99", "class", "group")
+SLO_FIELDS = ("weight", "min", "max", "max_bandwidth", "p99", "class", "group")
+"""Keys of `vm set` as operators type them."""
 
 
 def complete_vm_or_slo_field(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -59,12 +60,12 @@ def complete_vm_or_slo_field(ctx: typer.Context, incomplete: str) -> list[str]:
         root = _root(ctx)
         found = _matching(_or_none(lambda: _configured(root)[key]), name)
         return [f"{before}={each}" for each in found]
-    return complete_vm(ctx, incomplete) + _last_of_list([f"{key}=" for key in _SLO_FIELDS], incomplete)
+    return complete_vm(ctx, incomplete) + _last_of_list([f"{key}=" for key in SLO_FIELDS], incomplete)
 
 
 def complete_vm_or_slo_key(ctx: typer.Context, incomplete: str) -> list[str]:
     """VMs, and fields of an SLO; of a list, the last."""
-    return complete_vm(ctx, incomplete) + _last_of_list(_SLO_FIELDS, incomplete)
+    return complete_vm(ctx, incomplete) + _last_of_list(SLO_FIELDS, incomplete)
 
 
 def complete_device_property(incomplete: str) -> list[str]:
@@ -124,6 +125,11 @@ def complete_verdict(incomplete: str) -> list[str]:
     from slo_ctl.model import Verdict
 
     return _last_of_list([verdict.value for verdict in Verdict], incomplete)
+
+
+def complete_interval(incomplete: str) -> list[str]:
+    """Some values of `status --watch`."""
+    return [seconds for seconds in ("1", "2", "5", "10", "60") if seconds.startswith(incomplete)]
 
 
 def _last_of_list(words: Iterable[str], incomplete: str) -> list[str]:
@@ -188,9 +194,14 @@ def _devices(root: Path | None) -> DeviceStore:
     return DeviceStore(places(root))
 
 
-def _namespaces(root: Path | None) -> list[str]:
-    store = _devices(root)
-    return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
+def namespaces(root: Path | None) -> list[str]:
+    """Those of emulated devices, as DEVICE/NAMESPACE; none where they cannot be read."""
+
+    def read() -> list[str]:
+        store = _devices(root)
+        return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
+
+    return _or_none(read)
 
 
 # The answers, and the scripts of zsh and fish, are from typer. Two functions of `typer.completion`, which it

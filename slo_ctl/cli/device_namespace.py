@@ -11,7 +11,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
-from slo_ctl.cli.completion import complete_namespace
+from slo_ctl.cli.completion import complete_namespace, namespaces
 from slo_ctl.cli.options import DEVICE, ROOT, YES, bytes_of, confirm, device_store, root_option
 from slo_ctl.cli.output import print_lines
 
@@ -44,7 +44,7 @@ def resize(
     """
     from slo_ctl.drives.store import resize as resize_namespace
 
-    name, namespace = _split(place)
+    name, namespace = _split(place, root)
     size_bytes = bytes_of("SIZE", size, "4GiB")
     store = device_store(root)
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
@@ -123,7 +123,7 @@ def remove(
     """
     from slo_ctl.drives.store import remove_namespace, require_namespace
 
-    name, namespace = _split(place)
+    name, namespace = _split(place, root)
     store = device_store(root)
     record = store.load(name)
     require_namespace(record, namespace)
@@ -134,7 +134,7 @@ def remove(
     print_lines(f"removed {place}")
 
 
-def _split(place: str) -> tuple[str, str]:
+def _split(place: str, root: Path | None) -> tuple[str, str]:
     """Device and namespace. Raises UserError."""
     name, slash, namespace = place.partition("/")
     if not name:
@@ -142,7 +142,10 @@ def _split(place: str) -> tuple[str, str]:
             f"{place or 'an empty text'} does not name a device", f"write DEVICE{place or '/NAMESPACE'}"
         )
     if not slash or not namespace:
-        raise UserError(f"{place} does not name a namespace", f"write {name}/NAMESPACE")
+        found = [each for each in namespaces(root) if not slash and each.endswith(f"/{name}")]
+        raise UserError(
+            f"{place} does not name a namespace", f"write {' or '.join(found) or f'{name}/NAMESPACE'}"
+        )
     return name, namespace
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
     from slo_ctl.decide.scheduler import Choice, Needs
     from slo_ctl.model import Outcome, Setting
-    from slo_ctl.profile.session import SchedulerAdvice
+    from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found
 
 _GivenNeeds = tuple[str | None, bool | None]
@@ -34,7 +34,7 @@ def _suited_here(
     from slo_ctl.act.queue import find_named_problem
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
-    from slo_ctl.profile.session import advise_scheduler
+    from slo_ctl.profile.scheduler_advice import advise_scheduler
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.record.slo_store import SloStore
 

@@ -18,6 +18,8 @@ from typer.models import ArgumentInfo
 from slo_ctl.base.quantity import format_number
 
 _EXAMPLES = "\n\nExamples:\n"
+_HYPHEN = "\u2011"
+"""In place of hyphens while lines are filled, which would break `slo-ctl` and names of files and options."""
 
 
 class _Described:
@@ -30,12 +32,16 @@ class _Described:
             _leave_missing_value(option)
         return option
 
+    def get_help(self, ctx: Any) -> str:
+        """The whole text."""
+        return str(super().get_help(ctx)).replace(_HYPHEN, "-")  # type: ignore[misc]
+
     def format_help_text(self, _ctx: Any, formatter: Any) -> None:
         """The description."""
         for paragraph in paragraphs_of(self):
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(paragraph)
+                formatter.write_text(_unbroken(paragraph))
 
 
 class Command(_Described, TyperCommand):
@@ -70,8 +76,13 @@ class Group(_Described, TyperGroup):
         _write_parameters(self, ctx, formatter)
         for title, names in sections_of(self).items():
             with formatter.section(title):
-                formatter.write_dl([(name, summary_of(self.commands[name])) for name in names])
+                formatter.write_dl([(name, _unbroken(summary_of(self.commands[name]))) for name in names])
         _write_examples(self, formatter)
+
+
+def _unbroken(text: str) -> str:
+    """For the formatter of click, which would break lines at hyphens."""
+    return text.replace("-", _HYPHEN)
 
 
 def is_argument(parameter: Any) -> bool:
@@ -153,7 +164,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
         if record is not None:
             # typer 0.15 and 0.16 escape brackets for rich even where rich is not used.
             text = _RANGE.sub(_range_text, record[1].replace("\\[", "["))
-            row = (_option_names(parameter), text.strip())
+            row = (_option_names(parameter), _unbroken(text.strip()))
             rows["Arguments" if is_argument(parameter) else "Options"].append(row)
     for title, section in rows.items():
         if section:

@@ -199,7 +199,11 @@ def report(
         check_html("--output", output)
         require_package("jinja2")
     found = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
+    from rich.text import Text
+
+    from slo_ctl.base.text import printable
     from slo_ctl.show.history_summary import report_json, report_lines
+    from slo_ctl.show.terminal import console_for, print_line
 
     if output is not None:
         from slo_ctl.show.history_report import render_history_report
@@ -208,7 +212,9 @@ def report(
     if json_:
         print_json(report_json(found))
         return
-    print_lines(*report_lines(found))
+    console = console_for(sys.stdout)
+    for line in report_lines(found):
+        print_line(console, Text(printable(line)))
     if output is not None:
         print_lines(f"report: {output}")
 

@@ -46,7 +46,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE.md",
-            help="Write the page of the documentation; it keeps the figures that are not run.",
+            help="Write the page of the documentation.",
         ),
     ] = None,
     report: Annotated[
@@ -66,7 +66,6 @@ def command(
     slo-ctl paper all --quick --report papers.html
     """
     from papers.outcome import merged, read_result, run_figures
-    from papers.registry import FIGURES
     from slo_ctl.show.terminal import progress_on_stderr
 
     for option, path in (("--markdown", markdown), ("--report", report), ("--save-json", save_json)):
@@ -84,7 +83,7 @@ def command(
             chosen, quick=quick, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=progress
         )
     if before is not None:
-        result = merged(before, result, {key: number for number, key in enumerate(FIGURES)})
+        result = merged(before, result)
     _deliver(result, markdown=markdown, report=report, save_json=save_json, json=json)
 
 
@@ -121,15 +120,6 @@ def _list(*, json: bool) -> None:
     print_lines(*listing([(each.key, each.title, each.labels) for each in FIGURES.values()]))
 
 
-def _earlier_page(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--markdown: {path} cannot be read: {error}", "name another file") from None
-
-
 def _deliver(
     result: PapersResult, *, markdown: Path | None, report: Path | None, save_json: Path | None, json: bool
 ) -> None:
@@ -139,7 +129,7 @@ def _deliver(
     if save_json is not None:
         write_whole("--save-json", save_json, result.to_json() + "\n")
     if markdown is not None:
-        write_whole("--markdown", markdown, markdown_page(result, _earlier_page(markdown)))
+        write_whole("--markdown", markdown, markdown_page(result))
     if report is not None:
         from papers.html import html
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client, get, start_hint, vm_history
-from slo_ctl.cli.completion import complete_verdict, complete_vm
+from slo_ctl.cli.completion import complete_interval, complete_verdict, complete_vm
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
@@ -26,26 +28,23 @@ if TYPE_CHECKING:
     from slo_ctl.show.status import DaemonOutage
 
 
-_DEFAULT_INTERVAL_S = 2.0
+_DEFAULT_INTERVAL = "2"
+_INTERVALS_S = (0.1, 3600.0)
 _TOP_TIMEOUT_S = 5.0
 
 
 class WatchCommand(Command):
-    """A command that takes `--watch=SECONDS` for `--watch --interval SECONDS`."""
+    """A command that takes `--watch` with and without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Rewrite it: no option of typer takes an optional value."""
+        """Add the default where no value follows: no option of typer takes an optional one."""
+        end = args.index("--") if "--" in args else len(args)
         words: list[str] = []
-        for position, word in enumerate(args):
-            if word == "--":
-                words += args[position:]
-                break
-            option, equals, seconds = word.partition("=")
-            with_interval = option in ("--watch", "-w") and bool(equals)
-            if word[:2] == "-w" and word[2:].replace(".", "", 1).isdecimal():
-                with_interval, seconds = True, word[2:]
-            words += ["--watch", f"--interval={seconds}"] if with_interval else [word]
-        return super().parse_args(ctx, words)
+        for word, following in zip(args[:end], [*args[1:end], "--"], strict=False):
+            words.append(word)
+            if word in ("--watch", "-w") and following.startswith("-"):
+                words.append(_DEFAULT_INTERVAL)
+        return super().parse_args(ctx, words + args[end:])
 
 
 def status(
@@ -58,15 +57,13 @@ def status(
         ),
     ] = None,
     watch: Annotated[
-        bool,
+        str | None,
         typer.Option(
-            "--watch", "-w", help="Refresh until Ctrl-C; --watch=5 is short for --watch --interval 5."
-        ),
-    ] = False,
-    interval: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, max=3600, metavar="SECONDS", help="With --watch: time between updates. [default: 2]"
+            "--watch",
+            "-w",
+            metavar="[SECONDS]",
+            help="Refresh every SECONDS until Ctrl-C. [default: 2, if an option or nothing follows]",
+            autocompletion=complete_interval,
         ),
     ] = None,
     verdict: Annotated[
@@ -88,16 +85,14 @@ def status(
 
     Examples:
     slo-ctl status
-    slo-ctl status web db --watch=5
+    slo-ctl status web db --watch 5
     slo-ctl status --verdict insufficient,unapplied --json
     """
     from slo_ctl.show.status import parse_verdicts
 
-    if interval is not None and not watch:
-        raise UserError("--interval requires --watch", "add --watch")
     words, verdicts = vms or [], parse_verdicts(verdict)
-    if watch:
-        _watch(root, words, verdicts, interval or _DEFAULT_INTERVAL_S, json_)
+    if watch is not None:
+        _watch(root, words, verdicts, _interval_s(watch), json_)
         return
     body = get(root, "/v1/status")
     found, shown = _read(body, words, verdicts)
@@ -107,6 +102,20 @@ def status(
         _print(found, shown)
     if _degraded(found, shown):
         raise typer.Exit(EXIT_CHECK)
+
+
+def _interval_s(text: str) -> float:
+    """Value of --watch. Raises UserError."""
+    least, most = _INTERVALS_S
+    try:
+        interval_s = parse_time_s(text if text[-1:].isalpha() else f"{text}s")
+    except QuantityError:
+        vms = f"; VMs go before it: slo-ctl status {shlex.quote(text)} --watch 5" if text else ""
+        message = f"--watch: {text or 'an empty value'} is not a number of seconds"
+        raise UserError(message, f"write --watch 5{vms}") from None
+    if not least <= interval_s <= most:
+        raise UserError(f"--watch: {text} is not between {least:g} and {most:g} s", "such as --watch 5")
+    return interval_s
 
 
 def _print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | None = 2) -> None:
@@ -199,11 +208,6 @@ def _watch(
             _watch_live(root, words, verdicts, interval_s)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    except UserError as error:
-        for word in words:
-            if error.message == f"VM {word} not found" and word.replace(".", "", 1).isdecimal():
-                raise UserError(error.message, f"for an interval of {word} s, write --watch={word}") from None
-        raise
 
 
 def _watch_lines(

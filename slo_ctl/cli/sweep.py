@@ -52,7 +52,7 @@ def command(
         str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
     ] = "1",
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100, help="Number of seeds, starting with 1.")
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Number of seeds, starting with 1.")
     ] = 1,
     jobs: JOBS = None,
     dask: Annotated[

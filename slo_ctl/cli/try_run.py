@@ -277,9 +277,8 @@ class ActivityMeter:
         pages = sum(window.pages for window in windows.values())
         for vm in vms:
             window = windows[vm.vm]
-            p99s_us = [each for each in (window.p99_read_us, window.p99_write_us) if each is not None]
             share = window.pages / pages if pages else None
-            yield vm, Figures(share, window.iops, max(p99s_us, default=None))
+            yield vm, Figures(share, window.iops, window.p99_us)
 
 
 def _make_drive(host: TryHost) -> None:

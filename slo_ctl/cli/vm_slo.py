@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
+from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, warn
 from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
 
 if TYPE_CHECKING:
@@ -343,6 +345,9 @@ def _change(
     host: VmHost, request: _Request, verb: str, *, metadata: bool, json_: bool, as_list: bool
 ) -> None:
     """Do it, and print the effective SLO of each VM."""
+    from rich.text import Text
+
+    from slo_ctl.show.terminal import console_for, print_line
     from slo_ctl.show.vms import slo_line
 
     changed = (_set_in_metadata if metadata else _set_in_store)(host, request)
@@ -359,10 +364,12 @@ def _change(
             changed.where
         ]
         done = f"{verb}, {by}"
+    console = console_for(sys.stdout)
     for vm, slo in changed.slos.items():
-        print_lines(f"{vm}: {done}")
+        print_line(console, Text(printable(f"{vm}: {done}")))
         if slo is not None:
-            print_lines(f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}")
+            effective = f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}"
+            print_line(console, Text(printable(effective)))
             for sentence in slo.conflicts:
                 warn(f"conflict: {sentence}")
     for note in notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, Stream, StreamWindow
-from slo_ctl.observe.block import BlockDevice
+from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, StreamWindow
+from slo_ctl.observe.block import BlockDevice, StreamsByDevice
 
 # One real block device of the host: the I/O of its VMs, and their entitlements.
 
@@ -145,7 +146,7 @@ class ManagedBlock:
 
     def observe(
         self,
-        streams: Iterable[Stream],
+        streams: StreamsByDevice,
         delays: Mapping[str, BlockDelay],
         latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
     ) -> None:
@@ -157,7 +158,7 @@ class ManagedBlock:
             return
         number = self._device.number
         here = {vm: on[number] for vm, on in latencies.items() if number in on}
-        windows = self._device.update(streams, here)
+        windows = self._device.update(streams.get(number, ()), here)
         self.active = frozenset(vm for vm, window in windows.items() if window.iops)
         self._busy_share = self._busy_for(self._device.number)
         self._demand.keep(self.active)
@@ -270,6 +271,8 @@ class Pool:
         self.slos: dict[str, Slo] = {}
         """SLOs of the VMs that it serves, as of the last status."""
         self._windows: dict[str, StreamWindow] = {}
+        self._active_on: dict[str, list[ManagedBlock]] = {}
+        """Where each VM did anything in the status window."""
 
     @property
     def name(self) -> str:
@@ -281,19 +284,33 @@ class Pool:
         """Whether it is a drive that reports the OPS of its namespaces."""
         return any(device.seen.ops is not None for device in self.devices)
 
-    def observe(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
+    def observe(self, streams: StreamsByDevice, delays: Mapping[str, BlockDelay]) -> None:
         """Take an epoch into account; after the parts did."""
         there = {device.number: device.path for device in self.devices if device.number is not None}
+        self._active_on = defaultdict(list)
+        for device in self.devices:
+            for vm in device.active:
+                self._active_on[vm].append(device)
         self.guard.observe(there, streams, delays)
         self._windows = together(device.windows for device in self.devices)
         total = total_iops(self._windows.values())
         if total is not None:
             self.capacity.add(total, asked_for_more=any(device.asked_for_more for device in self.devices))
 
+    @property
+    def p99s_us(self) -> dict[str, float]:
+        """Of the VMs whose latencies are measured, over the status window."""
+        return {vm: p99 for vm, window in self._windows.items() if (p99 := window.p99_us) is not None}
+
     def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:
         """Part that a dry run omits, as limits are found by applying them; may be empty."""
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
         kept = [f"a minimum for {vm}" for vm, slo in sorted(here.items()) if slo.min_iops is not None]
+        kept += [
+            f"the p99 of {vm}"
+            for vm, slo in sorted(here.items())
+            if slo.p99_latency_us is not None and vm in self.p99s_us
+        ]
         if self._is_shared_by_limits(here, weighted):
             kept.append("shares by weight between namespaces of the drive")
         if not kept:
@@ -319,6 +336,8 @@ class Pool:
             can,
             busy={vm for vm in here if self._looks_busy(vm)},
             by_weight=self._is_shared_by_limits(here, weighted),
+            p99s_us=self.p99s_us,
+            p99_window_s=max((self._windows[vm].window_s for vm in here), default=0.0),
             unapplied=unapplied,
         )
 
@@ -329,8 +348,7 @@ class Pool:
         return len(active) > 1 and len(used) > 1 and any(vm in weighted for vm in active)
 
     def _on(self, vm: str) -> list[ManagedBlock]:
-        """Where it did anything in the status window."""
-        return [device for device in self.devices if vm in device.active]
+        return self._active_on.get(vm, [])
 
     def _looks_busy(self, vm: str) -> bool:
         served = self.guard.serves(vm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +30,7 @@ from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceNumber, DiskLatency, Setting, Slo, Stream, Vm
 from slo_ctl.model.status import DevicePlan
+from slo_ctl.observe.block import StreamsByDevice
 from slo_ctl.observe.cgroup_latency import CgroupLatencies
 from slo_ctl.observe.streams import Inventory
 
@@ -167,13 +169,14 @@ class BlockDevices:
         active = set().union(*(device.active for device in devices))
         delays = observer.delays(inventory, active)[0] if active else {}
         latencies = self._latencies(inventory, observer)
+        streams = defaultdict[DeviceNumber | None, list[Stream]](list)
+        for stream in inventory.streams:
+            streams[stream.device].append(stream)
         for device in devices:
-            self._problems.guarded(
-                device.name, partial(_look_at, device, inventory.streams, delays, latencies)
-            )
+            self._problems.guarded(device.name, partial(_look_at, device, streams, delays, latencies))
         self._form_pools()
         for pool in self._pools.values():
-            self._problems.guarded(pool.name, partial(pool.observe, inventory.streams, delays))
+            self._problems.guarded(pool.name, partial(pool.observe, streams, delays))
 
     def _latencies(
         self, inventory: Inventory, observer: Observer
@@ -338,15 +341,18 @@ class BlockDevices:
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         """Views for the status."""
         views = []
+        pools = {device.name: pool for pool in self._pools.values() for device in pool.devices}
+        slos_on: dict[str, dict[str, Slo]] = {name: {} for name in self.devices}
         for pool in self._pools.values():
-            names = {device.name for device in pool.devices}
-            pool.slos = {vm: slos[vm] for vm, on in wanted.backends if on in names}
+            pool.slos = {}
+        for vm, on in wanted.backends:
+            slos_on[on][vm] = pools[on].slos[vm] = slos[vm]
+        disks_of = {vm.name: vm.disks for vm in vms}
         for device in self.devices.values():
-            used = {vm: slos[vm] for vm, on in wanted.backends if on == device.name}
+            used = slos_on[device.name]
             disks = {
-                vm.name: tuple(disk.target for disk in vm.disks if disk.device == device.number)
-                for vm in vms
-                if vm.name in used
+                vm: tuple([disk.target for disk in disks_of[vm] if disk.device == device.number])
+                for vm in used
             }
             key = _pool_of(device)
             make = partial(device.view, used, disks, wanted, self._pools[key], self._ops.get(key))
@@ -364,7 +370,7 @@ class BlockDevices:
 
 def _look_at(
     device: ManagedBlock,
-    streams: Sequence[Stream],
+    streams: StreamsByDevice,
     delays: Mapping[str, BlockDelay],
     latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
 ) -> None:

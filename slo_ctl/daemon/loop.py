@@ -49,7 +49,7 @@ from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History
 from slo_ctl.record.history_reader import SloChange
 from slo_ctl.record.history_schema import HistoryError
-from slo_ctl.record.metrics import Counts, Metrics
+from slo_ctl.record.metrics import Metrics
 
 # The history of an epoch is written; that it cannot be stops nothing.
 
@@ -181,6 +181,8 @@ class Daemon:
         """Set by the owner of the schedule."""
         self.outcomes: list[Outcome] = []
         """Outcomes of the last epoch."""
+        self._changes: list[Outcome] = []
+        """Those of settings that were not in force already: few of many."""
         # Before anything is opened that would have to be closed: these say when a file is damaged.
         self._journal = Journal(places.journal)
         self._vm_set = VmSet(places.slos)
@@ -208,8 +210,7 @@ class Daemon:
         self.controller.do_plan, self.controller.do_reload = self.plan, self.reload
         self.controller.do_announce = lambda xml: self._observer.announce(xml)
         self._tally = Tally()
-        self._counts = Counts()
-        self.metrics = Metrics(self.controller.status, lambda: self._counts)
+        self.metrics = Metrics(self.controller.status, lambda: self._tally.counts())
         self.controller.metrics_text = self.metrics
         self.page = Page(self.controller)
 
@@ -234,7 +235,7 @@ class Daemon:
         )
         unapplied = {
             each.setting.vm
-            for each in self.outcomes
+            for each in self._changes
             if each.state is OutcomeState.UNAPPLIED and each.setting.knob.name.endswith("_iops")
         }
         host_state = HostState(vms, streams, slos, with_slo, unapplied)
@@ -251,7 +252,7 @@ class Daemon:
         self._epochs += 1
         views = self._views(wanted, vms, slos)
         self._groups.observe(views, self._clock.monotonic_s())
-        self._counts = self._tally.add(
+        self._tally.add(
             self.outcomes,
             views,
             self._blocks.numbers,
@@ -265,14 +266,14 @@ class Daemon:
             vms,
             resolved,
             named,
-            self.outcomes,
+            self._changes,
             wanted.backends,
             self.config.groups,
             in_groups,
         )
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
-            self._recorder.add(status, self.outcomes, self.controller.take_slo_changes())
+            self._recorder.add(status, self._changes, self.controller.take_slo_changes())
             changes = self._verdict_changes.of(status)
             self._epoch_log.verdicts(changes)
             self._hooks.add(changes)
@@ -412,7 +413,9 @@ class Daemon:
             outcomes = self._keeper.plan(settings)
         else:
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
-        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        # What earlier epochs have set may be on a device that is not there any more.
+        self.outcomes = [each for each in outcomes if self._can_act_on(each.setting)]
+        self._changes = [each for each in self.outcomes if each.state is not OutcomeState.UNCHANGED]
         if not self._dry_run:
             for device in self._emulated.devices.values():
                 self._problems.guarded(device.name, device.move)
@@ -428,7 +431,7 @@ class Daemon:
         return device is not None and device.timed
 
     def _log_epoch(self) -> None:
-        self._epoch_log.wrong(self._problems.of, self.outcomes)
+        self._epoch_log.wrong(self._problems.of, self._changes)
         for device in self._emulated.devices.values():
             self._epoch_log.decided(device.name, [*device.decision.reasons, *device.refusals])
         for name, reasons in self._blocks.policies.reasons.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import select
 import signal
@@ -20,6 +21,10 @@ from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 
 log = logging.getLogger("slo_ctl.daemon")
+
+_COLLECT_S = 60.0
+"""Time from one garbage collection to the next, between epochs: an epoch makes many objects and hardly any
+cycle, and looking for some in the middle of it takes a tenth to a quarter of its time."""
 
 
 class StoppedAtOnce(BaseException):
@@ -73,6 +78,8 @@ def _run(
 ) -> None:
     schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
     systemd = _SystemdStatus(notify, ready)
+    gc.disable()
+    collected_s = time.monotonic()
     while True:
         select.select([daemon.waker.reader], [], [], schedule.wait_s(time.monotonic()))
         daemon.waker.clear()
@@ -92,6 +99,9 @@ def _run(
         schedule.take(time.monotonic())
         daemon.missed_epochs = schedule.missed
         systemd.epoch(daemon)
+        if time.monotonic() - collected_s >= _COLLECT_S:
+            gc.collect()
+            collected_s = time.monotonic()
 
 
 class _SystemdStatus:

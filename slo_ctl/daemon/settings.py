@@ -37,7 +37,7 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting
 from slo_ctl.model.decision import ActError
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
-from slo_ctl.profile.session import SchedulerAdvice, advise_scheduler
+from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import Found, ProfileStore
 
 

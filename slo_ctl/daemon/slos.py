@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
@@ -85,16 +85,21 @@ class Resolver:
     """SLOs of all VMs, resolved again only where one of their sources has changed."""
 
     def __init__(self) -> None:
+        self._sources: tuple[object, ...] = ()
         self._known: dict[str, tuple[object, ResolvedSlo]] = {}
+        self._resolved: dict[str, ResolvedSlo] = {}
 
     def resolve(
         self,
-        vms: Iterable[str],
+        vms: Collection[str],
         vm_set: StoredSlos,
         metadata: Mapping[str, SloFields],
         config: Config,
     ) -> dict[str, ResolvedSlo]:
-        """SLO of every VM named."""
+        """SLO of every VM named; the same object as before when nothing has changed."""
+        sources = (list(vms), vm_set, metadata, config)
+        if sources == self._sources:
+            return self._resolved
         known: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
             by_source = slo_by_source(vm, vm_set, metadata, config)
@@ -107,8 +112,9 @@ class Resolver:
             else:
                 resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
                 known[vm] = (basis, resolved)
-        self._known = known
-        return {vm: resolved for vm, (_, resolved) in known.items()}
+        self._sources, self._known = sources, known
+        self._resolved = {vm: resolved for vm, (_, resolved) in known.items()}
+        return self._resolved
 
 
 def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.daemon.device_view import DeviceView
@@ -51,19 +52,19 @@ def status_of(
     part of a group's bounds, of each VM that has one.
     """
     unapplied = _unapplied(outcomes)
+    on: dict[str, list[DeviceView]] = defaultdict(list)
+    for device in devices:
+        for name in device.vms:
+            on[name].append(device)
     rows = []
     for vm in vms:
-        on = [device for device in devices if vm.name in device.vms]
-        resolved = slos[vm.name]
-        if not on:
-            rows.append(_nowhere(vm, resolved, unapplied[vm.name]))
-        rows += [
-            _row(
-                *(vm, resolved, device, unapplied[vm.name], backends.get((vm.name, device.name))),
-                in_groups.get(vm.name),
-            )
-            for device in on
-        ]
+        name, resolved, of_vm = vm.name, slos[vm.name], unapplied.get(vm.name, ())
+        if name not in on:
+            rows.append(_nowhere(vm, resolved, of_vm))
+            continue
+        for device in on[name]:
+            backend = backends.get((name, device.name))
+            rows.append(_row(vm, resolved, device, of_vm, backend, in_groups.get(name)))
     here = {vm.name for vm in vms}
     for name, source in named_by.items():
         if name not in here:
@@ -311,6 +312,8 @@ class Tally:
     """Counts what the status of a single epoch does not show: how often something has happened."""
 
     def __init__(self) -> None:
+        self.counts: Callable[[], Counts] = Counts
+        """Makes the counts as of the last epoch, in any thread: they are needed only where metrics are."""
         self._settings: Counter[tuple[str, str]] = Counter(
             {(lever, state): 0 for lever in Lever for state in COUNTED_STATES}
         )
@@ -324,31 +327,34 @@ class Tally:
         epochs: int,
         missed_epochs: int,
         hooks: Counter[tuple[str, str]],
-    ) -> Counts:
-        """One more epoch. A new object each time: the threads that serve metrics read the one before.
-
-        `numbers` are those of block devices, by name.
-        """
+    ) -> None:
+        """One more epoch. `numbers` are those of block devices, by name."""
         self._settings.update(
             (outcome.setting.knob.lever, outcome.state)
             for outcome in outcomes
             if outcome.state in COUNTED_STATES
         )
-        return Counts(
-            epochs=epochs,
-            missed_epochs=missed_epochs,
-            settings=self._settings.copy(),
-            hooks=hooks,
-            vms={
-                (vm, device.name): got.window.totals for device in devices for vm, got in device.vms.items()
-            },
-            moved_s={device.name: device.moved_s for device in devices if device.moved_s is not None},
-            moved_blocks={
-                device.name: device.moved_blocks for device in devices if device.moved_blocks is not None
-            },
-            limits_iops=limits_in_force(outcomes, devices, numbers, "_iops"),
-            limits_bytes_s=limits_in_force(outcomes, devices, numbers, "_bytes_s"),
-        )
+        counted = Counts(epochs, missed_epochs, self._settings.copy(), hooks)
+        self.counts = partial(_counts, counted, outcomes, devices, numbers)
+
+
+def _counts(
+    counted: Counts,
+    outcomes: Sequence[Outcome],
+    devices: Sequence[DeviceView],
+    numbers: Mapping[str, DeviceNumber],
+) -> Counts:
+    """What was `counted`, and what the outcomes and devices of the epoch say."""
+    return replace(
+        counted,
+        vms={(vm, device.name): got.window.totals for device in devices for vm, got in device.vms.items()},
+        moved_s={device.name: device.moved_s for device in devices if device.moved_s is not None},
+        moved_blocks={
+            device.name: device.moved_blocks for device in devices if device.moved_blocks is not None
+        },
+        limits_iops=limits_in_force(outcomes, devices, numbers, "_iops"),
+        limits_bytes_s=limits_in_force(outcomes, devices, numbers, "_bytes_s"),
+    )
 
 
 def limits_in_force(

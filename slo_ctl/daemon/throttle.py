@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from slo_ctl.base.text import and_list
@@ -15,8 +15,8 @@ from slo_ctl.decide.levers import Throttle
 from slo_ctl.decide.limit_control import limits_text
 from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, Slo, Stream, StreamWindow
-from slo_ctl.observe.block import BlockDevice, joined
+from slo_ctl.model import DeviceNumber, Slo, StreamWindow
+from slo_ctl.observe.block import BlockDevice, StreamsByDevice, joined
 
 _SEEN_FROM = 0.5
 """Waits for each request: with fewer the VM's requests are asynchronous, and no thread waits for them."""
@@ -62,6 +62,9 @@ class BlockDemand:
 
 WINDOW_S = 1.0
 """Window of decisions: the status window is too long to see the effect of a limit."""
+P99_LAGS_S = 2.0
+"""Age of the oldest request that a p99 covers, beyond its window: histograms are read once a second, and a
+window begins with a reading before it."""
 WAITS_FOR = 10
 """Epochs in a row that a limit is waited for which was set and is not in force."""
 
@@ -91,7 +94,7 @@ class Throttler:
     def observe(
         self,
         devices: Mapping[DeviceNumber, Path],
-        streams: Sequence[Stream],
+        streams: StreamsByDevice,
         delays: Mapping[str, BlockDelay],
     ) -> None:
         """Take an epoch into account, where something has to be kept."""
@@ -103,7 +106,7 @@ class Throttler:
             for number, path in devices.items()
         }
         for device in self._recent.values():
-            device.update(streams)
+            device.update(streams.get(device.number, ()))
         self._windows = together(device.windows for device in self._recent.values())
         active = {vm for vm, window in self._windows.items() if window.iops}
         self._demand.keep(active)
@@ -117,18 +120,24 @@ class Throttler:
         *,
         busy: Collection[str],
         by_weight: bool,
+        p99s_us: Mapping[str, float],
+        p99_window_s: float,
         unapplied: Collection[str] = (),
     ) -> None:
         """The VMs to throttle until the next epoch.
 
         `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
-        device is busy, which counts where it is not known whether a VM wants more. `by_weight`:
-        shares are to be kept too. While a limit is among the `unapplied`, all stay for some epochs: what is
-        not in force shows nothing of what it would do.
+        device is busy, which counts where it is not known whether a VM wants more. `by_weight`: shares are to
+        be kept too. `p99s_us` are those that are measured, over `p99_window_s`: longer than the window of
+        rates, as few requests have no p99. While a limit is among the `unapplied`, all stay for some epochs:
+        what is not in force shows nothing of what it would do.
         """
         now_s = self._clock()
         length_s, self._decided_at_s = now_s - self._decided_at_s, now_s
-        needed = by_weight or any(slo.min_iops is not None for slo in slos.values())
+        needed = by_weight or any(
+            slo.min_iops is not None or (slo.p99_latency_us is not None and vm in p99s_us)
+            for vm, slo in slos.items()
+        )
         self.by_weight = by_weight
         if not needed or not self._needed:
             # From the next look on; what was before is not a valid window.
@@ -143,21 +152,27 @@ class Throttler:
         if window_s < WINDOW_S or total_iops(self._windows.values()) is None:
             return
         vms = [
-            self._contender(vm, slos[vm], window, limitable=vm in limitable, busy=vm in busy)
+            self._contender(
+                *(vm, slos[vm], window, p99s_us.get(vm)), limitable=vm in limitable, busy=vm in busy
+            )
             for vm, window in windows.items()
         ]
-        effect_steps = max(1, math.ceil(window_s / length_s)) if length_s > 0.0 else 1
-        self._protection = step(self._protection, vms, by_weight=by_weight, effect_steps=effect_steps)
+        self._protection = step(
+            self._protection,
+            vms,
+            by_weight=by_weight,
+            effect_steps=_steps(window_s, length_s),
+            p99_effect_steps=_steps(p99_window_s + P99_LAGS_S, length_s),
+        )
         self._parts = {vm: self._split(vm, limit) for vm, limit in self._protection.limits.items()}
 
     def _contender(
-        self, vm: str, slo: Slo, window: StreamWindow, *, limitable: bool, busy: bool
+        self, vm: str, slo: Slo, window: StreamWindow, p99_us: float | None, *, limitable: bool, busy: bool
     ) -> Contender:
         waited = self._demand.wants_more(vm)
         asks = bool(window.iops) and (busy if waited is None else waited)
-        known = [p99 for p99 in (window.p99_read_us, window.p99_write_us) if p99 is not None]
         granted = sum(self._granted(vm).values()) if vm in self._parts else None
-        return Contender(vm, slo, window.iops or 0.0, asks, limitable, max(known, default=None), granted)
+        return Contender(vm, slo, window.iops or 0.0, asks, limitable, p99_us, granted)
 
     def _new_device(self, number: DeviceNumber, path: Path) -> BlockDevice:
         return BlockDevice("", path, number, window_s=WINDOW_S, clock=self._clock)
@@ -188,7 +203,7 @@ class Throttler:
 
     def serves(self, vm: str) -> bool:
         """Whether others are throttled for it."""
-        return vm in self._protection.served
+        return vm in self._protection.protected_vms
 
     def reasons(self, vms: Collection[str]) -> tuple[str, ...]:
         """Reasons for a device that has these VMs, one sentence each."""
@@ -200,11 +215,16 @@ class Throttler:
         if vm in self._parts:
             granted = sum(self._granted(vm).values())
             return f"limited to {granted:,.0f} IOPS for {and_list(self._protection.state.beneficiaries)}"
-        return self._limited() if vm in self._protection.served else ""
+        return self._limited() if vm in self._protection.protected_vms else ""
 
     def _limited(self, vms: Collection[str] | None = None) -> str:
         limits = {vm: sum(self._granted(vm).values()) for vm in self._parts}
         return limits_text(limits, self._protection.state.beneficiaries, vms)
+
+
+def _steps(window_s: float, length_s: float) -> int:
+    """Steps until a window has nothing from before a change."""
+    return max(1, math.ceil(window_s / length_s)) if length_s > 0.0 else 1
 
 
 def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:

@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from slo_ctl.model import FlashTiming, TimingModel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LRU = math.inf
 """Pass as `pages_per_block` for LRU/FIFO victims."""
@@ -131,7 +133,8 @@ class GcCurve:
         if u is None:
             return self
         alpha = alpha_at_u(min(max(u, 0.0), _MAX_U), self.pages_per_block)
-        return replace(self, live_blocks=(self.logical_blocks + ops_blocks) / alpha)
+        live_blocks = (self.logical_blocks + ops_blocks) / alpha
+        return GcCurve(self.logical_blocks, live_blocks, self.pages_per_block)
 
     def u_at(self, ops_blocks: float) -> float:
         """Victim utilization expected with this many OPS blocks."""
@@ -238,6 +241,8 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
     The tenants are of one device, so that their blocks have the same size. Raises ValueError when the
     minimums exceed the total.
     """
+    import numpy as np
+
     missing = sum(w.min_ops_blocks for w in writers) - total_ops_blocks
     if missing > 0:
         raise ValueError(f"the minimums exceed the {total_ops_blocks} OPS blocks by {missing:g}")
@@ -268,6 +273,8 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
 def _saved(pages_per_block: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Log of the GC writes that one more block saves per host write, times the live blocks, in rising order;
     and the alpha (physical over live pages) at which it does. Both depend on u alone."""
+    import numpy as np
+
     curve = GcCurve(0, 1.0, pages_per_block)
     u = 1.0 / (1.0 + np.exp(-np.linspace(_LEAST_LOGIT, _MOST_LOGIT, _POINTS)))
     log_saved = np.log([curve.gc_writes_saved(float(each)) for each in u])

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-import numpy as np
-
 from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
 from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
@@ -53,6 +51,8 @@ def _scaled(weights: tuple[float, ...], low: int, high: int, default: float | No
         return ScaledWeights(dict.fromkeys(weights, min(high, max(low, EQUAL))), 0.0)
     if default is not None and (anchored := _anchored(weights, low, high, default)) is not None:
         return anchored
+    import numpy as np
+
     tops = np.arange(high, high // 2, -1, dtype=np.float64)
     exact = tops[:, None] * (np.array(weights) / weights[-1])
     rounded = np.maximum(np.rint(exact), low)
@@ -95,7 +95,7 @@ class Throttle:
 
 
 def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
-    """The kernel's latency target; without one, a p99 that is `measured` can still be judged."""
+    """The kernel's latency target; without one, others are limited for a p99 that is `measured`."""
     target_us = use.slo.p99_latency_us
     if target_us is None:
         return [], []
@@ -103,7 +103,8 @@ def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
     if not use.can.latency and measured:
         return [], []
     if not use.can.latency:
-        return [], [f"{wanted}: on {use.device} per-VM latency is not available, nor is io.latency"]
+        why = "latencies are not measured ([cgroup] or [libvirt] latency_histograms), nor is there io.latency"
+        return [], [f"{wanted}: on {use.device} {why}"]
     if not use.vm.cgroup:
         return [], [f"{wanted}: {use.vm.name} has no cgroup for a latency target"]
     lever = Lever.SYSTEMD_PROPERTY if use.by_systemd else Lever.CGROUP_LATENCY

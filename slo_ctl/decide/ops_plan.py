@@ -218,10 +218,14 @@ def _follow_vm(
     fade = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
     pages = fade * track.victim_pages + vm.victim_pages
     valid = fade * track.victim_valid_pages + vm.victim_valid_pages
-    track = replace(track, victim_pages=pages, victim_valid_pages=valid)
-    if pages < FIT_FROM_VICTIMS * pages_per_block:
-        return track
-    return replace(track, curve=track.curve.fit(vm.ops_blocks, valid / pages), fitted=True)
+    enough = pages >= FIT_FROM_VICTIMS * pages_per_block
+    return replace(
+        track,
+        victim_pages=pages,
+        victim_valid_pages=valid,
+        curve=track.curve.fit(vm.ops_blocks, valid / pages) if enough else track.curve,
+        fitted=track.fitted or enough,
+    )
 
 
 def _refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:

@@ -16,12 +16,11 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from slo_ctl.decide.request_sizes import Interval, all_sizes
 from slo_ctl.model.measurement import Access, Direction, Measurement, Order
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 # Student's t: how far the mean of a few repetitions may be from the truth.
@@ -98,6 +97,8 @@ class Line:
 
 def fit(method: Fit, sizes_bytes: NDArray[np.float64], times_s: NDArray[np.float64]) -> Line:
     """The line through measured times. Raises ValueError for fewer than two different sizes."""
+    import numpy as np
+
     if len(np.unique(sizes_bytes)) < 2:
         raise ValueError("a line needs two different sizes")
     return (_theil_sen if method is Fit.THEIL_SEN else _least_squares)(sizes_bytes, times_s)
@@ -110,6 +111,8 @@ def _least_squares(x: NDArray[np.float64], y: NDArray[np.float64]) -> Line:
 
 
 def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> Line:
+    import numpy as np
+
     first, second = np.triu_indices(len(x), 1)
     run = x[second] - x[first]
     apart = run != 0
@@ -120,6 +123,8 @@ def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> Line:
 
 
 def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    import numpy as np
+
     order = np.argsort(values, kind="stable")
     share = np.cumsum(weights[order]) / weights.sum()
     at = int(np.searchsorted(share, 0.5))
@@ -263,6 +268,8 @@ def paired_log_ratios(measurements: Sequence[Measurement], direction: Direction)
 def _curve(
     interval: Interval, access: Access, measurements: Sequence[Measurement], method: Fit
 ) -> Curve | None:
+    import numpy as np
+
     by_size: dict[int, list[float]] = defaultdict(list)
     for each in measurements:
         if each.access == access and interval.low_bytes <= each.size_bytes <= interval.high_bytes:

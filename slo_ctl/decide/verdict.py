@@ -148,7 +148,7 @@ def _missed(got: Delivered, slo: Slo, at_bound: float) -> str:
         if judged and target_share and got.share is not None and got.share / target_share - 1 < tolerated:
             text = f"{got.share_text}, below the {_percent(target_share)} that it is entitled to"
             return text + _guess(got)
-    worst_us, target_us = _worst_p99_us(got), slo.p99_latency_us
+    worst_us, target_us = got.window.p99_us, slo.p99_latency_us
     if target_us is not None and worst_us is not None and worst_us > target_us * (1 + at_bound):
         kind = "writes" if worst_us == got.window.p99_write_us else "reads"
         return f"p99 of {kind} {worst_us / 1000:,.3g} ms, above its {target_us / 1000:,.3g} ms"
@@ -163,18 +163,13 @@ def _kept(got: Delivered, slo: Slo) -> str:
     minimum, iops = slo.min_iops, got.all_iops
     if minimum is not None and iops is not None and iops >= minimum * (1 - _AT_BOUND):
         return f"{iops:,.0f} IOPS, minimum {minimum:,.0f}"
-    if slo.p99_latency_us is not None and (worst := _worst_p99_us(got)) is not None:
+    if slo.p99_latency_us is not None and (worst := got.window.p99_us) is not None:
         return f"p99 {worst / 1000:,.3g} ms, target {slo.p99_latency_us / 1000:,.3g} ms"
     if not got.wants_more:
         return "demand met" + (", as the device is not busy" if got.guessed else "")
     if got.target_share and got.share is not None:
         return f"{got.share_text}, target {_percent(got.target_share)}"
     return "SLO met"
-
-
-def _worst_p99_us(got: Delivered) -> float | None:
-    p99s_us = (got.window.p99_read_us, got.window.p99_write_us)
-    return max((p99 for p99 in p99s_us if p99 is not None), default=None)
 
 
 def _percent(share: float) -> str:

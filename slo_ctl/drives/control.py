@@ -59,6 +59,16 @@ class ControlClient:
         """Counters and space of every namespace."""
         return self.command("stats")
 
+    def settings(self) -> dict[str, Any]:
+        """Weight and limits of every namespace, and the scheduler, named as in `statistics`."""
+        try:
+            return self.command("settings")
+        except ControlError as error:
+            if error.code != "malformed":
+                raise
+            # A server of an earlier release does not know the command.
+            return self.statistics()
+
     def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:
         """Move OPS blocks between namespaces; None: the spare blocks of the device."""
         self.command("move", **{"from": source, "to": target, "blocks": blocks})

@@ -113,7 +113,7 @@ class DeviceStore:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise UserError(
                     f"device {record.name} already exists",
-                    f"choose another name, or delete {record.name} first",
+                    f"choose another name, or delete it: slo-ctl device delete {record.name}",
                 ) from None
             raise _not_created(final, error.strerror or "I/O error") from None
         return final

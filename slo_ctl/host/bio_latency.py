@@ -24,7 +24,7 @@ from slo_ctl.model import DeviceNumber, DiskLatency, LatencyCounts
 PROGRAM = "bpftrace"
 LEAST_VERSION = (0, 19)
 """The first version that can attach to raw tracepoints."""
-INSTALL = "apt install bpftrace, or dnf install bpftrace"
+INSTALL = "apt install bpftrace  # or: dnf install bpftrace"
 TEXT = Path(__file__).with_name("bio_latency.bt")
 MAX_KEYS = 32768
 """Keys of each map: about 40 for each VM, device and direction. A map takes 12 MB, and 0.5 MB per CPU."""

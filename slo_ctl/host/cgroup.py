@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded, read_record
+from slo_ctl.base.kernel_files import FileText, OpenFiles, read_bounded, read_record
 from slo_ctl.model import DeviceNumber, IoCounters
 
 Found = TypeVar("Found")
@@ -87,30 +88,36 @@ def walk_groups(
     visited = 0
     while waiting:
         parent, depth = waiting.pop()
-        for name, inode, inner in _children(root + parent, note):
+        for entry in _children(root + parent, note):
             visited += 1
             if visited > MAX_GROUPS:
                 note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
-            cgroup = f"{parent}/{name}"
-            found = identify(name)
+            cgroup = f"{parent}/{entry.name}"
+            found = identify(entry.name)
             if found is not None:
-                yield cgroup, inode, found
-            elif inner and depth + 1 < MAX_DEPTH:
+                yield cgroup, entry.inode(), found
+            elif depth + 1 < MAX_DEPTH and _may_have_groups(entry):
                 waiting.append((cgroup, depth + 1))
 
 
-def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
-    """Name and inode of each group in a directory, and whether it may contain groups."""
+def _may_have_groups(entry: os.DirEntry[str]) -> bool:
+    """Whether a directory may contain directories.
+
+    Without any it has two links: its name and ".". File systems that do not count such links report 1.
+    """
+    try:
+        return entry.stat(follow_symlinks=False).st_nlink != 2
+    except OSError:
+        return False  # it was removed
+
+
+def _children(folder: str, note: Callable[[str], None]) -> list[os.DirEntry[str]]:
+    """The groups in a directory, by name."""
     try:
         with os.scandir(folder) as entries:
-            # A directory without subdirectories has two links: its name and ".". File systems that do not
-            # count links of directories report 1.
-            return sorted(
-                (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False)
-            )
+            groups = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return sorted(groups, key=attrgetter("name"))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -181,7 +188,7 @@ RECHECK_SCANS = 10
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
 _Parser = Callable[[str], tuple[_Values, int]]
-_Texts = tuple[str | None, ...]
+_Texts = list[str | None]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
@@ -197,9 +204,9 @@ class _Group:
     """The last reading of a group."""
 
     paths: tuple[str, ...]
-    scans_left: int
+    texts: _Texts
+    scans_left: int = 0
     """Scans until all files of the group are read again."""
-    texts: _Texts = ()
     by_device: ByDevice | None = None
     notes: tuple[str, ...] = ()
 
@@ -218,28 +225,33 @@ class CounterReader:
             if tree.version == 2
             else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
-        self._useful = [False] * len(self._parsers)
-        """By file: whether it ever had a counter that the files before it did not have."""
+        self._useful: list[int] = []
+        """Indexes of files that ever had a counter that the files before them did not have."""
         self._last: dict[str, _Group] = {}
+        self._files = OpenFiles()
 
     def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
         """As `read_counters`; returns the same object as before if nothing has changed."""
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
-        if group.scans_left <= 0 or True not in self._useful:
-            # Spread the complete readings of groups that were found together over different scans.
-            group.scans_left = RECHECK_SCANS - 1 if group.texts else len(self._last) % RECHECK_SCANS
-            texts = tuple([_read(path, note) for path in group.paths])
-        else:
+        texts = [*group.texts]
+        for index in self._useful:
+            # What is read in every scan stays open.
+            texts[index] = _read(self._files.read, group.paths[index], note)
+        if group.scans_left > 0 and self._useful:
             group.scans_left -= 1
-            texts = tuple(
-                [
-                    _read(path, note) if useful else last_text
-                    for path, useful, last_text in zip(group.paths, self._useful, group.texts, strict=True)
-                ]
-            )
+        else:
+            # Spread the complete readings of groups that were found together over different scans.
+            known = group.by_device is not None
+            group.scans_left = RECHECK_SCANS - 1 if known else len(self._last) % RECHECK_SCANS
+            for index, path in enumerate(group.paths):
+                if index not in self._useful:
+                    texts[index] = _read(read_record, path, note)
         if group.by_device is None or texts != group.texts:
+            if any(texts[number] is None for number in self._useful):
+                # The group is gone: what other files said before counts no more.
+                texts = [None] * len(texts)
             counted, group.notes = self._parsed(group.paths, texts)
             group.texts = texts
             # A file may change without a change of the counters.
@@ -251,12 +263,18 @@ class CounterReader:
 
     def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
-        return _Group(tuple(f"{folder}/{name}" for name, _ in self._parsers), 0)
+        paths = tuple(f"{folder}/{name}" for name, _ in self._parsers)
+        return _Group(paths, [None] * len(paths))
 
-    def keep(self, cgroups: Collection[str]) -> None:
+    def keep(self, cgroups: Set[str]) -> None:
         """Forget all groups but these."""
-        if len(self._last) > len(cgroups):
-            self._last = {cgroup: last for cgroup, last in self._last.items() if cgroup in cgroups}
+        for cgroup in self._last.keys() - cgroups:
+            for path in self._last.pop(cgroup).paths:
+                self._files.close(path)
+
+    def close(self) -> None:
+        """Forget all groups."""
+        self.keep(frozenset())
 
     def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
         merged: _Values = {}
@@ -270,7 +288,9 @@ class CounterReader:
             for device, values in devices.items():
                 earlier = merged.setdefault(device, {})
                 if not values.keys() <= earlier.keys():
-                    self._useful[number] = True
+                    if number not in self._useful:
+                        self._useful.append(number)
+                    # Counters of earlier files take precedence.
                     merged[device] = {**values, **earlier}
         return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
 
@@ -323,9 +343,9 @@ def _device(word: str) -> DeviceNumber | None:
     return DeviceNumber(int(match[1]), int(match[2])) if match else None
 
 
-def _read(path: str, note: Callable[[str], None]) -> str | None:
+def _read(read: Callable[[str], FileText | None], path: str, note: Callable[[str], None]) -> str | None:
     try:
-        file = read_record(path)
+        file = read(path)
     except OSError as error:
         note(f"{path}: {error.strerror}")
         return None

@@ -104,7 +104,7 @@ def _systemd(host: Host) -> Finding:
         return Finding(
             False,
             "systemd runs this host, but without a system bus its units cannot be changed",
-            "apt install dbus, or dnf install dbus",
+            "apt install dbus  # or: dnf install dbus",
         )
     return Finding(
         False,
@@ -134,7 +134,7 @@ def _io_controller(host: Host) -> Finding:
         return Finding(
             False,
             f"{where} has the io controller, but enables it for no group",
-            f"echo +io > {tree.root}/cgroup.subtree_control (systemd does for any IOWeight=)",
+            f"echo +io > {tree.root}/cgroup.subtree_control  # systemd does so for any IOWeight=",
         )
     return Finding(True, f"{where} with the io controller")
 
@@ -154,7 +154,7 @@ def _weights(host: Host) -> Finding:
     return Finding(
         False,
         "neither bfq nor io.cost is available",
-        "modprobe bfq (or boot a kernel with CONFIG_BLK_CGROUP_IOCOST and cgroup v2)",
+        "modprobe bfq  # or boot a kernel with CONFIG_BLK_CGROUP_IOCOST and cgroup v2",
     )
 
 
@@ -164,8 +164,7 @@ def _delays(host: Host) -> Finding:
         return Finding(
             False,
             f"sysctl {SYSCTL} is 0",
-            f"echo {SYSCTL}=1 > /etc/sysctl.d/60-slo-ctl.conf && sysctl {SYSCTL}=1 "
-            "(then restart slo-ctl's daemon)",
+            f"echo {SYSCTL}=1 > /etc/sysctl.d/60-slo-ctl.conf && sysctl {SYSCTL}=1  # and restart slo-ctld",
         )
     if not words:
         return Finding(False, f"sysctl {SYSCTL} not found", "boot a kernel with CONFIG_TASK_DELAY_ACCT")
@@ -195,7 +194,7 @@ def _qemu(host: Host) -> Finding:
     if found:
         return Finding(True, found)
     return Finding(
-        False, f"{names[0]} is not installed", "apt install qemu-system-x86, or dnf install qemu-kvm"
+        False, f"{names[0]} is not installed", "apt install qemu-system-x86  # or: dnf install qemu-kvm"
     )
 
 
@@ -255,7 +254,9 @@ def _program(name: str, package: str) -> Callable[[Host], Finding]:
         found = host.which(name)
         if found:
             return Finding(True, found)
-        return Finding(False, f"{name} is not installed", f"apt install {package}, or dnf install {package}")
+        return Finding(
+            False, f"{name} is not installed", f"apt install {package}  # or: dnf install {package}"
+        )
 
     return find
 

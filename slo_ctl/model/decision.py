@@ -60,6 +60,8 @@ SettingValue = float | str | None
 class Lever(StrEnum):
     """A mechanism that controls I/O."""
 
+    __hash__ = str.__hash__  # Enum's own is written in Python, and every set of levers asks for it
+
     CGROUP_WEIGHT = "cgroup weight"
     CGROUP_LIMIT = "cgroup limit"
     CGROUP_LATENCY = "cgroup latency target"
@@ -97,6 +99,10 @@ class Knob:
     actuator translates it."""
     device: str = ""
     """`MAJOR:MINOR` (cgroup, devices) or target of the disk (libvirt), if the knob is for one device."""
+
+    def __hash__(self) -> int:
+        # Texts remember their hashes; the lever says little that the name does not.
+        return hash((self.place, self.name, self.device))
 
     def __str__(self) -> str:
         device = f" {self.device}" if self.device else ""

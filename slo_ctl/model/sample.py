@@ -229,6 +229,12 @@ class StreamWindow:
         return share_by.amount(self.pages, self.requests, self.device_s)
 
     @property
+    def p99_us(self) -> float | None:
+        """The worse one of reads and writes."""
+        known = (p99 for p99 in (self.p99_read_us, self.p99_write_us) if p99 is not None)
+        return max(known, default=None)
+
+    @property
     def ops_share(self) -> float | None:
         """OPS / logical size."""
         return self.ops_bytes / self.size_bytes if self.ops_bytes is not None and self.size_bytes else None

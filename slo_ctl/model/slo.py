@@ -376,10 +376,11 @@ def _quoted(value: object) -> str:
 
 
 def update_text(change: SloUpdate) -> str:
-    """`set weight=3, class=gold, unset p99_latency_us`."""
-    done = [f"{name}={value:g}" for name, value in change.fields.items()]
+    """`set weight=3, class=gold; unset p99`, as `vm set` is typed."""
+    done = [f"{key}={text}" for key, text in config_texts(change.fields).items()]
     done += [f"{key}={printable(name)}" for key, name in change.chosen.items()]
     texts = [f"set {', '.join(done)}"] if done else []
-    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(sorted(change.unset))
+    keys = sorted(KEY_OF.get(name, name) for name in change.unset)
+    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(keys)
     texts += [f"unset {unset}"] if change.unset else []
     return "; ".join(texts)

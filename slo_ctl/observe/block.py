@@ -6,7 +6,7 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -52,17 +52,14 @@ class Sliding(Generic[Reading]):
         return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0
 
 
+StreamsByDevice = Mapping[DeviceNumber | None, Sequence[Stream]]
+"""Streams of a look, by the block device that is charged for them."""
 _Counted = dict[str, IoCounters]
 """Counters by cgroup."""
 _NUMBERS = ("read_bytes", "written_bytes", "reads", "writes")
 """What the kernel counts."""
+_NOT_COUNTED = IoCounters()
 _NO_LATENCIES: Mapping[str, Sequence[DiskLatency]] = MappingProxyType({})
-
-
-@dataclass(slots=True)
-class _Vm:
-    cgroups: frozenset[str]
-    readings: Sliding[_Counted]
 
 
 # Latencies of one VM on one device: the kernel keeps none of a cgroup, QEMU does of each disk.
@@ -186,7 +183,7 @@ class BlockDevice:
         """Windows as of the last `update`, by VM."""
         self._window_s = window_s
         self._clock = clock
-        self._vms: dict[str, _Vm] = {}
+        self._readings_of: dict[str, Sliding[_Counted]] = {}
         self._latencies: dict[str, LatencyWindow] = {}
 
     @property
@@ -206,12 +203,12 @@ class BlockDevice:
         counted: dict[str, _Counted] = {}
         for stream in streams:
             if stream.device == self.number and stream.cgroup is not None:
-                counters = stream.counters or IoCounters()
+                counters = stream.counters or _NOT_COUNTED
                 counted.setdefault(stream.vm, {})[stream.cgroup] = counters
-        self._vms = {vm: self._known(vm, now) for vm, now in counted.items()}
+        self._readings_of = {vm: self._readings(vm, now) for vm, now in counted.items()}
         for vm, now in counted.items():
-            self._vms[vm].readings.add(now_s, now)
-        self.windows = {vm: _stream_window(vm, known.readings) for vm, known in self._vms.items()}
+            self._readings_of[vm].add(now_s, now)
+        self.windows = {vm: _stream_window(vm, readings) for vm, readings in self._readings_of.items()}
         self._latencies = {vm: self._latencies.get(vm) or LatencyWindow(self._window_s) for vm in latencies}
         for vm, disks in latencies.items():
             self._latencies[vm].add(now_s, disks)
@@ -219,22 +216,25 @@ class BlockDevice:
             self.windows[vm] = self._latencies[vm].applied_to(window)
         return self.windows
 
-    def _known(self, vm: str, now: Mapping[str, IoCounters]) -> _Vm:
-        known, cgroups = self._vms.get(vm), frozenset(now)
-        if known is None or known.cgroups != cgroups:
-            return _Vm(cgroups, Sliding(self._window_s))
-        last = known.readings.last or {}
-        if any(
-            last[cgroup] is not counters and _went_back(last[cgroup], counters)
-            for cgroup, counters in now.items()
-        ):
-            known.readings.clear()
+    def _readings(self, vm: str, now: _Counted) -> Sliding[_Counted]:
+        """Those of the VM so far that `now` continues."""
+        known = self._readings_of.get(vm)
+        last = known.last if known is not None else None
+        if known is None or last is None or last.keys() != now.keys():
+            return Sliding(self._window_s)
+        if not _same(last, now) and any(_went_back(last[cgroup], each) for cgroup, each in now.items()):
+            known.clear()
         return known
+
+
+def _same(one: _Counted, other: _Counted) -> bool:
+    """Whether these are the same objects: nothing was counted in between, as is so most of the time."""
+    return all(map(operator.is_, one.values(), other.values()))
 
 
 def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
     first, last, length_s = readings.first or {}, readings.last or {}, readings.length_s
-    if length_s > 0 and all(first.get(cgroup) is counters for cgroup, counters in last.items()):
+    if length_s > 0 and _same(first, last):
         return _still(vm, length_s, list(last.values()))
 
     def rate(*names: str) -> float | None:
@@ -253,13 +253,14 @@ def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
 
 
 def _still(vm: str, length_s: float, counters: list[IoCounters]) -> StreamWindow:
-    """Of a VM of which nothing was counted, as is so for most VMs most of the time; None is none still."""
-    counted = any(each.reads is not None or each.writes is not None for each in counters)
-    moved = any(each.read_bytes is not None or each.written_bytes is not None for each in counters)
+    """Of a VM of which nothing was counted; None is none still."""
+    totals = total_counters(counters)
+    counted = totals.reads is not None or totals.writes is not None
+    moved = totals.read_bytes is not None or totals.written_bytes is not None
     return StreamWindow(
         vm=vm,
         window_s=length_s,
-        totals=total_counters(counters),
+        totals=totals,
         iops=0.0 if counted else None,
         bandwidth_bytes_s=0.0 if moved else None,
     )

@@ -115,8 +115,9 @@ class HostObserver:
         notes += domains.notes
         self._look_at_groups(domains, notes.append, changed=changed)
         vms = self._join(domains)
-        notes += self._missing_groups(vms)
-        streams = self._read_streams(vms, notes.append)
+        unread: list[str] = []
+        streams = self._read_streams(vms, unread.append)
+        notes += [*self._missing_groups(vms), *unread]
         if self._tags is not None:
             streams = self._tags.tagged(
                 self._tree, vms, streams, self._namespaces, notes.append, changed=changed
@@ -166,6 +167,8 @@ class HostObserver:
             self._latencies.close()
         if self._watch is not None:
             self._watch.close()
+        if self._reader is not None:
+            self._reader.close()
         self._processes.close()
         self._blocks.close()
         self._delays.close()
@@ -178,6 +181,8 @@ class HostObserver:
         if self._tree is None or now_s - self._walked_at_s >= REFRESH_S:
             tree = find_tree(self._cgroup_root)
             if tree != self._tree:
+                if self._reader is not None:
+                    self._reader.close()
                 self._tree, self._reader = tree, CounterReader(tree) if tree and tree.io else None
                 self._unsettled = _SETTLING_LOOKS
         if self._tree is None:
@@ -208,10 +213,14 @@ class HostObserver:
         tree = self._tree
         if tree is None:
             return []
+        # A group whose I/O was counted is there.
         return [
             f"VM {vm.name}: {missing_group(tree, vm.name, vm.cgroup)}"
             for vm in vms
-            if vm.found_by is FoundBy.OPTION and vm.cgroup and not tree.folder(vm.cgroup).is_dir()
+            if vm.found_by is FoundBy.OPTION
+            and vm.cgroup
+            and not self._streams[id(vm)][1]
+            and not tree.folder(vm.cgroup).is_dir()
         ]
 
     def _read_streams(self, vms: Sequence[Vm], note: Note) -> list[Stream]:

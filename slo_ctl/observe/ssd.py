@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from operator import attrgetter, lt, sub
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import lt, sub
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.build import flash_timing
@@ -31,8 +32,7 @@ from slo_ctl.observe.block import Sliding
 _NS_PER_S = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class VmReading:
+class VmReading(NamedTuple):
     """Counters of one VM, at one moment or, as a difference, over a window. Times in nanoseconds."""
 
     now_ns: int
@@ -63,7 +63,7 @@ class VmReading:
     """Die and channel time spent on this VM's requests, garbage collection included."""
     queued_ns: int = 0
     """Time with a request waiting for its turn in the device's queue."""
-    moved_pages_of: tuple[int, ...] = field(default=(), kw_only=True)
+    moved_pages_of: tuple[int, ...] = ()
     """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
 
     @property
@@ -84,16 +84,16 @@ class VmReading:
         """Whether anything was less than in an earlier reading: these are other counters."""
         if len(self.moved_pages_of) != len(earlier.moved_pages_of):
             return True
-        return any(map(lt, _counters(self), _counters(earlier)))
+        return any(map(lt, self[:_COUNTERS], earlier[:_COUNTERS]))
 
     def since(self, earlier: VmReading) -> VmReading:
         """Difference between an earlier reading and this one."""
         moved = tuple(map(sub, self.moved_pages_of, earlier.moved_pages_of))
-        return VmReading(*map(sub, _counters(self), _counters(earlier)), moved_pages_of=moved)
+        return VmReading._make((*map(sub, self[:_COUNTERS], earlier[:_COUNTERS]), moved))
 
 
-_counters = attrgetter(*(each.name for each in fields(VmReading)[:-1]))
-"""All but `moved_pages_of`, in their order."""
+_COUNTERS = len(VmReading._fields) - 1
+"""All but `moved_pages_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,28 +252,25 @@ class ServedDevice:
         self.counted = tuple(now.values())
         names = {name: keys.get(name) or f"{self.name}/{name}" for name in namespaces}
         first = self._window.first or now
-        self.windows = {
-            names[name]: self._stream_window(
-                names[name], each, now[name], now[name].since(first.get(name, now[name]))
-            )
-            for name, each in namespaces.items()
-        }
+        self.windows = {}
         vms = []
+        scale, pages_per_block = self.time_scale or 1.0, self._pages_per_block
         for name, each in namespaces.items():
-            window = now[name].since(last.get(name, now[name]))
+            key, counted, blocks = names[name], now[name], self._blocks(each)
+            p99s_us = (_p99(each, "read", scale), _p99(each, "write", scale))
+            status_window = counted.since(first.get(name, counted))
+            self.windows[key] = self._stream_window(key, each, counted, status_window, blocks, p99s_us)
+            window = counted.since(last.get(name, counted))
             waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
             vms.append(
                 vm_sample(
-                    names[name],
-                    window,
-                    self._blocks(each),
-                    self._pages_per_block,
+                    *(key, window, blocks, pages_per_block),
                     active=window.requests > 0 or waiting,
                     limit_iops=each["limit_iops"],
                     scheduler_weight=each["weight"],
                     queued="queue" in each,
-                    p99_us=self._p99_us(each),
-                    p99_window_s=_RECENT_S / (self.time_scale or 1.0),
+                    p99_us=max((p99 for p99 in p99s_us if p99 is not None), default=None),
+                    p99_window_s=_RECENT_S / scale,
                 )
             )
         self.moves = statistics.get("moves")
@@ -319,20 +316,21 @@ class ServedDevice:
             min_ops=space["min_ops_blocks"] - held,
         )
 
-    def _p99_us(self, namespace: dict[str, Any]) -> float | None:
-        scale = self.time_scale or 1.0
-        known = [p99 for kind in ("read", "write") if (p99 := _p99(namespace, kind, scale)) is not None]
-        return max(known, default=None)
-
     def _stream_window(
-        self, key: str, namespace: dict[str, Any], now: VmReading, window: VmReading
+        self,
+        key: str,
+        namespace: dict[str, Any],
+        now: VmReading,
+        window: VmReading,
+        blocks: Blocks,
+        p99s_us: tuple[float | None, float | None],
     ) -> StreamWindow:
+        """`now` are all counters, `window` those of the status window; `p99s_us` of reads and of writes."""
         length_s = window.now_ns / _NS_PER_S
         ssd = self._record if isinstance(self._record, SsdRecord) else None
         victim_pages = window.victims * self._pages_per_block
-        ops_blocks = self._blocks(namespace).ops if ssd else None
+        ops_blocks = blocks.ops if ssd else None
         throttled = window.requests > 0 and "queue" in namespace
-        scale = self.time_scale or 1.0
 
         def rate(amount: int) -> float | None:
             return amount / length_s if length_s > 0 else None
@@ -352,8 +350,8 @@ class ServedDevice:
             ),
             iops=rate(window.requests),
             bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
-            p99_read_us=_p99(namespace, "read", scale),
-            p99_write_us=_p99(namespace, "write", scale),
+            p99_read_us=p99s_us[0],
+            p99_write_us=p99s_us[1],
             throttle_wait_us=window.throttled_ns * _US_PER_NS / window.requests if throttled else None,
             host_page_writes=window.host_page_writes,
             gc_page_writes=window.gc_page_writes,
@@ -438,5 +436,12 @@ def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
     found = namespace.get("latency_histogram")
     if found is None:
         return None
-    bounds_s = tuple(bound / _US_PER_S for bound in found["bounds_us"])
-    return LatencyCounts(bounds_s, tuple(found[kind]["counts"]), found[kind]["sum_us"] / _US_PER_S)
+    counted = found[kind]
+    bounds_s = _bounds_s(tuple(found["bounds_us"]))
+    return LatencyCounts(bounds_s, tuple(counted["counts"]), counted["sum_us"] / _US_PER_S)
+
+
+@lru_cache(maxsize=16)
+def _bounds_s(bounds_us: tuple[float, ...]) -> tuple[float, ...]:
+    """A server has the same for all of its namespaces."""
+    return tuple(bound / _US_PER_S for bound in bounds_us)

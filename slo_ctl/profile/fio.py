@@ -19,7 +19,7 @@ import numpy as np
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.measurement import WHOLE, Access, Direction, Measurement, Order, Part
-from slo_ctl.profile.target import Kind, Target, TestFile
+from slo_ctl.profile.target import Kind, MeasuredFile, Target
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Fio:
         self._target = target
         self._options = options
         self._program = find_fio(options.program)
-        self._test_file: TestFile | None = None
+        self._measured_file: MeasuredFile | None = None
 
     def now_s(self) -> float:
         """Monotonic real time in seconds."""
@@ -95,7 +95,7 @@ class Fio:
         path = self._target.path
         if not self._target.is_test_file or path is None:
             return 0
-        self._test_file = TestFile(path, self._options.span_bytes)
+        self._measured_file = MeasuredFile(path, self._options.span_bytes)
         return self._options.span_bytes
 
     def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
@@ -163,9 +163,9 @@ class Fio:
 
     def remove(self) -> None:
         """Remove the test file, if there is one."""
-        if self._test_file is not None:
-            self._test_file.remove()
-            self._test_file = None
+        if self._measured_file is not None:
+            self._measured_file.remove()
+            self._measured_file = None
 
     def _seed(self, access: Access, size_bytes: int, repetition: int) -> int:
         # Different for every test, and reproducible.

@@ -15,13 +15,11 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
-from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
-from slo_ctl.model import Setting
 from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of
 from slo_ctl.profile.consent import in_use, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources, identify
-from slo_ctl.profile.store import Conditioning, Found, Measured, Profile, ProfileStore, now_text, rows
+from slo_ctl.profile.store import Conditioning, Measured, Profile, ProfileStore, now_text, rows
 from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
@@ -354,40 +352,3 @@ def begin_profile(
 def identify_target(request_target: str, sources: IdentitySources) -> Identity:
     """The identity of a target, without writing to it; an NBD export need not be served."""
     return identify(find_target(request_target, connect=False), sources)
-
-
-# Choice of a scheduler for a block device from its facts, its profile and the SLOs.
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerAdvice:
-    """A scheduler and the facts from which it was chosen."""
-
-    facts: DeviceFacts
-    needs: Needs
-    found: Found | None
-    """The stored profile, not used if it is stale; None without one."""
-    choice: SchedulerChoice
-
-    @property
-    def profiled(self) -> bool:
-        """Whether a valid profile was used."""
-        return self.found is not None and not self.found.stale
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """Settings that apply the choice."""
-        return settings_of(self.choice, self.facts)
-
-
-def advise_scheduler(
-    facts: DeviceFacts, needs: Needs, found: Found | None, given: str | None = None
-) -> SchedulerAdvice:
-    """Choose a scheduler for a device; `given`: a scheduler that the operator chose."""
-    valid = found.record if found is not None and not found.stale else None
-    choice = (
-        choose(facts, needs, None, given=given)
-        if valid is None
-        else choose(facts, needs, valid.analysis(), valid.queue_depth, given)
-    )
-    return SchedulerAdvice(facts, needs, found, choice)

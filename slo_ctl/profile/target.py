@@ -138,7 +138,9 @@ def check_direct(target: Target) -> None:
     if target.path is None or target.kind is Kind.BLOCK:
         return
     probe = (
-        target.path if not target.is_test_file else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
+        target.path
+        if not target.is_test_file
+        else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
     )
     how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.is_test_file else os.O_RDONLY
     flags = os.O_DIRECT | os.O_CLOEXEC | how
@@ -190,7 +192,7 @@ _TRIES = 5
 """Attempts: a process that removes stale files may remove this one before it is locked."""
 
 
-class TestFile:
+class MeasuredFile:
     """A test file of `size_bytes`."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:

@@ -92,20 +92,21 @@ def _write_epoch(
     Raises sqlite3.Error.
     """
     at_ms = _epoch_ms(status)
-    streams = _with_streams(connection, written.streams, status.vms)
-    present_vms = [(streams[_key(vm)], vm) for vm in status.vms]
+    keys = [(storable(vm.vm), storable(vm.device)) for vm in status.vms]
+    streams = _with_streams(connection, written.streams, keys)
+    present_vms = list(zip([streams[key] for key in keys], status.vms, strict=True))
     connection.execute("INSERT OR IGNORE INTO epochs VALUES (?)", (at_ms,))
     connection.executemany(
         _INSERT_SAMPLE,
         [(at_ms, stream, *_numbers(vm)) for stream, vm in present_vms if vm.iops is not None],
     )
-    verdicts = {stream: vm.verdict.value for stream, vm in present_vms}
+    verdicts: dict[int, str] = {stream: vm.verdict for stream, vm in present_vms}
     connection.executemany(
         "INSERT OR REPLACE INTO verdicts (stream, at_ms, verdict, reason) VALUES (?, ?, ?, ?)",
         [
             (stream, at_ms, vm.verdict.value, storable(vm.reason))
             for stream, vm in present_vms
-            if written.verdicts.get(stream) != vm.verdict.value
+            if written.verdicts.get(stream) != vm.verdict
         ],
     )
     connection.executemany(
@@ -135,10 +136,10 @@ def _write_epoch(
 
 
 def _with_streams(
-    connection: sqlite3.Connection, streams: dict[tuple[str, str], int], vms: Iterable[VmStatus]
+    connection: sqlite3.Connection, streams: dict[tuple[str, str], int], keys: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], int]:
-    """`streams`, or a copy with the streams that are new."""
-    new = {_key(vm) for vm in vms} - streams.keys()
+    """`streams`, or a copy with those of `keys` that are new."""
+    new = set(keys) - streams.keys()
     if not new:
         return streams
     added = dict(streams)
@@ -181,12 +182,8 @@ def _new_reasons(device: DeviceStatus, written: WrittenState) -> list[tuple[str,
     return [(storable(device.name), storable(reason)) for reason in device.reasons if reason not in before]
 
 
-def _key(vm: VmStatus) -> tuple[str, str]:
-    return storable(vm.vm), storable(vm.device)
-
-
 def _numbers(vm: VmStatus) -> list[float | None]:
-    return [_number(value) for value in _FIELDS_OF(vm)]
+    return [None if value is None else _number(value) for value in _FIELDS_OF(vm)]
 
 
 def _value(value: SettingValue) -> SettingValue:

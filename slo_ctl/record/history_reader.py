@@ -140,7 +140,7 @@ def read_vm(
                     _names(connection),
                     "there are no VMs in it yet; `slo-ctl vm list` shows VMs of the host",
                 )
-                raise UserError(f"history: VM {name} not found", hint)
+                raise UserError(f"VM {name} not found in the history", hint)
             width_ms = bucket_ms(until - since, limit)
             span = (round(since * 1000), round(until * 1000))
             return VmHistory(

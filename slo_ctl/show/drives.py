@@ -192,7 +192,11 @@ def print_device(console: Console, device: DriveStatus, root_option: str = "") -
     if device.statistics and device.preconditioned:
         text = "LIFETIME WAF counts preconditioning too; `slo-ctl status` has the WAF of the last seconds"
         print_line(console, Text(text))
-    for counters in (device.statistics or {}).get("namespaces", ()):
+    namespaces = (device.statistics or {}).get("namespaces", ())
+    if any(each.get("space", {}).get("isolated") for each in namespaces):
+        text = "OPS BLOCKS counts blocks that GC keeps free too; `slo-ctl status` leaves them out"
+        print_line(console, Text(text))
+    for counters in namespaces:
         if counters.get("reason"):
             line = f"{counters['name']}: {printable(counters['reason'])}"
             print_line(console, Text(line, "bold red"))
@@ -296,7 +300,7 @@ def _row(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, 
         namespace.name,
         numbers.size(namespace.size_bytes),
         numbers.size(namespace.allocated_bytes),
-        numbers.weight(namespace.weight),
+        numbers.weight(float(f"{namespace.weight:.3g}")),
         numbers.count(namespace.limit_iops),
         numbers.count(ops_blocks),
     )

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import Slo
-from slo_ctl.show.charts import Curve, Curves, short_name
+from slo_ctl.show.charts import Axis, Curve, Curves, Table, short_name
 from slo_ctl.show.history import DAY_S, HistoryEvent, clock, folded_events
 from slo_ctl.show.history_summary import (
     HostReport,
     Summary,
     covered,
+    headline,
     interval_text,
     met_text,
+    recommendations,
     settings_in_force,
     worst_text,
 )
@@ -28,18 +34,23 @@ if TYPE_CHECKING:
     from slo_ctl.record.history_reader import Point, VmHistory
 
 
+_P99_FIELDS = {"reads": "p99_read_us", "writes": "p99_write_us"}
+_DISTRIBUTION_POINTS = 100
+_PARTS_OF_TIME = (0.5, 0.9, 0.99, 1.0)
+
+
 def vm_charts(history: VmHistory, summary: Summary, slo: Slo | None) -> list[Curves]:
-    """Share, IOPS, p99 and WAF of one VM on one device; what was never measured has no chart.
+    """Share, IOPS, WAF and p99 of one VM on one device; what was never measured has no chart.
 
     `slo` is the one in force now, if known.
     """
     limits = {"min": slo.min_iops, "max": slo.max_iops} if slo else {}
     target = {"target": slo.p99_latency_us} if slo else {}
-    charts: tuple[tuple[str, str, dict[str, str], dict[str, float | None]], ...] = (
+    charts: tuple[tuple[str, str, Mapping[str, str], dict[str, float | None]], ...] = (
         ("Share against entitlement", "percent", {"share": "share", "entitled": "target_share"}, {}),
         ("IOPS", "count", {"IOPS": "iops", "target": "target_iops"}, limits),
-        ("p99 latency", "latency", {"reads": "p99_read_us", "writes": "p99_write_us"}, target),
         ("WAF", "decimal", {"WAF": "waf"}, {}),
+        ("p99 latency", "latency", _P99_FIELDS, target),
     )
     points = [point for point in history.points if point.device == summary.device]
     x = _times([history], [points])
@@ -61,7 +72,45 @@ def vm_charts(history: VmHistory, summary: Summary, slo: Slo | None) -> list[Cur
                     levels=[(name, value) for name, value in levels.items() if value is not None],
                 )
             )
-    return drawn
+    return [*drawn, *_p99_distribution(points, target.get("target"))]
+
+
+def _p99_distribution(points: Sequence[Point], target_us: float | None) -> Iterator[Curves]:
+    """For which part of the time the p99 was at most that; nothing where it was always the same."""
+    known = {
+        name: sorted(
+            (value, point.samples) for point in points if (value := getattr(point, field)) is not None
+        )
+        for name, field in _P99_FIELDS.items()
+    }
+    measured = [value for each in known.values() for value, _ in each]
+    least, most = min(measured, default=0.0), max(measured, default=0.0)
+    if not 0 < least < most:
+        return
+    x = [float(at) for at in np.geomspace(least, most, _DISTRIBUTION_POINTS)]
+    curves, rows = [], []
+    for index, (name, each) in enumerate(known.items()):
+        if each:
+            values, ends = [value for value, _ in each], list(accumulate(samples for _, samples in each))
+            shares = [0.0, *(end / ends[-1] for end in ends)]
+            curves.append(
+                Curve(name, [shares[bisect_right(values, at)] for at in x], index, dashed=index > 0)
+            )
+            rows.append(
+                (name, [numbers.latency(values[bisect_left(shares, part) - 1]) for part in _PARTS_OF_TIME])
+            )
+    yield Curves(
+        "Distribution of the p99",
+        "For which part of the time the p99 was at most that. Further to the left is faster.",
+        x,
+        curves,
+        "percent",
+        Axis("p99 latency", "latency", log=True),
+        x_text=numbers.latency,
+        top=1.0,
+        marks=[(target_us, "target")] if target_us is not None and least <= target_us <= most else [],
+        numbers=Table([f"{part:.0%} OF THE TIME" for part in _PARTS_OF_TIME], rows),
+    )
 
 
 def ops_chart(histories: Sequence[VmHistory], device: str, name: str) -> Curves | None:
@@ -156,6 +205,8 @@ def render_history_report(report: HostReport) -> str:
     return render_page(
         "history.html.j2",
         title=_title(report),
+        headline=printable(headline(report)),
+        recommendations=[printable(sentence) for sentence in recommendations(report)],
         interval=interval_text(report),
         emulated=bool({each.device for each in found} & report.emulated),
         bucket=numbers.duration(report.histories[0].bucket_s),

@@ -255,12 +255,45 @@ def has_records(history: VmHistory) -> bool:
     )
 
 
+def headline(report: HostReport) -> str:
+    """How many VMs missed their SLOs, and which of them most."""
+    judged = [each for each in report.summaries() if each.met is not None]
+    missed = [each for each in judged if each.missed]
+    if not judged:
+        return "No SLO was judged."
+    if not missed:
+        return "Every SLO was met all of the time."
+    worst = f"{missed[0].vm} met its SLO for {numbers.percent(missed[0].met)} of the time"
+    if not judged[1:]:
+        return f"{worst}."
+    whose = "their SLOs" if missed[1:] else "its SLO"
+    return f"{len(missed):,} of {len(judged):,} VMs missed {whose} at times; {worst}."
+
+
+_WHAT_TO_DO: dict[str, str] = {
+    Verdict.INSUFFICIENT: "lower the SLO of {vm} or of another VM on {device} with `slo-ctl vm set`, or move "
+    "a VM to another device",
+    Verdict.NO_MECHANISM: "see in `slo-ctl status {vm}` and `slo-ctl doctor` what the SLO of {vm} lacks",
+    Verdict.UNAPPLIED: "see in `slo-ctl status {vm}` which setting of {vm} another program may be changing",
+    Verdict.UNKNOWN_VM: "start {vm}, or remove it with `slo-ctl vm unset {vm}` and from slo-ctl.toml",
+}
+
+
+def recommendations(report: HostReport) -> Iterator[str]:
+    """What to do about each VM that missed its SLO, by the verdict of its worst period, else the last."""
+    for each in report.summaries():
+        what = _WHAT_TO_DO.get(each.worst.verdict if each.worst else each.verdict)
+        if what is not None:
+            yield what.format(vm=each.vm, device=each.device or "its device")
+
+
 def report_lines(report: HostReport) -> Iterator[str]:
-    """The interval, and a sentence for each VM."""
+    """The interval, a sentence for each VM, and what to do."""
     yield interval_text(report)
     for each in report.summaries():
         on = f" on {report.device_name(each.device)}" if each.device else ""
         yield f"{each.vm}{on}: {met_text(each)}; {worst_text(each, report)}"
+    yield from (f"recommended: {sentence}" for sentence in recommendations(report))
 
 
 def interval_text(report: HostReport) -> str:
@@ -310,6 +343,7 @@ def report_json(report: HostReport) -> dict[str, Any]:
             }
             for each in report.summaries()
         ],
+        "recommendations": list(recommendations(report)),
         "settings": plain(settings_in_force(report.histories)),
         "events": plain(folded_events(report.histories)),
     }

@@ -131,11 +131,14 @@ def _latencies(runs: Sequence[RunResult], kind: str) -> Iterator[Curves]:
 
 
 def _cdf(curve: Sequence[float], x: np.ndarray) -> list[float | None]:
-    """Shares of the requests at these latencies, between the recorded percentiles on a line."""
+    """Shares of the requests at these latencies, between the recorded percentiles on a line.
+
+    Above the highest of these it is at least that.
+    """
     highest = {value: each for value, each in zip(curve, CURVE_PERCENTILES, strict=False) if value}
     if not highest:
         return [None] * len(x)
-    shares = np.interp(np.log(x), np.log([*highest]), [*highest.values()], left=math.nan, right=math.nan)
+    shares = np.interp(np.log(x), np.log([*highest]), [*highest.values()], left=math.nan)
     return [None if math.isnan(share) else float(share) / 100 for share in shares]
 
 

@@ -79,6 +79,26 @@ def gain(result: Result) -> str:
     return _comparison(result.runs[0], result.runs[-1]) if len(result.runs) > 1 else ""
 
 
+def gain_tiles(result: Result) -> list[tuple[str, str, str]]:
+    """The same as a name, what is reached, and what it was; of what both runs have measured."""
+    if len(result.runs) < 2:
+        return []
+    first, last = result.runs[0], result.runs[-1]
+    tiles = []
+    if first.iops and last.iops:
+        change = numbers.signed_percent(last.iops / first.iops - 1)
+        tiles.append(("Total IOPS", change, f"{numbers.count(first.iops)} to {numbers.count(last.iops)}"))
+    before, after = worst_share_error(first), worst_share_error(last)
+    if before is not None and after is not None:
+        was = f"{numbers.signed_percent(before)} with {first.policy}"
+        tiles.append(("Worst share error", numbers.signed_percent(after), was))
+    if first.waf and last.waf:
+        tiles.append(("WAF", numbers.decimal(last.waf), f"{numbers.decimal(first.waf)} with {first.policy}"))
+    below = [f"{len(_below_target(run))} of {len(run.vms)}" for run in (first, last)]
+    tiles.append(("VMs below target", below[1], f"{below[0]} with {first.policy}"))
+    return tiles
+
+
 def recommendation(result: Result) -> str:
     """The policy with the fewest VMs below their targets, and of those the one with the highest total."""
     runs = [run for run in result.runs if run.complete and run.iops]

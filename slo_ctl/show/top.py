@@ -86,8 +86,9 @@ _MAX_ROWS_KEPT = 100_000
 _MAX_KEPT = 3600
 _MAX_BUCKETS = 360
 """Of the history, for the last hour: 10 s each."""
+_SORTED_BY = "  ".join("\N{NO-BREAK SPACE}".join(each) for each in _SORT_KEYS.items())
 HELP = f"""\
-Sort      {"  ".join(f"{key} {by}" for key, by in _SORT_KEYS.items())}; again: the other way round
+Sort      {_SORTED_BY}; again: the other way round
 /         search: show VMs with this text in their name; Escape shows all
 f  F      show degraded VMs only, or those of one verdict
 [  ]      go back and forward in time, through the last hour

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from slo_ctl.model.slo import ResolvedSlo, SloBySource
     from slo_ctl.observe.streams import Inventory
 
-FORMAT_VERSION = 1
 NO_VMS = (
     "no VMs found: start VMs of libvirt, or define clients in slo-ctl.toml as "
     "[vm.NAME] with their cgroup or their namespaces"
@@ -216,9 +215,8 @@ def slo_json(
     vm: Vm | None,
     streams: Sequence[Stream],
 ) -> dict[str, Any]:
-    """One JSON object; field names state the units of values."""
+    """One VM as JSON; field names state the units of values."""
     value: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
         "vm": name,
         "slo": asdict(resolved.slo),
         "source": resolved.slo_source,

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import peers
 import pytest
+from peer_femu import Femu, femu_free_lines, femu_line_pages
 from peer_programs import (
     DiskSim,
     Flash,
@@ -249,3 +250,23 @@ def test_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         peers.main(["--only", "uniform,random"])
     assert "random: not of uniform" in capsys.readouterr().err
+
+
+def test_femu_needs_a_checkout_whose_ftl_compiles(tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match=r"ftl\.c is missing: --femu takes a checkout"):
+        Femu(tmp_path)
+    ftl = tmp_path / "hw/femu/bbssd/ftl.c"
+    ftl.parent.mkdir(parents=True)
+    ftl.write_text("not C")
+    with pytest.raises(PeerError, match=r"ftl\.c cannot be compiled: "):
+        Femu(tmp_path)
+
+
+def test_femu_keeps_a_hundredth_of_its_lines_free() -> None:
+    drive = Drive()
+    config = peers.config_like(Femu.name, drive)
+    assert femu_free_lines(drive) == 5
+    assert config.free_floor == 6
+    assert config.pages_per_block == femu_line_pages(drive) == 512
+    # As large as the drive, in blocks of a line.
+    assert OurDrive(drive, config).device.blocks * 512 == drive.pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -259,6 +260,21 @@ def test_every_argument_has_its_help() -> None:
         for verb in getattr(group, "commands", {"": group}).values():
             for parameter in verb.params:
                 assert getattr(parameter, "help", None), f"{noun} {verb.name} {parameter.name}"
+
+
+def test_help_fits_80_columns_and_breaks_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for noun, group in typer.main.get_command(app.build([])).commands.items():  # type: ignore[attr-defined]
+        for words in [[noun], *([noun, verb] for verb in getattr(group, "commands", ()))]:
+            assert run(*words, "--help") == 0
+            text, _, examples = capsys.readouterr().out.partition("\nExamples:\n")
+            assert examples, words
+            lines = text.splitlines()
+            assert max(map(len, lines)) <= 80, words
+            assert [line for line in lines if re.search(r"\w-$", line)] == [], words
+            assert text.isascii(), words
 
 
 def test_unreachable_server_exits_with_4(

@@ -100,7 +100,7 @@ def test_history_is_read_from_the_daemon(
 def test_unknown_vm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history(tmp_path, "wep") == 2
     assert capsys.readouterr().err.splitlines() == [
-        "slo-ctl: history: VM wep not found",
+        "slo-ctl: VM wep not found in the history",
         "hint: did you mean web?",
     ]
 
@@ -242,6 +242,10 @@ def test_report_summarizes_the_file(
             "410 IOPS, below its minimum"
         ),
         "db on ssd0: SLO met in 100.0% of 60 epochs (ok 100.0%); never missed",
+        (
+            "recommended: lower the SLO of web or of another VM on ssd0 with `slo-ctl vm set`, or move a VM "
+            "to another device"
+        ),
     ]
 
 
@@ -316,7 +320,7 @@ def test_report_page_is_made_from_the_daemon(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--vm", "wep"), "history: VM wep not found"),
+        (("--vm", "wep"), "VM wep not found in the history"),
         (("--since", "yesterday"), "--since: yesterday is not a valid time"),
         (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
         (

@@ -48,7 +48,16 @@ def lines_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "command", ["vm list", "vm show web", "device list", "device show ssd0", "history web --since 2min"]
+    "command",
+    [
+        "vm list",
+        "vm show web",
+        "device list",
+        "device show ssd0",
+        "history web --since 2min",
+        "report --since 2min",
+        "vm set web max=5k,max_bandwidth=100MiB --dry-run",
+    ],
 )
 def test_nothing_is_wider_than_the_terminal(
     root: Path, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -43,9 +43,7 @@ def test_one_figure_writes_its_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert shown.err == ""
     saved = json.loads(files["json"].read_text())
     assert [figure["key"] for figure in saved["figures"]] == ["fast15:table2", "fast15:table3"]
-    assert (
-        "| 800 | page write, us, preset fast15: within 0% of 800 | 800 | agrees |" in files["md"].read_text()
-    )
+    assert "| preset fast15 | 4 | 512 | 60 | 800 | 1,500 | 102 |" in files["md"].read_text()
     assert "emulated SSD" in files["html"].read_text()
 
 

@@ -83,24 +83,28 @@ def test_status_without_a_daemon_is_refused(tmp_path: Path, capsys: pytest.Captu
 
 def test_bad_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
-        for word in ("webb", "--verdict=fine", "--watch=often", "--watch=0.001", "--interval=3"):
+        for word in ("webb", "--verdict=fine", "--watch=often", "--watch=0.001", "--watch="):
             assert status(tmp_path, word) == 2
             output, hint = capsys.readouterr().err.splitlines()
             assert output.startswith("slo-ctl: ")
             assert hint.startswith("hint: ")
 
 
-def test_watch_interval_is_not_taken_for_a_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
-        assert status(tmp_path, "--watch", "5") == 2
+@pytest.mark.parametrize("words", [["--watch", "abc"], ["--watch=abc"], ["-w", "abc"], ["web", "-wabc"]])
+def test_watch_takes_a_number_of_seconds_and_no_vm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*WELL, vm_status("abc"))))}):
+        assert status(tmp_path, *words) == 2
     assert capsys.readouterr().err == (
-        "slo-ctl: VM 5 not found\nhint: for an interval of 5 s, write --watch=5\n"
+        "slo-ctl: --watch: abc is not a number of seconds\n"
+        f"hint: write --watch 5; VMs go before it: slo-ctl status abc --watch 5 --root {tmp_path}\n"
     )
 
 
 def test_a_vm_whose_name_is_a_number_can_be_watched(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*WELL, vm_status("5"))))}):
-        for words in (["--watch=0.1", "5"], ["5", "--watch", "--interval", "0.1"], ["-w", "--", "5"]):
+        for words in (["--watch", "0.1", "5"], ["5", "-w100ms"], ["5", "--watch"], ["-w", "--", "5"]):
             process = subprocess.Popen(
                 [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(tmp_path), *words],
                 stdout=subprocess.PIPE,
@@ -125,7 +129,7 @@ def test_unknown_verdict_of_the_daemon_is_refused(tmp_path: Path, capsys: pytest
     assert "not 'splendid'" in shown
 
 
-COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch=0.1"]
+COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch", "0.1"]
 
 
 def read_until(descriptor: int, pattern: str, text: str = "") -> str:

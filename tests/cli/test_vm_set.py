@@ -158,7 +158,10 @@ def test_several_vms_and_patterns_are_set(root: Path, capsys: pytest.CaptureFixt
     fields = {"max_iops": 2000.0, "p99_latency_us": 5000.0}
     assert stored(root) == {"web": fields, "web2": fields, "db": fields}
     assert vm(root, "show", "w*", "db", "--json") == 0
-    assert [each["vm"] for each in json.loads(capsys.readouterr().out)["vms"]] == ["web", "web2", "db"]
+    output = json.loads(capsys.readouterr().out)
+    assert [each["vm"] for each in output["vms"]] == ["web", "web2", "db"]
+    assert output["format_version"] == 1
+    assert not [each for each in output["vms"] if "format_version" in each], "of the whole object only"
     assert vm(root, "unset", "web?", "db", "max") == 0
     assert stored(root) == {
         "web": fields,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -9,10 +10,11 @@ from typing import cast
 import pytest
 
 from slo_ctl.daemon.block import ManagedBlock, Pool
-from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream, StreamWindow
+from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Slo, Stream, StreamWindow
 from slo_ctl.observe.block import BlockDevice
 
 _DRIVE_IOPS = 1000.0
+_BOUNDS_S = tuple(0.001 * 1.25**step for step in range(40))
 
 
 @dataclass
@@ -70,6 +72,8 @@ class Host:
     epochs_to_apply: int = 1
     second: int = 0
     in_force: dict[tuple[str, int], float] = field(default_factory=dict)
+    latencies: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """Requests between bounds, where a VM's latencies are measured."""
 
     def __post_init__(self) -> None:
         self.pool = Pool(lambda: self.now_s)
@@ -94,14 +98,30 @@ class Host:
                 Stream(vm, None, f"/{vm}", DeviceNumber(259, minor), IoCounters(reads=0, writes=round(done)))
                 for (vm, minor), done in self.done.items()
             ]
-            for device in self.devices.values():
-                device.device.update(streams)
-            self.pool.observe(streams, {})
+            for minor, device in self.devices.items():
+                device.device.update(streams, self._latencies_on(minor))
+            numbers = {stream.device for stream in streams}
+            by_device = {number: [each for each in streams if each.device == number] for number in numbers}
+            self.pool.observe(by_device, {})
             limitable = {(vm, device.name) for vm in self.slos for device in self.devices.values()} - {
                 (vm, device.name) for vm in self.unlimitable for device in self.devices.values()
             }
             self.second += 1
             self.pool.protect(self.slos, limitable, self.weighted, self._unapplied())
+
+    def _latencies_on(self, minor: int) -> dict[str, list[DiskLatency]]:
+        """Each request takes the mean time, by Little's law."""
+        found = {}
+        for (vm, on), counts in self.latencies.items():
+            if on == minor:
+                latency_s = self.queues[vm, on] / self.rates[vm, on]
+                counts[bisect_right(_BOUNDS_S, latency_s)] += round(self.rates[vm, on])
+                nothing = LatencyCounts(_BOUNDS_S, (0,) * len(counts), 0.0)
+                found[vm] = [DiskLatency(nothing, LatencyCounts(_BOUNDS_S, tuple(counts), 0.0))]
+        return found
+
+    def measure_latencies(self, vm: str, minor: int) -> None:
+        self.latencies[vm, minor] = [0] * (len(_BOUNDS_S) + 1)
 
     def _unapplied(self) -> set[str]:
         """Limits take so many epochs to be in force."""
@@ -147,6 +167,24 @@ def test_dry_run_reports_that_limits_are_found_by_trying() -> None:
     )
     assert host.pool.left_out(host.slos, ()).startswith("to keep a minimum for b, others")
     assert host.pool.left_out({"a": Slo(1), "b": Slo(3)}, ()) == ""
+
+
+def test_p99_is_kept_by_limits_where_latencies_are_measured() -> None:
+    slos = {"a": Slo(p99_latency_us=12e3), "b": Slo(), "c": Slo()}
+    host = Host({("a", 1): 4.0, ("b", 1): 32.0, ("c", 2): 32.0}, slos, set())
+    host.run(30)
+    assert not host.pool.guard.throttles
+    assert host.iops("a") < 100
+    host.measure_latencies("a", 1)
+    host.run(5)
+    assert host.pool.left_out(slos, ()).startswith("to keep the p99 of a, others would be throttled")
+    host.run(200)
+    p99_us = host.pool.p99s_us["a"]
+    assert p99_us <= 1.03 * 12e3
+    # 4 requests outstanding at 12 ms are 333 IOPS; the others get most of the rest.
+    assert host.iops("b") + host.iops("c") >= 0.75 * (_DRIVE_IOPS - 333)
+    assert host.pool.guard.remark("b").startswith("limited to")
+    assert "for a" in host.pool.guard.remark("b")
 
 
 def test_weights_between_namespaces_are_enforced_by_limits_and_reported() -> None:

@@ -29,10 +29,10 @@ def looks(tmp_path: Path, count: int) -> int:
     number = DeviceNumber(7, 0)
     device = SimpleNamespace(windows=windows, number=number, update=lambda *_: windows)
     block._device = cast("Any", device)
-    block.observe((), {}, {})
+    block.observe({}, {}, {})
     pool = Pool()
     pool.devices = (block,)
-    pool.observe((), {})
+    pool.observe({}, {})
     for vm in windows:
         pool.wants_more(vm)
         pool.is_on_several(vm)
@@ -51,5 +51,5 @@ def test_vm_without_io_is_not_active(tmp_path: Path, iops: float | None) -> None
     windows = {"a": StreamWindow("a", 10.0, iops=iops)}
     device = SimpleNamespace(windows=windows, number=DeviceNumber(7, 0), update=lambda *_: windows)
     block._device = cast("Any", device)
-    block.observe((), {}, {})
+    block.observe({}, {}, {})
     assert block.active == set()

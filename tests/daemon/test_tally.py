@@ -37,10 +37,11 @@ def test_settings_are_counted_from_0_over_all_epochs() -> None:
         outcome(on_ssd("b"), 100.0, OutcomeState.UNAPPLIED),
         outcome(on_sda("read_iops"), 50.0),
     ]
-    first = tally.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
-    second = tally.add(
-        epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=Counter({("webhook", "done"): 1})
-    )
+    tally.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
+    counts_of_first = tally.counts
+    hooks = Counter({("webhook", "done"): 1})
+    tally.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=hooks)
+    first, second = counts_of_first(), tally.counts()
     assert len(first.settings) == 3 * len(Lever)
     assert {key: n for key, n in first.settings.items() if n} == {
         ("emulated SSD limit", "applied"): 1,
@@ -52,7 +53,8 @@ def test_settings_are_counted_from_0_over_all_epochs() -> None:
 
 
 def test_limits_in_force_are_listed_by_device() -> None:
-    counts = Tally().add(
+    tally = Tally()
+    tally.add(
         [
             outcome(on_ssd("a"), 100.0),
             outcome(on_ssd("b"), 50.0, OutcomeState.APPLIED),
@@ -73,6 +75,7 @@ def test_limits_in_force_are_listed_by_device() -> None:
         missed_epochs=0,
         hooks=Counter(),
     )
+    counts = tally.counts()
     assert counts.limits_iops == {
         ("web", "ssd0", "total"): 150.0,
         ("db", "sda", "read"): 30.0,

@@ -66,6 +66,8 @@ def test_statistics_and_refusals_equal_those_of_a_served_drive(root: Path) -> No
             # For metrics only, which nobody asks for in a simulation.
             del namespace["latency_histogram"]
         assert names_in(ours.statistics()) == names_in(statistics)
+        assert ours.settings() == client.settings()
+        assert [each["weight"] for each in client.settings()["namespaces"]] == [3.0, 1.0]
         for output, here in zip(
             client.statistics()["namespaces"], ours.statistics()["namespaces"], strict=True
         ):

@@ -18,8 +18,8 @@ from daemon_sim.scenarios import DRIVES, NAMES, random_scenario
 from daemon_sim.trial import Order, run_trial
 from slo_ctl.model import Verdict
 
-EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "100"))
-"""Random scenarios, of the seeds from 0 on, each of which has to keep every check."""
+EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "30"))
+"""Random scenarios, of the seeds from 0 on, each of which has to keep every check; .ci/run has 100."""
 
 
 def kept(order: Order) -> None:
@@ -27,20 +27,12 @@ def kept(order: Order) -> None:
     assert trial.passed, "\n".join([*map(str, trial.violations[:9]), f"reproduce: {order.command()}"])
 
 
-def test_same_seed_gives_a_bit_identical_run() -> None:
-    scenario = replace(random_scenario(3), length_s=90.0)
-    first, second = simulate(scenario), simulate(scenario)
-    assert first.epochs
-    assert first.digest() == second.digest()
-    assert simulate(replace(scenario, seed=4)).digest() != first.digest()
-
-
-def test_another_process_gives_the_same_result() -> None:
+def test_same_seed_gives_a_bit_identical_run_in_any_process() -> None:
     program = (
         "from dataclasses import replace\n"
         "from daemon_sim.scenarios import random_scenario\n"
         "from daemon_sim.run import simulate\n"
-        "print(simulate(replace(random_scenario(6), length_s=90.0)).digest())\n"
+        "print(simulate(replace(random_scenario(6), length_s=60.0)).digest())\n"
     )
     digests = [
         subprocess.run(
@@ -49,10 +41,14 @@ def test_another_process_gives_the_same_result() -> None:
             capture_output=True,
             text=True,
             check=True,
-        ).stdout
+        ).stdout.strip()
         for hash_seed in ("1", "2")
     ]
-    assert digests[0] == digests[1]
+    scenario = replace(random_scenario(6), length_s=60.0)
+    first, second = simulate(scenario), simulate(scenario)
+    assert first.epochs
+    assert {first.digest(), second.digest(), *digests} == {first.digest()}
+    assert simulate(replace(scenario, seed=4)).digest() != first.digest()
 
 
 @pytest.mark.slow
@@ -79,9 +75,18 @@ def test_500_vms_pass_cheap_checks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["steady", "sleep-and-wake", "slo-changes", "bounds", "restarts"])
-@pytest.mark.parametrize("size", ["8GiB", "64GiB", "1TiB"])
-def test_large_drives_pass_all_checks(name: str, size: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        ("8GiB", "steady"),
+        ("8GiB", "bounds"),
+        ("64GiB", "sleep-and-wake"),
+        ("64GiB", "slo-changes"),
+        ("1TiB", "restarts"),
+        ("1TiB", "slo-changes"),
+    ],
+)
+def test_large_drives_pass_all_checks(size: str, name: str) -> None:
     kept(Order(scenario=name, size=size, hours=0.05))
 
 
@@ -105,7 +110,7 @@ def test_capacity_is_estimated_from_timing_and_gc(read: float) -> None:
 LOADS = (Load("sequential", queue_depth=16), Load("uniform", queue_depth=16))
 
 
-def changing(before: str, after: str, *, killed: bool = False) -> Result:
+def changing(before: str, after: str, *, killed: bool = False, length_s: float = 240.0) -> Result:
     """A VM of weight 4 that needs no OPS, beside one of weight 1; the policy changes in the middle.
 
     `killed`: while there is no daemon.
@@ -113,13 +118,13 @@ def changing(before: str, after: str, *, killed: bool = False) -> Result:
     vms = tuple(SimulatedVm(f"vm{n}", n, LOADS[n], (("weight", 4.0 - 3.0 * n),)) for n in range(2))
     kill = (Event(118.0, What.KILL_DAEMON, lasts_s=5.0),) if killed else ()
     events = (*kill, Event(120.0, What.SET_POLICY, policy=after))
-    return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, events, 240.0, policy=before))
+    return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, events, length_s, policy=before))
 
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("before", ["proportional", "proportional-strict", "min_waf"])
 def test_ops_moves_to_the_split_by_weight_after_a_change_to_static(before: str, killed: bool) -> None:
-    by_weight = changing("static", "static").of("ops_blocks")[0, 100]
+    by_weight = changing("static", "static", length_s=101.0).of("ops_blocks")[0, -1]
     run = changing(before, "static", killed=killed)
     ops = run.of("ops_blocks")[0]
     assert ops[110] != by_weight, "the other policy has a split of its own"
@@ -144,7 +149,7 @@ def test_status_reports_the_lowest_p99_if_the_target_is_out_of_reach() -> None:
     run = simulate(Scenario("p99", Drive(DRIVES["256MiB"], 2), vms, length_s=150.0))
     row = next(each for each in run.epochs[-1].status.vms if each.vm == "a")
     assert row.verdict is Verdict.INSUFFICIENT
-    assert "above its 0.5 ms; limits on others did not help: p99 at least " in row.reason
+    assert "above its 0.5 ms; limits on other VMs did not help: p99 at least " in row.reason
     limits = run.of("limit_iops")[1]
     assert np.isfinite(limits).any()
     assert not np.isfinite(limits[-20:]).any(), "lifted again"

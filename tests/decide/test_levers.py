@@ -315,7 +315,10 @@ def test_a_limit_is_not_rounded_below_the_vms_own_minimum() -> None:
 
 def test_latency_target_is_left_to_io_latency() -> None:
     slos = {"a": Slo(p99_latency_us=5000)}
-    why = "p99 5 ms: on fast per-VM latency is not available, nor is io.latency"
+    why = (
+        "p99 5 ms: on fast latencies are not measured ([cgroup] or [libvirt] latency_histograms), "
+        "nor is there io.latency"
+    )
     assert decide([group("a")], slos).no_mechanism == {("a", "fast"): why}
     can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True, latency=True)})
     wanted = decide([group("a")], slos, can)

@@ -11,7 +11,7 @@ from slo_ctl.decide.limit_control import (
     JUDGED_AFTER,
     LONGEST_RETRY,
     RETRY_AFTER,
-    Bounded,
+    ControlledVm,
     LimitState,
     control,
 )
@@ -36,8 +36,8 @@ class World:
             got["web"] = min(self.able, self.capacity - sum(got.values()))
             rates.append(got)
             fair = self.capacity / 3
-            vms = [Bounded(vm, got[vm], fair, busy=True) for vm in self.others]
-            vms.append(Bounded("web", got["web"], fair, busy=self.busy, min_iops=self.min_iops))
+            vms = [ControlledVm(vm, got[vm], fair, busy=True) for vm in self.others]
+            vms.append(ControlledVm("web", got["web"], fair, busy=self.busy, min_iops=self.min_iops))
             state, _ = control(state, vms)
         return state, rates
 
@@ -77,7 +77,7 @@ def test_useless_limits_are_lifted_and_retried_with_backoff() -> None:
         state, (rate,) = world.run(1, state)
         limited += rate["db"] < 480
     assert limited < 0.1 * 2000
-    assert RETRY_AFTER < state.waits["web"].length_windows <= LONGEST_RETRY
+    assert RETRY_AFTER < state.retry_delays["web"].length_windows <= LONGEST_RETRY
 
 
 def test_limits_are_lifted_when_the_protected_vm_stops_asking() -> None:
@@ -95,11 +95,11 @@ def test_p99_is_protected_like_a_minimum() -> None:
         state, _ = control(
             state,
             [
-                Bounded("db", 900.0, 500.0, busy=True),
-                Bounded("web", 100.0, 500.0, busy=True, p99_us=40e3, max_p99_us=20e3),
+                ControlledVm("db", 900.0, 500.0, busy=True),
+                ControlledVm("web", 100.0, 500.0, busy=True, p99_us=40e3, max_p99_us=20e3),
             ],
         )
-    assert state.served == ("web",)
+    assert state.protected_vms == ("web",)
     assert state.limits["db"] < 900
 
 
@@ -110,8 +110,8 @@ def test_every_vm_keeps_a_part_of_its_share_and_limits_change_in_steps(
     state = LimitState()
     for iops in web:
         vms = [
-            Bounded("db", 1000.0, 800.0, busy=True),
-            Bounded("web", iops, 800.0, busy=True, min_iops=minimum),
+            ControlledVm("db", 1000.0, 800.0, busy=True),
+            ControlledVm("web", iops, 800.0, busy=True, min_iops=minimum),
         ]
         before = dict(state.limits)
         state, _ = control(state, vms)
@@ -129,14 +129,14 @@ def p99_world(least_ms: float, target_ms: float, windows: int) -> tuple[LimitSta
         db = min(900.0, state.limits.get("db", 900.0))
         rates.append(db)
         p99_ms = least_ms + (40.0 - least_ms) * db / 900.0
-        web = Bounded("web", 10.0, 500.0, busy=False, p99_us=1e3 * p99_ms, max_p99_us=1e3 * target_ms)
-        state, _ = control(state, [Bounded("db", db, 500.0, busy=True), web])
+        web = ControlledVm("web", 10.0, 500.0, busy=False, p99_us=1e3 * p99_ms, max_p99_us=1e3 * target_ms)
+        state, _ = control(state, [ControlledVm("db", db, 500.0, busy=True), web])
     return state, rates
 
 
 def test_p99_is_reached_for_a_vm_with_pauses() -> None:
     state, rates = p99_world(1.0, 10.0, 60)
-    assert state.served == ("web",)
+    assert state.protected_vms == ("web",)
     assert 1.0 + 39.0 * rates[-1] / 900.0 < 10.2
     assert min(rates[20:]) > 100, "no further than it takes"
 
@@ -144,8 +144,8 @@ def test_p99_is_reached_for_a_vm_with_pauses() -> None:
 def test_unreachable_p99_costs_little_and_is_reported() -> None:
     state, rates = p99_world(20.0, 10.0, 2000)
     assert sum(rates) > 0.97 * 900 * 2000
-    assert state.waits["web"].found.startswith("p99 at least 2")
-    assert "ms with db limited to" in state.waits["web"].found
+    assert state.retry_delays["web"].result.startswith("p99 at least 2")
+    assert "ms with db limited to" in state.retry_delays["web"].result
 
 
 def test_unreachable_p99_lifts_the_limits() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve
-from slo_ctl.decide.policies.proportional_strict import Need, Speed, needs
+from slo_ctl.decide.ops_for_speed import Need, Speed, highest_level
 from slo_ctl.model import FlashTiming, Slo, TimingModel, VmSample
 
 from .plant import FULL, PAPER
@@ -98,9 +98,9 @@ def test_needs_fit_and_give_every_vm_the_level(weights: list[float], bases: list
         Need(f"v{i}", weight, GcCurve.prior(1000, 128), Speed(base), 2)
         for i, (weight, base) in enumerate(zip(weights, bases, strict=False))
     ]
-    level, blocks = needs(FULL, vms, total)
+    level, blocks = highest_level(FULL, vms, total)
     assert sum(blocks.values()) <= total
-    more, _ = needs(FULL, vms, 2 * total)
+    more, _ = highest_level(FULL, vms, 2 * total)
     assert more >= level * (1 - 1e-9)
     for vm in vms:
         assert vm.level(FULL, blocks[vm.vm] + 1) >= level * (1 - 1e-9)
@@ -108,7 +108,7 @@ def test_needs_fit_and_give_every_vm_the_level(weights: list[float], bases: list
 
 def test_minimums_that_ops_cannot_keep_all_shrink_alike() -> None:
     vms = [Need(f"v{i}", 1.0, GcCurve.prior(1000, 128), Speed(860.0), 2, min_iops=900.0) for i in range(3)]
-    level, blocks = needs(FULL, vms, 300)
+    level, blocks = highest_level(FULL, vms, 300)
     assert level < 900
     assert max(blocks.values()) - min(blocks.values()) <= 1
     assert sum(blocks.values()) <= 300

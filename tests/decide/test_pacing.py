@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slo_ctl.decide.policies.proportional_strict import Paced, new_leads, pace
+from slo_ctl.decide.pacing import Paced, new_leads, pace
 
-A = Paced("a", 1.0, 100.0, 100.0, 1.0, None, True, unheld_iops=100.0)
-B = Paced("b", 2.0, 300.0, 300.0, 1.0, None, True, unheld_iops=300.0)
+A = Paced("a", 1.0, 100.0, 100.0, 1.0, None, True, unlimited_iops=100.0)
+B = Paced("b", 2.0, 300.0, 300.0, 1.0, None, True, unlimited_iops=300.0)
 
 
 def test_faster_vm_is_limited_to_the_share_of_the_slower() -> None:
@@ -57,7 +57,7 @@ def test_shares_are_kept_although_every_vm_is_the_bottleneck_at_times(measured: 
             recent[vm] += (rate - recent[vm]) / 4
             done[vm] += rate if window >= 200 else 0.0
             unheld = able[vm] if measured else None
-            vms.append(Paced(vm, weights[vm], recent[vm], rate, 1.0, limits[vm], True, unheld_iops=unheld))
+            vms.append(Paced(vm, weights[vm], recent[vm], rate, 1.0, limits[vm], True, unlimited_iops=unheld))
         leads = new_leads(leads, vms)
         limits = pace(vms, leads)
     shares = {vm: done[vm] / sum(done.values()) * 10 / weights[vm] for vm in weights}

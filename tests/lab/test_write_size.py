@@ -108,7 +108,7 @@ def test_page_mapped_drive_has_no_write_size(spec: str) -> None:
         assert (finding.outcome, finding.block_bytes, finding.sure) == (Outcome.NONE_NEEDED, None, True)
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.05, 0.10])
+@pytest.mark.parametrize("noise", [0.05, 0.10])
 @pytest.mark.parametrize("mapping", ["bast", "fast"])
 def test_noise_moves_the_write_size_by_at_most_one_doubling(mapping: str, noise: float) -> None:
     """Every pass is off by that much (standard deviation); 30 seeds on an emulated drive of 4 MiB blocks."""

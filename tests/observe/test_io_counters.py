@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,12 +84,14 @@ def test_unchanged_v1_files_are_skipped_and_rechecked(
         blkio__bfq__io_serviced_recursive="8:0 Read 1\nTotal 1\n",
     )
     read: list[str] = []
+    read_record = kernel_files.read_record
 
-    def counting(path: str) -> kernel_files.FileText | None:
+    def counting(path: str, *keep: Callable[[int], bool]) -> kernel_files.FileText | None:
         read.append(path.rpartition("/")[2])
-        return kernel_files.read_record(path)
+        return read_record(path, *keep)
 
     monkeypatch.setattr("slo_ctl.host.cgroup.read_record", counting)
+    monkeypatch.setattr(kernel_files, "read_record", counting)
     reader = CounterReader(require_tree(host.root))
     first = reader.read("/a", no_note)
     assert (first, len(read)) == ({SDA: IoCounters(read_bytes=4096, reads=1)}, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,12 +122,24 @@ def test_bare_host_misses_every_requirement(full: Host, tmp_path: Path) -> None:
         assert each.finding.fix
 
 
+@pytest.mark.parametrize("name", ["io-controller", "io-weights", "task-delays", "qemu", "fio", "group"])
+def test_a_fix_that_is_a_command_can_be_pasted(full: Host, name: str) -> None:
+    (full.cgroup_root / "cgroup.subtree_control").write_text("memory\n")
+    (full.cgroup_root / "io.cost.qos").unlink()
+    delays(full.proc, "0")
+    fix = finding(replace(full, which=lambda _name: None, group_id=lambda _name: None), name).fix
+    command, _, remark = fix.partition("  # ")
+    assert ("(" in command, " or " in command) == (False, False), fix
+    done = subprocess.run(["bash", "-n", "-c", fix], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), remark
+
+
 def test_systemd_without_a_system_bus_is_missing(full: Host) -> None:
     (full.run / "dbus" / "system_bus_socket").unlink()
     assert finding(full, "systemd") == Finding(
         False,
         "systemd runs this host, but without a system bus its units cannot be changed",
-        "apt install dbus, or dnf install dbus",
+        "apt install dbus  # or: dnf install dbus",
     )
 
 

@@ -1,4 +1,4 @@
-"""A fresh Debian 13 in a folder, and a shell in it as in a container."""
+"""A fresh Debian or Ubuntu in a folder, and a shell in it as in a container."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from installed_tree import TREE
 
 READY_S = 300
 """For whatever is typed: many times what it takes on a busy machine."""
-_SUITE = "trixie"
 _CGROUPS = Path("/sys/fs/cgroup")
 _IS_V2 = (_CGROUPS / "cgroup.controllers").exists()
 _SAYS_SOMETHING = re.compile("exit status 3: slo-ctl (plan|status) ")
@@ -41,6 +40,11 @@ for each in null zero full random urandom tty; do
     : >"dev/$each"
     mount --bind "/dev/$each" "dev/$each"
 done
+# Ubuntu's systemd-resolved makes it a link to a file of its own, and nothing starts that here.
+if [ -L etc/resolv.conf ]; then
+    mkdir -p run/systemd/resolve
+    cp /etc/resolv.conf run/systemd/resolve/stub-resolv.conf
+fi
 ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
@@ -60,10 +64,10 @@ exec env -i PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noni
 """
 
 
-def make_root(folder: Path) -> None:
+def make_root(folder: Path, release: str) -> None:
     """Install what Debian calls `apt`: nothing that slo-ctl needs. Skips the test where it cannot be had."""
     sources = subprocess.run(
-        ["scripts/debian-sources.sh", _SUITE], cwd=TREE, capture_output=True, text=True, check=False
+        ["scripts/debian-sources.sh", release], cwd=TREE, capture_output=True, text=True, check=False
     )
     if sources.returncode == 2:
         pytest.skip(sources.stderr.strip())
@@ -72,7 +76,7 @@ def make_root(folder: Path) -> None:
     options = [f"--aptopt={line}" for line in (*_OPTIONS, *proxies.stdout.splitlines())]
     command = ("mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io", *options)
     done = subprocess.run(
-        [*command, _SUITE, str(folder), *sources.stdout.splitlines()],
+        [*command, release, str(folder), *sources.stdout.splitlines()],
         capture_output=True,
         text=True,
         check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from papers.fast15.real_traces import TRACES, TRACES_VARIABLE
 from papers.figure import (
-    FIGURE_KEY,
     NOT_IN_QUICK,
     Cell,
     Figure,
@@ -28,13 +28,16 @@ from papers.outcome import Agreement, judge, run_figures
 from papers.registry import BEYOND, FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
+FIGURE_KEY = re.compile(r"[a-z0-9-]+:[a-z0-9]+(-[a-z0-9]+)*")
+"""PAPER:FIGURE, to be typed."""
 IN_REAL_TIME = {"fast15:1", "serra:real-drive"}
 """Run by tests/real/test_figures_in_real_time.py."""
-WITH_TRACES = "fast15:4-real-traces"
+WITH_TRACES = ("fast15:3-real-traces", "fast15:4-real-traces")
 _TOGETHER = (
     ("fast15:4a", "fast15:4b"),
     ("fast15:5b", "fast15:7"),
     ("fast15:eq1", "fast15:eq2"),
+    ("greedy-space:1", "greedy-space:model"),
     ("greedy-space:3", "greedy-space:4"),
     *(
         tuple(
@@ -52,7 +55,7 @@ RUN = [
         (key,)
         for key, figure in FIGURES.items()
         if figure.run is not None
-        and key not in {*IN_REAL_TIME, WITH_TRACES}
+        and key not in {*IN_REAL_TIME, *WITH_TRACES}
         and not any(key in keys for keys in _TOGETHER)
     ),
 ]
@@ -72,15 +75,16 @@ def test_quick_run_with_real_traces(monkeypatch: pytest.MonkeyPatch) -> None:
             f"no real traces {', '.join(missing)}: set {TRACES_VARIABLE} to the directory that holds them"
         )
     monkeypatch.setenv(TRACES_VARIABLE, str(folder))
-    check_quick_run((WITH_TRACES,))
+    check_quick_run(WITH_TRACES)
 
 
 def test_figure_whose_traces_are_missing_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(TRACES_VARIABLE, str(tmp_path))
-    (figure,) = run_figures([FIGURES[WITH_TRACES]], quick=True, seed=1, jobs=1, progress=Silent()).figures
-    assert figure.agreement is Agreement.NOT_RUN
-    assert TRACES_VARIABLE in figure.note
-    assert all(name in figure.note for name in TRACES.values())
+    figures = [FIGURES[key] for key in WITH_TRACES]
+    for figure in run_figures(figures, quick=True, seed=1, jobs=1, progress=Silent()).figures:
+        assert figure.agreement is Agreement.NOT_RUN
+        assert TRACES_VARIABLE in figure.note
+        assert all(name in figure.note for name in TRACES.values())
 
 
 def check_quick_run(keys: Sequence[str]) -> None:

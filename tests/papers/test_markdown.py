@@ -1,4 +1,4 @@
-"""docs/papers.md: whose statement is judged, and what a run of some figures keeps."""
+"""docs/papers.md: whose statement is judged, what is said once, and that it is what docs/papers.json says."""
 
 from __future__ import annotations
 
@@ -7,17 +7,35 @@ from pathlib import Path
 import pytest
 
 from papers.html import html
-from papers.markdown import markdown, sections_of
-from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, RuleOutcome
+from papers.markdown import markdown
+from papers.outcome import (
+    Agreement,
+    CellOutcome,
+    FigureOutcome,
+    PapersResult,
+    RuleOutcome,
+    TableOutcome,
+    merged,
+    read_result,
+)
 from papers.page import number
 from papers.registry import FIGURES
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "papers.md"
-QUICK = "Runs whose command has `--quick`"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+QUICK = "Results marked quick"
+
+
+def rule(paper: str = "it is so", ours: str = "1", reason: str = "") -> RuleOutcome:
+    agreement = Agreement.EXPLAINED if reason else Agreement.AGREES
+    return RuleOutcome(paper=paper, rule=f"is it {ours}?", ours=ours, agreement=agreement, reason=reason)
 
 
 def outcome(
-    key: str, agreement: Agreement = Agreement.AGREES, ours: str = "1", flags: str = ""
+    key: str,
+    agreement: Agreement = Agreement.AGREES,
+    *rules: RuleOutcome,
+    flags: str = "",
+    tables: tuple[TableOutcome, ...] = (),
 ) -> FigureOutcome:
     figure = FIGURES[key]
     return FigureOutcome(
@@ -29,7 +47,8 @@ def outcome(
         command=f"slo-ctl paper {key}{flags}",
         agreement=agreement,
         seeds=[1, 2, 3],
-        rules=[RuleOutcome(paper="it is so", rule="it is", ours=ours, agreement=agreement)],
+        rules=list(rules or (rule(),)),
+        tables=list(tables),
     )
 
 
@@ -41,42 +60,80 @@ def result(*figures: FigureOutcome) -> PapersResult:
 def test_a_page_says_whose_statement_is_judged(key: str, source: str) -> None:
     found = result(outcome(key))
     assert f"**{source}.** " in markdown(found)
-    assert f"| {source.lower()} | rule |" in markdown(found)
     assert f"<b>{source}.</b>" in html(found)
 
 
 def test_quick_runs_are_explained_where_there_are_any() -> None:
-    full = markdown(result(outcome("fast15:8")))
-    assert QUICK not in full
-    assert QUICK in markdown(result(outcome("fast15:9", flags=" --quick")), full)
+    full = outcome("fast15:8")
+    assert QUICK not in markdown(result(full))
+    page = markdown(result(full, outcome("fast15:9", flags=" --quick")))
+    assert QUICK in page
+    assert page.count(", quick)") == 1
 
 
-def test_run_of_some_figures_keeps_the_others() -> None:
-    first = markdown(
-        result(outcome("fast15:8"), outcome("fast15:9"), outcome("beyond:p99", Agreement.DIFFERS))
+def test_rules_about_one_statement_are_together_and_a_reason_is_said_once() -> None:
+    rules = (
+        rule("it is so", "1"),
+        rule("it is round", "2", "as it rolls"),
+        rule("(demonstrates the reason)", "3"),
+        rule("it is so", "4", "as it rolls"),
     )
-    assert "3 figures and tables: 2 agrees, 1 differs." in first
-    changed = outcome("fast15:9", Agreement.EXPLAINED, "42")
-    then = markdown(result(changed), first)
-    assert then == markdown(
-        result(outcome("fast15:8"), changed, outcome("beyond:p99", Agreement.DIFFERS)), "another text"
-    )
-    assert "3 figures and tables: 1 agrees, 1 differs, explained, 1 differs." in then
+    page = markdown(result(outcome("fast15:8", Agreement.EXPLAINED, *rules)))
+    lines = page[page.index("- It is so.") :].splitlines()
+    assert lines[:6] == [
+        "- It is so.",
+        "  - *is it 1?*: **1**.",
+        "  - *is it 4?*: **4** (differs, explained).",
+        "    as it rolls",
+        "- It is round. *is it 2?*: **2** (differs, explained).",
+        "- (demonstrates the reason). *is it 3?*: **3**.",
+    ]
 
 
-def test_a_figure_that_could_not_be_run_keeps_what_the_page_has() -> None:
-    first = markdown(result(outcome("fast15:8")))
+def test_what_two_figures_share_is_told_once() -> None:
+    cells = [CellOutcome(row="r", column="c", mean=17.3)]
+    table = TableOutcome(title="a table", unit="", shape="table", digits=3, cells=cells)
+    page = markdown(result(*(outcome(key, tables=(table,)) for key in ("fast15:eq1", "fast15:eq2"))))
+    assert page.count("| a table | c |") == 1
+    assert page.count(FIGURES["fast15:eq1"].ours) == 1
+    anchor = "#fast15eq1-equation-1-iops--1--t_gc--t_prg--t_xfer"
+    assert f"**Here.** As [fast15:eq1]({anchor})." in page
+    assert f"Numbers: [fast15:eq1]({anchor})" in page
+
+
+def test_newer_results_replace_earlier_ones_in_the_order_of_the_papers() -> None:
+    earlier = result(outcome("fast15:9"), outcome("beyond:p99", Agreement.DIFFERS))
+    newer = result(outcome("fast15:9", Agreement.EXPLAINED, rule(ours="42")), outcome("fast15:8"))
+    found = merged(earlier, newer)
+    assert [figure.key for figure in found.figures] == ["fast15:8", "fast15:9", "beyond:p99"]
+    assert found.figures[1] == newer.figures[0]
+    assert "3 figures and tables: 1 agrees, 1 differs, explained, 1 differs; 2 CPUs." in markdown(found)
+
+
+def test_a_figure_that_could_not_be_run_keeps_its_earlier_result() -> None:
+    earlier = result(outcome("fast15:8"))
     not_run = outcome("fast15:8", Agreement.NOT_RUN)
-    assert markdown(result(not_run), first) == first
-    assert "1 figures and tables: 1 not run." in markdown(result(not_run))
+    assert merged(earlier, result(not_run)).figures == earlier.figures
+    assert merged(result(), result(not_run)).figures == [not_run]
 
 
-def test_page_of_the_documentation_has_every_figure_once() -> None:
-    page = DOCS.read_text(encoding="utf-8")
-    assert [*sections_of(page)] == [*FIGURES]
-    machine = next(line for line in page.splitlines() if line.startswith("This page")).partition("; ")[2]
-    nothing_new = PapersResult(machine=machine.rstrip("."), quick=False, figures=[])
-    assert markdown(nothing_new, page) == page
+def test_an_earlier_result_is_described_as_its_record_is_now() -> None:
+    earlier = outcome("fast15:8").model_copy(update={"ours": "on another drive"})
+    (figure,) = merged(result(earlier), result()).figures
+    assert figure.ours == FIGURES["fast15:8"].ours
+
+
+def test_page_of_the_documentation_shows_the_last_results_of_every_figure() -> None:
+    recorded = read_result(DOCS / "papers.json")
+    assert [figure.key for figure in recorded.figures] == [*FIGURES]
+    nothing_new = PapersResult(machine=recorded.machine, quick=False, figures=[])
+    assert (DOCS / "papers.md").read_text(encoding="utf-8") == markdown(merged(recorded, nothing_new))
+
+
+def test_recorded_rules_are_those_of_the_record() -> None:
+    for figure in read_result(DOCS / "papers.json").figures:
+        recorded = [(each.paper, each.rule) for each in figure.rules]
+        assert recorded == [(each.paper, each.rule) for each in FIGURES[figure.key].rules], figure.key
 
 
 @pytest.mark.parametrize(

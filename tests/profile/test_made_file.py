@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.profile.target import MADE_FILE, TestFile, remove_stale
+from slo_ctl.profile.target import MADE_FILE, MeasuredFile, remove_stale
 
 
 def test_only_unlocked_leftovers_are_removed(tmp_path: Path) -> None:
-    ours = TestFile(tmp_path / f"{MADE_FILE}.{os.getpid()}", 1 << 20)
+    ours = MeasuredFile(tmp_path / f"{MADE_FILE}.{os.getpid()}", 1 << 20)
     left = tmp_path / f"{MADE_FILE}.77"
     left.write_bytes(b"x")
     somebodys = tmp_path / "somebodys"
@@ -32,7 +32,7 @@ def test_only_unlocked_leftovers_are_removed(tmp_path: Path) -> None:
 def test_file_of_a_dead_process_is_removed(tmp_path: Path) -> None:
     child = os.fork()
     if not child:
-        TestFile(tmp_path / f"{MADE_FILE}.1", 4096)
+        MeasuredFile(tmp_path / f"{MADE_FILE}.1", 4096)
         os._exit(0)
     os.waitpid(child, 0)
     assert (tmp_path / f"{MADE_FILE}.1").exists()
@@ -43,5 +43,5 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "there"
     path.write_text("data")
     with pytest.raises(UserError, match="File exists"):
-        TestFile(path, 4096)
+        MeasuredFile(path, 4096)
     assert path.read_text() == "data"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+COLOUR_SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 BROWSERS = ("chromium-headless-shell", "chromium")
 
 

@@ -22,8 +22,10 @@ uri = "none"
 [[device]]
 name = "loop"
 path = "{path}"
+[cgroup]
+latency_histograms = {measured}
 [vm.web]
-min_iops = {minimum}
+{slo}
 cgroup = "{web}"
 [vm.noisy1]
 cgroup = "{noisy1}"
@@ -48,9 +50,11 @@ def let_the_kernel_count(groups: Cgroups, number: DeviceNumber) -> None:
         file.write_text(f"{number} {COUNTED_BELOW}")
 
 
-def configure(root: Path, path: str, minimum: float, groups: Cgroups) -> None:
+def configure(root: Path, path: str, slo: str, groups: Cgroups, *, measured: bool = False) -> None:
+    """`slo` is the key of web's; `measured`: latencies of cgroups are."""
     places = {vm: groups.path(vm) for vm in VMS}
-    (root / "slo-ctl.toml").write_text(CONFIG.format(path=path, minimum=minimum, **places))
+    text = CONFIG.format(path=path, slo=slo, measured=str(measured).lower(), **places)
+    (root / "slo-ctl.toml").write_text(text)
 
 
 def reads(groups: Cgroups, number: DeviceNumber) -> dict[str, int]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cgroup_groups import remove_group
 
+from slo_ctl.base.kernel_files import OpenFiles
 from slo_ctl.cli import app
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.cgroup import CgroupTree, find_tree
@@ -98,3 +99,17 @@ def test_io_of_a_group_is_counted(tree: CgroupTree, capsys: pytest.CaptureFixtur
         pytest.skip("the file system of this tree is on no block device")
     assert str(device) in [s["device"] for s in streams]
     assert sum(s["counters"]["written_bytes"] or 0 for s in streams) >= BYTES
+
+
+def test_open_file_of_a_removed_group_is_not_taken_for_that_of_a_new_one(tree: CgroupTree) -> None:
+    name = "cgroup.type" if tree.version == 2 else "notify_on_release"
+    with group_of(tree, f"slo-test-{os.getpid()}-open") as folder:
+        files = OpenFiles()
+        before = files.read(str(folder / name))
+        assert before is not None
+        assert len(files) == 1
+        folder.rmdir()
+        assert files.read(str(folder / name)) is None
+        assert len(files) == 0
+        folder.mkdir()
+        assert files.read(str(folder / name)) == before

@@ -13,7 +13,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.host.cgroup import find_tree
 from slo_ctl.model import DeviceNumber, HostStatus, Knob, Lever, Verdict
 
-GROUP = "measured times, and the kernel's switches"
+GROUP = "the kernel's accounting of delays"
 
 MAXIMUM = 700
 CONFIG = """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from commands import slo_ctl
 from daemon_host import Cgroups, Clients, cgroups, clients, row_of, running
 from nbd_client import NbdClient
 from serving import Server, require
@@ -28,14 +28,6 @@ window = "20s"
 [libvirt]
 uri = "none"
 """
-
-
-def slo_ctl(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "slo_ctl.cli", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def make_drive(root: Path, extra: str = "channels=2,dies=2") -> None:

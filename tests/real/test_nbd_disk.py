@@ -17,7 +17,7 @@ from yardstick import Yardstick
 
 from slo_ctl.drives.control import ControlError
 
-GROUP = "measured times, and the kernel's switches"
+GROUP = "times of served drives"
 
 TOLERANCE = 0.1
 TRIES = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, served
 from waiting import until
 
-GROUP = "measured times, and the kernel's switches"
+GROUP = "times of served drives"
 SIZE = 2 * GIB
 TOTAL_BYTES = {"read": 128 * MIB, "write": 128 * MIB, "discard": 8 * GIB, "zeroes": GIB}
 SMALL_BYTES = {"read": 64 << 10, "write": 64 << 10, "discard": 4 * MIB, "zeroes": 256 << 10}
@@ -27,13 +28,15 @@ ROUNDS = 5
 """Other work of the machine adds to some of them, what the server does to all."""
 
 
-@pytest.fixture
-def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    make_device(root, "name=d,size=4GiB,op=10%,dies=8", f"name=a,size={SIZE}", "name=b,size=256MiB")
-    options = ("--latency", request.param, "--nvme-tcp", "127.0.0.1:0", "--vhost-user")
-    with served(root, "d", *options) as server:
-        yield server
-        assert server.stop() == 0
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder:
+        root = Path(folder)
+        make_device(root, "name=d,size=4GiB,op=10%,dies=8", f"name=a,size={SIZE}", "name=b,size=256MiB")
+        options = ("--latency", request.param, "--nvme-tcp", "127.0.0.1:0", "--vhost-user")
+        with served(root, "d", *options) as server:
+            yield server
+            assert server.stop() == 0
 
 
 class Neighbour(threading.Thread):

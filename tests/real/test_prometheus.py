@@ -194,6 +194,44 @@ def test_every_dashboard_panel_has_data(address: str, server: Prometheus, title:
         server.query(text)
 
 
+def _unknown(written: object, read: object, where: str = "dashboard") -> Iterator[str]:
+    """What of `written` was left out or changed when it was read."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        for key, value in written.items():
+            if key in read:
+                yield from _unknown(value, read[key], f"{where}.{key}")
+            else:
+                yield f"{where}.{key}"
+    elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        for index, (one, other) in enumerate(zip(written, read, strict=True)):
+            yield from _unknown(one, other, f"{where}[{index}]")
+    elif written != read:
+        yield f"{where}: {written!r} became {read!r}"
+
+
+def test_every_field_of_the_dashboard_is_known_to_grafana() -> None:
+    """By the types that Grafana publishes for its release 10.1, as it is in no package index itself."""
+    pytest.importorskip("grafana_foundation_sdk")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    register_default_plugins()
+
+    def unknown(dashboard: dict[str, Any]) -> list[str]:
+        read = json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder)
+        return list(_unknown(dashboard, json.loads(read)))
+
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert unknown(dashboard) == []
+    dashboard["panels"][1]["options"]["orientatoin"] = "auto"
+    dashboard["panels"][2]["targets"][0]["expression"] = "up"
+    assert unknown(dashboard) == [
+        "dashboard.panels[1].options.orientatoin",
+        "dashboard.panels[2].targets[0].expression",
+    ]
+
+
 def test_dashboard_variables_are_existing_labels(address: str) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     assert dashboard["uid"] == "slo-ctl"

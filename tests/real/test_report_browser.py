@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from chromium import chromium
+from chromium import COLOUR_SCHEMES, chromium
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from papers.html import html as papers_page
@@ -192,6 +192,18 @@ def test_every_chart_is_drawn(any_page: Page) -> None:
     assert any_page.locator("svg rect").count() >= any_page.locator("table.bars").count()
 
 
+def test_ticks_of_logarithmic_axes_are_round(any_page: Page) -> None:
+    def ticks(least: float, most: float) -> list[float]:
+        found = any_page.evaluate(f"logTicks(null, 0, {least}, {most})")
+        return [float(f"{at:.9g}") for at in found]
+
+    assert ticks(10.07, 246) == [20, 50, 100, 200]
+    assert ticks(0.9, 20_000) == [1, 10, 100, 1000, 10_000]
+    assert ticks(81.3, 112) == [90, 100, 110]
+    assert ticks(500, 501) == [500, 500.5, 501]
+    assert ticks(7, 7) == [7]
+
+
 def test_pointing_shows_the_values_there_in_all_charts_over_time(page: Page) -> None:
     first, second = over_time(page)
     before = first.locator(".reading").inner_text()
@@ -271,17 +283,19 @@ def test_policy_refuses_other_scripts_and_requests(browser: Browser, reports: di
         assert done == [True, ["connect-src", "script-src-attr", "script-src-elem"]]
 
 
-@pytest.mark.parametrize("width", [320, 420, 1280, 1920])
-def test_nothing_is_wider_than_the_screen(any_page: Page, width: int) -> None:
-    any_page.set_viewport_size({"width": width, "height": 900})
+def test_nothing_is_wider_than_the_screen(any_page: Page) -> None:
     for figure in any_page.locator("summary").all():
         figure.click()
     expect(any_page.locator("canvas").first).to_be_visible()
-    assert any_page.evaluate("document.documentElement.scrollWidth") <= width
-    charts = any_page.evaluate(
-        "[...document.querySelectorAll('.chart')].map((each) => [each.clientWidth, each.scrollWidth])"
-    )
-    assert [wide for has, wide in charts if wide > has] == []
+    wider = """(width) => [document.documentElement, ...document.querySelectorAll(".chart")]
+        .filter((each) => each.scrollWidth > (each === document.documentElement ? width : each.clientWidth))
+        .map((each) => each.outerHTML.slice(0, 80))"""
+    for width in (320, 420, 1280, 1920):
+        any_page.set_viewport_size({"width": width, "height": 900})
+        deadline = time.monotonic() + 5
+        while found := any_page.evaluate(wider, width):
+            assert time.monotonic() < deadline, (width, found)
+            any_page.wait_for_timeout(50)
 
 
 def test_charts_follow_the_colour_scheme_and_print_in_light_colours(page: Page) -> None:
@@ -330,10 +344,10 @@ def test_times_are_those_of_the_host(browser: Browser, reports: dict[str, Path])
         expect(page.locator(".reading li").first).to_have_text(last)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_reports_have_no_accessibility_violations(any_page: Page, scheme: str) -> None:
-    any_page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+def test_reports_have_no_accessibility_violations(any_page: Page) -> None:
     for summary in any_page.locator("summary").all():
         summary.click()
-    result = Axe().run(any_page)
-    assert result.violations_count == 0, result.generate_report()
+    for scheme in COLOUR_SCHEMES:
+        any_page.emulate_media(color_scheme=scheme)
+        result = Axe().run(any_page)
+        assert result.violations_count == 0, result.generate_report()

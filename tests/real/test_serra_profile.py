@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from serving import READY_S, make_device, served
 from waiting import until
@@ -49,10 +50,14 @@ def profile(root: Path, *words: str) -> dict[str, Any]:
 
 
 def refused(root: Path, *words: str) -> str:
-    done = subprocess.run(command(root, *words), capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    return commands.refused("device", "profile", *words, "--root", str(root))
+
+
+def shown(root: Path, target: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        commands.slo_ctl("device", "profile", target, "--show", "--json", "--root", str(root))
+    )
+    return found
 
 
 @contextmanager
@@ -163,7 +168,7 @@ def test_served_emulated_ssd_can_be_profiled(root: Path) -> None:
             client.write(1024, bytes(superblock))
         assert "it is not empty" in refused(root, uri, *SMALL, "--allow-write", uri)
     # It need not be served to look at its profile.
-    assert profile(root, uri, "--show")["validity"]["stale"] is None
+    assert shown(root, uri)["validity"]["stale"] is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -190,7 +195,7 @@ def test_interrupted_profile_keeps_completed_measurements(
     assert list(place.iterdir()) == []
     if out:
         measured = len(json.loads(out)["measurement"])
-        assert measured == len(profile(root, str(place), "--show")["measurement"]) or measured == 0
+        assert measured == len(shown(root, str(place))["measurement"]) or measured == 0
 
 
 def test_killed_fio_is_reported(root: Path) -> None:

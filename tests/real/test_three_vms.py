@@ -174,7 +174,6 @@ def test_shares_follow_the_weights(host: Host) -> None:
 def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
     with weight_set(host, "web", 6):
         host.settle(WEIGHTS | {"web": 6})
-    host.settle(WEIGHTS)
 
 
 def test_destroyed_vm_is_idle_and_returns(host: Host) -> None:
@@ -215,7 +214,6 @@ def test_killed_server_loses_no_flushed_data(host: Host) -> None:
     assert all(on_disk[vm] >= flushed[vm] for vm in WEIGHTS), (on_disk, flushed)
     host.serve_again()
     until(lambda: all(host.flushed(vm) > flushed[vm] for vm in WEIGHTS), "every VM writes again", RECOVER_S)
-    host.settle(WEIGHTS)
 
 
 def test_clean_stop_restores_everything(host: Host) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from serving import READY_S
 from test_serra_profile import loop_device
@@ -38,10 +39,14 @@ def find(root: Path, *words: str) -> dict[str, Any]:
 
 
 def refused(root: Path, *words: str) -> str:
-    done = subprocess.run(command(root, "write-size", *words), capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    return commands.refused("device", "write-size", *words, "--root", str(root))
+
+
+def shown(root: Path, target: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        commands.slo_ctl("device", "write-size", target, "--show", "--json", "--root", str(root))
+    )
+    return found
 
 
 def complete(found: dict[str, Any]) -> None:
@@ -68,7 +73,7 @@ def test_write_size_of_a_file_is_measured(root: Path) -> None:
     found = find(root, str(place), *SMALL)
     complete(found)
     assert list(place.iterdir()) == []
-    assert find(root, str(place), "--show")["pair"] == found["pair"]
+    assert shown(root, str(place))["pair"] == found["pair"]
 
 
 def test_loop_device_is_written_only_if_named(root: Path) -> None:
@@ -129,9 +134,9 @@ def test_interrupted_search_keeps_completed_measurements(root: Path, number: sig
     assert "Traceback" not in err
     assert process.returncode == 130, err
     assert list(place.iterdir()) == []
-    shown = find(root, str(place), "--show")
-    assert shown["pair"] == json.loads(out)["pair"]
-    assert shown["pair"]
+    kept_pair = shown(root, str(place))["pair"]
+    assert kept_pair == json.loads(out)["pair"]
+    assert kept_pair
 
 
 def test_write_cost_of_a_file_is_measured(root: Path) -> None:

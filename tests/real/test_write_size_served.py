@@ -9,9 +9,9 @@ import pytest
 from cgroup_groups import prompted
 from serving import make_device, served
 from test_serra_profile import MIB
-from test_write_size_fio import SMALL, complete, find, refused
+from test_write_size_fio import SMALL, complete, find, refused, shown
 
-GROUP = "measured times, and the kernel's switches"
+GROUP = "times of served drives"
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +30,7 @@ def test_served_page_mapped_ssd_has_no_write_size(root: Path) -> None:
         assert found["identity"]["model"] == "EMULATED SSD d"
         # Two cores shared with others: at most the smallest sizes are disturbed.
         assert found["outcome"] == "none needed" or found["optimal_write_bytes"] <= 256 << 10
-    assert find(root, uri, "--show")["validity"]["stale"] is None
+    assert shown(root, uri)["validity"]["stale"] is None
 
 
 def test_served_fast_drive_has_its_clustered_block_as_write_size(root: Path) -> None:

@@ -117,7 +117,7 @@ def test_only_effective_outcomes_are_stored(history: History) -> None:
 
 def test_history_of_an_unknown_vm_is_refused(history: History) -> None:
     history.add(host_status())
-    with pytest.raises(UserError, match="VM wep not found") as refusal:
+    with pytest.raises(UserError, match="VM wep not found in the history") as refusal:
         history.vm("wep")
     assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError) as refusal:

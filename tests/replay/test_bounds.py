@@ -38,7 +38,7 @@ def test_a_p99_out_of_reach_is_insufficient_under_every_policy(policy: str) -> N
     assert judged.reason.startswith(f"p99 of writes {measured_us / 1000:,.3g} ms, above its 1 ms; ")
     assert any(note == f"a is insufficient: {judged.reason}" for note in notes_of(run))
     if POLICIES[policy].keeps_p99:
-        assert "limits on others did not help: p99 at least " in judged.reason
+        assert "limits on other VMs did not help: p99 at least " in judged.reason
         assert "ms with b limited to " in judged.reason
     else:
         assert f"policy {policy} has no lever for a p99" in judged.reason

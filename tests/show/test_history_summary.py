@@ -15,11 +15,14 @@ from slo_ctl.show.history_report import render_history_report, vm_charts
 from slo_ctl.show.history_summary import (
     HostReport,
     Stretch,
+    headline,
     met_text,
+    recommendations,
     settings_in_force,
     summaries,
 )
 
+MOVE = "or of another VM on ssd0 with `slo-ctl vm set`, or move a VM to another device"
 MEASURED = {"iops": 100.0, "p99_read_us": 200.0, "waf": 2.0}
 
 
@@ -132,8 +135,8 @@ def test_restored_and_unapplied_settings_are_not_in_force() -> None:
 def test_charts_show_measured_values_only() -> None:
     found = history(every_10_s(100, 110, 120, 160), [(100.0, "ok", "well"), (160.0, "insufficient", "short")])
     (summary,) = summaries(found)
-    iops, p99, waf = vm_charts(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0))
-    assert [chart.title for chart in (iops, p99, waf)] == ["IOPS", "p99 latency", "WAF"]
+    iops, waf, p99 = vm_charts(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0))
+    assert [chart.title for chart in (iops, waf, p99)] == ["IOPS", "WAF", "p99 latency"]
     assert (iops.levels, p99.levels) == ([("min", 50.0)], [("target", 5000.0)])
     assert p99.ranges() == "reads 200 µs; target 5 ms"
     (curve,) = iops.curves
@@ -149,6 +152,55 @@ def test_charts_show_measured_values_only() -> None:
         (100.0, None),
     ]
     assert iops.shaded == [(60.0, 70.0)]
+
+
+def test_p99_is_distributed_over_time() -> None:
+    found = history(
+        [
+            *every_10_s(100, 110, p99_read_us=100.0),
+            *every_10_s(120, p99_read_us=300.0, samples=20),
+            *every_10_s(160, p99_read_us=900.0, p99_write_us=200.0),
+        ],
+        [(100.0, "ok", "well")],
+    )
+    (summary,) = summaries(found)
+    *_, chart = vm_charts(found, summary, Slo(p99_latency_us=500.0))
+    assert chart.title == "Distribution of the p99"
+    assert (chart.x[0], chart.x[-1]) == (100.0, 900.0)
+    reads, writes = (dict(zip(chart.x, curve.values, strict=True)) for curve in chart.curves)
+    assert {at for at, part in reads.items() if part == 0.4} == {at for at in chart.x if at < 300}
+    assert {at for at, part in reads.items() if part == 0.8} == {at for at in chart.x if 300 <= at < 900}
+    assert reads[900.0] == 1.0
+    assert {at for at, part in writes.items() if part == 0.0} == {at for at in chart.x if at < 200}
+    assert set(writes.values()) == {0.0, 1.0}
+    assert chart.marks == [(500.0, "target")]
+    assert chart.table().rows == [
+        ("reads", ["300 µs", "900 µs", "900 µs", "900 µs"]),
+        ("writes", ["200 µs"] * 4),
+    ]
+
+
+def test_report_says_how_many_slos_were_missed_and_what_to_do() -> None:
+    well = history(every_10_s(100), [(100.0, "ok", "well")], "db")
+    short = history(every_10_s(100, 110), [(100.0, "ok", "well"), (110.0, "insufficient", "short")])
+    gone = history([], [(100.0, "unknown-vm", "not there")], "old")
+
+    def shown(*histories: VmHistory) -> tuple[str, list[str]]:
+        report = HostReport(histories, 100.0, 200.0)
+        return headline(report), list(recommendations(report))
+
+    assert shown(well) == ("Every SLO was met all of the time.", [])
+    assert shown(history([], [])) == ("No SLO was judged.", [])
+    assert shown(short)[0] == "web met its SLO for 50.0% of the time."
+    worse = replace(short, vm="batch")
+    assert shown(well, short, worse)[0].startswith("2 of 3 VMs missed their SLOs at times; batch met ")
+    assert shown(well, short, gone) == (
+        "1 of 2 VMs missed its SLO at times; web met its SLO for 50.0% of the time.",
+        [
+            f"lower the SLO of web {MOVE}",
+            "start old, or remove it with `slo-ctl vm unset old` and from slo-ctl.toml",
+        ],
+    )
 
 
 def test_hostile_names_are_escaped_on_the_page() -> None:

@@ -94,7 +94,7 @@ def test_report_has_the_plots_of_the_paper() -> None:
 def test_report_begins_with_the_comparison() -> None:
     result = fake_result("shared", "proportional")
     text = Page(render_report(result)).text
-    assert text.index("From shared to proportional: ") < text.index("Policies compared")
+    assert text.index("Total IOPS") < text.index("Worst share error") < text.index("Policies compared")
     assert text.index("Policies compared") < text.index("Recommended here: ") < text.index("Results per VM")
     alone = Page(render_report(fake_result("static"))).text
     assert "Policies compared" not in alone

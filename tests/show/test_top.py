@@ -55,8 +55,8 @@ class Daemon:
         return to_json(self.status)
 
 
-def app_of(daemon: Daemon) -> TopApp:
-    return TopApp(daemon, daemon.history, DaemonOutage(lambda _: "start it"), interval_s=0.05)
+def app_of(daemon: Daemon, interval_s: float = 0.05) -> TopApp:
+    return TopApp(daemon, daemon.history, DaemonOutage(lambda _: "start it"), interval_s=interval_s)
 
 
 async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
@@ -67,9 +67,9 @@ async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
     pytest.fail("waited in vain")
 
 
-def run(daemon: Daemon, steps: Callable[[TopApp, Pilot[None]], Any]) -> None:
+def run(daemon: Daemon, steps: Callable[[TopApp, Pilot[None]], Any], interval_s: float = 0.05) -> None:
     async def go() -> None:
-        app = app_of(daemon)
+        app = app_of(daemon, interval_s)
         async with app.run_test(size=(150, 40)) as pilot:
             await steps(app, pilot)
 
@@ -322,7 +322,8 @@ def test_hostile_names_and_500_vms_are_shown() -> None:
         assert selected is not None
         assert selected.vm == names(app)[-1]
 
-    run(Daemon(host_status(vms=odd + many)), steps)
+    # Each status of so many is 510 rows to draw.
+    run(Daemon(host_status(vms=odd + many)), steps, interval_s=2.0)
 
 
 def shows_help(app: TopApp) -> bool:

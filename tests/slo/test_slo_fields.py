@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model.slo import FIELD_NAMES, SloError, check_fields, config_texts, field_named, parse_fields
+from slo_ctl.model.slo import (
+    FIELD_NAMES,
+    SLO_KEYS,
+    SloError,
+    SloUpdate,
+    check_fields,
+    config_texts,
+    field_named,
+    parse_change,
+    parse_fields,
+    update_text,
+)
 
 positive = st.floats(min_value=1e-3, max_value=1e6)
 slos = st.fixed_dictionaries(
@@ -88,3 +99,11 @@ def test_accepted_fields_are_known_finite_and_positive(fields: dict[str, float])
         return
     assert set(fields) <= set(FIELD_NAMES)
     assert all(math.isfinite(value) and value > 0 for value in fields.values())
+
+
+def test_a_change_reads_as_it_is_typed() -> None:
+    change = parse_change(
+        {"weight": 3, "p99": "5ms", "max_bandwidth": "100MiB", "class": "gold", "min": None}
+    )
+    assert update_text(change) == "set weight=3, max_bandwidth=100MiB, p99=5ms, class=gold; unset min_iops"
+    assert update_text(SloUpdate(unset=frozenset(SLO_KEYS))) == "unset all fields"

@@ -27,7 +27,7 @@ from slo_ctl.decide.entitlement import (
     claim_of,
     entitle,
 )
-from slo_ctl.decide.limit_control import Bounded, LimitState, control
+from slo_ctl.decide.limit_control import ControlledVm, LimitState, control, not_helped_text
 from slo_ctl.decide.ops_plan import (
     OpsState,
     assume_rates,
@@ -202,7 +202,7 @@ class Proportional:
         limited, change = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         limited_for = and_list(limited.beneficiaries)
-        remarks = dict.fromkeys(limited.served, f"{and_list(limited.limits)} limited for it")
+        remarks = dict.fromkeys(limited.protected_vms, f"{and_list(limited.limits)} limited for it")
         remarks |= _costly(sample, meters)
         remarks |= _not_helped(sample, limited)
         remarks |= {
@@ -302,9 +302,9 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
 def _not_helped(sample: DeviceSample, limited: LimitState) -> dict[str, str]:
     """What limits on others brought the VMs that miss their p99 or minimum all the same."""
     return {
-        v.vm: f"limits on others did not help: {wait.found}"
+        v.vm: not_helped_text(limited, v.vm)
         for v in sample.vms
-        if (wait := limited.waits.get(v.vm)) and v.vm not in limited.served
+        if v.vm in limited.retry_delays and v.vm not in limited.protected_vms
     }
 
 
@@ -333,7 +333,7 @@ def fair_weights(
     }
 
 
-def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
+def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[ControlledVm]:
     """The active VMs, for the limit controller. While the queue can still prefer a VM, it has not failed."""
     active = [v for v in sample.vms if v.active]
     level = sum(meters[v.vm].did.rate for v in active) / max(sum(v.slo.weight for v in active), 1e-9)
@@ -342,7 +342,7 @@ def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
         did = meters[v.vm].did
         queue_helps = did.wants_more and meters[v.vm].trim < LONGEST_TRIM
         bounded.append(
-            Bounded(
+            ControlledVm(
                 vm=v.vm,
                 iops=did.iops,
                 fair_iops=level * v.slo.weight / did.units_per_request,

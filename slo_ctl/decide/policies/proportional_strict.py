@@ -1,20 +1,19 @@
-"""`proportional-strict`: exact proportions among all that want more, whatever that costs in throughput.
+"""`proportional-strict`: exact proportions among all VMs that want more, whatever that costs in throughput.
 
-Everybody is slowed down to the level of the slowest (`entitle_exactly`), by weights of the device's fair
-queue and by rate limits that even out leads (`pace`). OPS is planned as by `proportional`, for the fewest
-GC at the rates that result; but where the slowest VM waits for its own GC rather than in the device's queue,
-every VM has the OPS first that its own speed needs (`needs`).
+All are slowed down to the level of the slowest (`entitle_exactly`), by weights of the device's fair queue
+and by rate limits (`pacing`). OPS is planned as by `proportional`, for the fewest GC writes at the rates
+that result; but where the slowest VM waits for its own GC rather than in the device's queue, every VM has
+the OPS first that its own speed needs (`ops_for_speed`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle_exactly
-from slo_ctl.decide.gc_model import GcCurve, gc_time_us, u_at_gc_time
-from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_INCREASE, ROOM
+from slo_ctl.decide.limit_control import MISSED_FROM, ROOM
+from slo_ctl.decide.ops_for_speed import Need, Speed, highest_level
 from slo_ctl.decide.ops_plan import (
     LATENCY_BOUND_FROM,
     SETTLED_FROM_POOL_WRITES,
@@ -24,213 +23,12 @@ from slo_ctl.decide.ops_plan import (
     initial_moves,
     next_moves,
 )
+from slo_ctl.decide.pacing import Paced, new_leads, pace
 from slo_ctl.decide.policies.proportional import MEMORY_WINDOWS, Meter, Sums, fair_weights, read_all
-from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, Slo, TimingModel, VmSample
+from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel, VmSample
 
-EVENED_PER_WINDOW = 0.25
-"""Part of a difference in leads that limits take back in a window."""
-LEAST_PACE, MOST_PACE = 0.3, 2.0
-"""Times its share: what a VM may have while it falls back or catches up, and the bottleneck in case a fast
-phase comes."""
-LEAD_MEMORY_WINDOWS = 200.0
-"""Leads fade over this many windows."""
 LEAST_OPS = 0.01
 """OPS that an active VM keeps, relative to its logical size: below, GC thrashes."""
-_US_PER_S = 1e6
-_BISECTIONS = 40
-
-
-# Rate limits that hold VMs down to their share.
-#
-# The slowest of the VMs to be kept level, the bottleneck, sets what the others may have: when it speeds up,
-# their limits follow in the next step. Its own limit leaves it room to.
-#
-# Workloads have phases, and another VM may be the bottleneck in each. So shares are kept over time, not
-# window by window: every VM has a lead, the requests per unit of weight it had beyond the others recently,
-# and its limit lets it fall back, or catch up, by a part of the difference to the bottleneck's.
-
-
-@dataclass(frozen=True, slots=True)
-class Paced:
-    """One active VM as the pacing sees it; rates in requests per second."""
-
-    vm: str
-    weight: float
-    iops: float
-    """Average over a few windows."""
-    last_iops: float
-    """In the last window, under `limit_iops`."""
-    window_s: float
-    limit_iops: float | None
-    saturating: bool
-    min_iops: float = 0.0
-    max_iops: float = math.inf
-    unheld_iops: float | None = None
-    """Rate without its limit; None: not known."""
-
-    @property
-    def throttled(self) -> bool:
-        """Whether the limit, not the device, sets this VM's IOPS."""
-        return self.limit_iops is not None and self.last_iops >= AT_LIMIT * self.limit_iops
-
-    @property
-    def paced(self) -> bool:
-        """Whether the limit in force is tighter than the SLO's maximum."""
-        return self.limit_iops is not None and self.limit_iops < self.max_iops
-
-    @property
-    def to_be_level(self) -> bool:
-        """Whether its IOPS per weight are to equal the others': it wants more, and its maximum allows it."""
-        return self.saturating and self.last_iops < AT_LIMIT * self.max_iops
-
-    @property
-    def able_iops(self) -> float | None:
-        """Rate that the device could deliver; None: not known."""
-        return self.iops if self.unheld_iops is None and not self.throttled else self.unheld_iops
-
-
-def new_leads(leads: Mapping[str, float], vms: Sequence[Paced]) -> dict[str, float]:
-    """Every VM's lead after one more window, in requests per unit of weight; 0 for who is furthest behind.
-
-    A VM that asked for less than its share, or had its maximum, has no lead, and nothing to catch up.
-    """
-    level = [v for v in vms if v.to_be_level]
-    if not level:
-        return {}
-    keep = 1.0 - 1.0 / LEAD_MEMORY_WINDOWS
-    had = {v.vm: keep * leads.get(v.vm, 0.0) + v.last_iops * v.window_s / v.weight for v in level}
-    least = min(had.values())
-    return {vm: requests - least for vm, requests in had.items()}
-
-
-def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | None]:
-    """The limit every VM should have in the next window; None for none."""
-    able = {v.vm: v.able_iops / v.weight for v in vms if v.vm in leads and v.able_iops is not None}
-    in_force = max((v.limit_iops / v.weight for v in vms if v.paced and v.limit_iops), default=math.inf)
-    least_lead = min(leads.values(), default=0.0)
-    behind = min(able, key=lambda vm: able[vm], default=None)
-    if behind is None:
-        share, lead = (1.0 + MOST_INCREASE) * in_force, max(leads.values(), default=0.0)
-    else:
-        share, lead = able[behind], leads[behind]
-    limits = {}
-    for v in vms:
-        if v.vm == behind:
-            pace = _evened(MOST_PACE * share, lead - least_lead, v.window_s, (1.0 + ROOM) * share)
-        elif v.vm in leads:
-            pace = min(_evened(share, leads[v.vm] - lead, v.window_s, LEAST_PACE * share), MOST_PACE * share)
-        else:
-            pace = MOST_PACE * share
-        limits[v.vm] = min(max(v.weight * pace, (1.0 + MISSED_FROM) * v.min_iops), v.max_iops)
-    if not any(v.throttled or limits[v.vm] < LIFT_FROM * v.iops for v in vms):
-        limits = {v.vm: v.max_iops for v in vms}
-    return {vm: limit if math.isfinite(limit) else None for vm, limit in limits.items()}
-
-
-def _evened(pace: float, ahead: float, window_s: float, least: float) -> float:
-    return max(pace - EVENED_PER_WINDOW * ahead / window_s, least)
-
-
-# OPS that each VM's own speed needs, where requests wait for their own VM's GC.
-#
-# A request's mean time is what is left without GC, plus its page writes times the GC time of a page (equation
-# 1). With q requests outstanding a VM does q / time requests per second. So a level (units per second and
-# weight) costs a known number of OPS blocks, which grows with it; the largest level for which all fit is
-# found by bisection. Where requests mostly wait in the device's queue this is not so: there OPS only has to
-# save GC.
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """How fast a VM's requests are."""
-
-    base_us: float
-    """Time of a request without GC."""
-    gc_pages: float = 1.0
-    """Pages whose GC a request waits for."""
-    outstanding: float = 1.0
-
-    @classmethod
-    def measured(
-        cls, timing: FlashTiming, time_us: float, writes_per_request: float, outstanding: float, u: float
-    ) -> Speed:
-        """The speed for a mean request time while victims had the utilization `u`."""
-        gc_us = gc_time_us(timing, u)
-        least_us = min(1.0, writes_per_request) * (timing.transfer_us + timing.program_us)
-        base_us = max(time_us - writes_per_request * gc_us, min(least_us, 0.5 * time_us))
-        # What of GC runs beside the request is not waited for.
-        return cls(base_us, (time_us - base_us) / gc_us if gc_us > 0.0 else writes_per_request, outstanding)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One active VM."""
-
-    vm: str
-    weight: float
-    curve: GcCurve
-    speed: Speed
-    least_blocks: int
-    units_per_request: float = 1.0
-    min_iops: float = 0.0
-    max_iops: float = math.inf
-
-    def blocks(self, timing: FlashTiming, level: float) -> float:
-        """OPS that the level takes; infinite beyond reach."""
-        iops = min(max(level * self.weight / self.units_per_request, self.min_iops), self.max_iops)
-        if iops <= 0.0:
-            return float(self.least_blocks)
-        spare_us = self.speed.outstanding * _US_PER_S / iops - self.speed.base_us
-        if spare_us < 0.0:
-            return math.inf
-        if self.speed.gc_pages <= 0.0:
-            return float(self.least_blocks)
-        u = u_at_gc_time(timing, spare_us / self.speed.gc_pages)
-        return max(float(self.least_blocks), self.curve.ops_at(u))
-
-    def level(self, timing: FlashTiming, blocks: float) -> float:
-        """Rate with this many blocks."""
-        gc_us = self.speed.gc_pages * gc_time_us(timing, self.curve.u_at(blocks))
-        iops = self.speed.outstanding * _US_PER_S / (self.speed.base_us + gc_us)
-        return iops * self.units_per_request / self.weight if iops < self.max_iops else math.inf
-
-
-def needs(timing: FlashTiming, vms: Sequence[Need], total_blocks: float) -> tuple[float, dict[str, int]]:
-    """The largest level that OPS can give all, and what it takes."""
-
-    def fits(level: float, part: float = 1.0) -> bool:
-        return sum(_scaled(v, part).blocks(timing, level) for v in vms) <= total_blocks
-
-    part = 1.0 if fits(0.0) else _largest(lambda part: fits(0.0, part), 1.0)
-    vms = [_scaled(v, part) for v in vms]
-    top = max((v.level(timing, total_blocks) for v in vms if v.max_iops == math.inf), default=0.0)
-    top = top if math.isfinite(top) and top > 0.0 else max((v.max_iops / v.weight for v in vms), default=0.0)
-    # The last part would cost the others most of their OPS, and is within the noise.
-    level = (1.0 - MISSED_FROM) * _largest(fits, top)
-    return level, {v.vm: math.floor(v.blocks(timing, level)) for v in vms}
-
-
-def _scaled(vm: Need, part: float) -> Need:
-    if part == 1.0:
-        return vm
-    return Need(
-        *(vm.vm, vm.weight, vm.curve, vm.speed, vm.least_blocks, vm.units_per_request),
-        part * vm.min_iops,
-        vm.max_iops,
-    )
-
-
-def _largest(holds: Callable[[float], bool], high: float) -> float:
-    if holds(high):
-        return high
-    low = 0.0
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
-# The policy: what it remembers, and its step.
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +38,7 @@ class Service:
     requests: float = 0.0
     pages_written: float = 0.0
     on_device_s: float = 0.0
-    held_s: float = 0.0
+    throttled_s: float = 0.0
     busy_s: float = 0.0
 
     def add(self, v: VmSample) -> Service:
@@ -250,14 +48,14 @@ class Service:
             requests=keep * self.requests + v.requests,
             pages_written=keep * self.pages_written + v.host_page_writes,
             on_device_s=keep * self.on_device_s + v.window_s * (v.outstanding or 0.0),
-            held_s=keep * self.held_s + v.window_s * (v.throttled or 0.0),
+            throttled_s=keep * self.throttled_s + v.window_s * (v.throttled or 0.0),
             busy_s=keep * self.busy_s + v.window_s * v.backlog_share,
         )
 
     @property
     def slowed(self) -> float | None:
         """How many times more it would do without its limit; None: not known."""
-        return 1.0 + self.held_s / self.on_device_s if self.on_device_s > 0.0 else None
+        return 1.0 + self.throttled_s / self.on_device_s if self.on_device_s > 0.0 else None
 
     def speed(self, sample: DeviceSample, u: float) -> Speed | None:
         """At victim utilization `u`; None: not known."""
@@ -267,7 +65,7 @@ class Service:
             sample.timing,
             1e6 * self.on_device_s / self.requests,
             self.pages_written / self.requests,
-            (self.on_device_s + self.held_s) / self.busy_s,
+            (self.on_device_s + self.throttled_s) / self.busy_s,
             u,
         )
 
@@ -381,7 +179,7 @@ def _paced(sample: DeviceSample, state: StrictState) -> list[Paced]:
                 saturating=did.busy,
                 min_iops=(v.slo.min_iops or 0.0) * units,
                 max_iops=_most(v.slo) * units,
-                unheld_iops=None if slowed is None else did.rate * slowed,
+                unlimited_iops=None if slowed is None else did.rate * slowed,
             )
         )
     return paced
@@ -457,7 +255,7 @@ def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tu
         if v.active
     ]
     free = sample.total_ops_blocks - sum(least[v.vm] for v in sample.vms if not v.active)
-    level, wanted = needs(sample.timing, vms, free)
+    level, wanted = highest_level(sample.timing, vms, free)
     notes = tuple(
         f"{v.vm}: min_iops overcommitted, OPS cannot give it {v.min_iops:,.0f} IOPS"
         for v in vms

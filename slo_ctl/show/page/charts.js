@@ -130,15 +130,27 @@ function drawOver(plot, spec) {
   plot.ctx.restore();
 }
 
-// Of the values on a logarithmic axis those that are labelled.
-const oneTwoFive = (plot, values) => values.map((value) => (/^[125]/.test(value.toExponential()) ? value : null));
+// Round values on a logarithmic axis, wherever it begins: powers of ten with 2 and 5 between them, on a short one equal steps.
+function logTicks(plot, axis, least, most) {
+  const ticks = [];
+  if (most > 5 * least) {
+    const digits = most > 1000 * least ? [1] : [1, 2, 5];
+    for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) ticks.push(...digits.map((digit) => digit * power));
+  } else {
+    const wanted = Math.max(most - least, least / 1000) / 4;
+    const power = 10 ** Math.floor(Math.log10(wanted));
+    const step = power * [1, 2, 5, 10].find((digit) => digit * power >= wanted);
+    for (let at = step * Math.ceil(least / step); at <= most; at += step) ticks.push(at);
+  }
+  return ticks.filter((at) => least <= at && at <= most);
+}
 
 function optionsOf(spec, size, show) {
   const line = { stroke: () => themeColour("--line"), width: 1 };
   const axis = { stroke: () => themeColour("--quiet"), grid: line, ticks: line, font: FONT };
   const timeTexts = (plot, times) => times.map((at) => timeText(at, spanOf(plot), { utc: spec.utc }));
   const x = spec.x
-    ? { label: spec.x.label, labelSize: LABEL_HEIGHT, labelFont: FONT, values: (plot, values) => values.map((at) => (known(at) ? spec.x.text(at) : "")), filter: spec.x.log ? oneTwoFive : undefined }
+    ? { label: spec.x.label, labelSize: LABEL_HEIGHT, labelFont: FONT, values: (plot, values) => values.map(spec.x.text), ...(spec.x.log && { splits: logTicks, filter: (plot, values) => values }) }
     : { values: timeTexts };
   const highest = Math.max(0, ...(spec.levels || []).map(({ value }) => value));
   return {

@@ -3,7 +3,7 @@
 QEMU emulates it, processor and all, so it needs no KVM, and it is slow: never assert absolute times in it.
 Use, in a test of this folder:
 
-    GUEST = GENERAL  # or LIMITED: by its drives, which guests.py has
+    GUEST = GENERAL  # or another by its drives, which guests.py has
 
     def test_nvme_lists_drives(booted: Guest) -> None:  # or `installed`: with the Debian package of this tree
         assert booted.run("nvme list").stdout

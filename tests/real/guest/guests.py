@@ -18,6 +18,8 @@ _SMALL = Medium(128 << 20)
 POOL_IOPS = 300
 """Limit of the drive POOL0, for all of its namespaces together: few, as each costs an emulated CPU much."""
 _POOLED = Medium(128 << 20, iops_max=POOL_IOPS, iops_group="pool")
+PLAIN_IOPS = 1000
+"""Limit of the drive of `PLAIN`: else its clients would leave an emulated CPU no time for the daemon."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,19 @@ GENERAL = GuestKind(
     ),
 )
 """One drive of each kind, none of them limited."""
-PLAIN = GuestKind("plain", (PlainNvme("PLAIN0", Medium(256 << 20)),))
-"""One drive that is not limited."""
-LIMITED = GuestKind(
-    "limited",
+PLAIN = GuestKind("plain", (PlainNvme("PLAIN0", Medium(256 << 20, iops_max=PLAIN_IOPS)),))
+"""One drive; its limit, as those of the next two, is the same on every machine."""
+LIMITED = GuestKind("limited", (PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),))
+"""One for VMs inside of the guest."""
+POOL = GuestKind(
+    "pool",
     (
-        PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),
         NvmeSubsystem(
             "POOL0", (Namespace(1, _POOLED), Namespace(2, _POOLED), Namespace(5, _POOLED, attached=False))
         ),
     ),
 )
-"""Drives with a limit of IOPS, so that their capacity is the same on every machine."""
+"""Namespaces that share the limit of their drive."""
 
 
 class Guests:

@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ import pytest
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
-from .tree import PLACE, put_tree
 from .vm_scopes import until
 
 GUEST = PLAIN
 _BPFTRACE = "/srv/bpftrace"
-_TREE = "/srv/tree"
+_PACKAGE = "/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor"
 _SLOWEST_S = 240
 _MEASURE = r"""
 import json, os, sys, time
@@ -49,33 +49,34 @@ latencies.close()
 
 
 @pytest.fixture(scope="module")
-def guest(booted: Guest) -> Guest:
-    """With this tree's Python code, bpftrace, and our unit with `_MEASURE` in the place of the daemon."""
+def guest(installed: Guest) -> Iterator[Guest]:
+    """With the package, bpftrace, and our unit with `_MEASURE` in the place of the daemon."""
     if not (newer_bpftrace.FOLDER / "bin").exists():
         pytest.skip("build/bpftrace is not there (scripts/setup.sh --real)")
-    put_tree(booted)
+    installed.run("systemctl stop slo-ctld", timeout_s=_SLOWEST_S)
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "bpftrace.tar"
         with tarfile.open(archive, "w", dereference=True) as tar:
             for path in newer_bpftrace.files():
                 tar.add(path, path.relative_to(newer_bpftrace.FOLDER))
-        booted.put(archive, "/srv/bpftrace.tar")
+        installed.put(archive, "/srv/bpftrace.tar")
     unit = (TREE / "systemd" / "slo-ctld.service").read_text()
     unit = re.sub(r"^(WatchdogSec|Restart)=.*\n", "", unit, flags=re.MULTILINE).replace("notify", "exec")
-    devices = booted.number(booted.disk("PLAIN0")), "1:0"
+    devices = installed.number(installed.disk("PLAIN0")), "1:0"
     run = f"/usr/bin/python3 /srv/measure.py {' '.join(devices)}"
     unit = unit.replace("/usr/bin/slo-ctl daemon", run).replace(
         "[Service]\n",
-        f"[Service]\nEnvironment=PYTHONPATH={_TREE} PATH={_BPFTRACE}/bin:/usr/bin:/bin\n",
+        f"[Service]\nEnvironment=PYTHONPATH={_PACKAGE} PATH={_BPFTRACE}/bin:/usr/bin:/bin\n",
     )
-    booted.run("cat >/etc/systemd/system/measure.service", stdin=unit)
-    booted.run("cat >/srv/measure.py", stdin=_MEASURE)
-    booted.run(
-        f"mkdir -p {_BPFTRACE} /var/lib/slo-ctl && tar -C {_BPFTRACE} -xf /srv/bpftrace.tar && rm /srv/*.tar"
-        f" && cp -r {PLACE} {_TREE} && groupadd -f slo-ctl && modprobe brd rd_nr=1 rd_size=65536",
+    installed.run("cat >/etc/systemd/system/measure.service", stdin=unit)
+    installed.run("cat >/srv/measure.py", stdin=_MEASURE)
+    installed.run(
+        f"mkdir -p {_BPFTRACE} && tar -C {_BPFTRACE} -xf /srv/bpftrace.tar && rm /srv/*.tar"
+        " && modprobe brd rd_nr=1 rd_size=65536",
         timeout_s=_SLOWEST_S,
     )
-    return booted
+    yield installed
+    installed.run("systemctl stop measure; rm -r /etc/systemd/system/measure.service* /srv/*")
 
 
 def begin(guest: Guest) -> str:

@@ -17,7 +17,7 @@ from .vm_scopes import VmScope, first_that, start
 GUEST = LIMITED
 _SIZE_BYTES = 64 << 20
 _MAXIMUM_IOPS = 200
-_WINDOW_S = 10
+_WINDOW_S = 6
 _NEIGHBOUR = VmScope("neighbour", 9)
 """A weight says something beside another one only: a VM alone keeps the kernel's default."""
 _CONFIGURATION = f"""

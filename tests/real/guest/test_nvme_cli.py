@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ __all__ = ["connected"]  # the fixture
 
 GUEST = GENERAL
 CONTROLLER, DISK = "CONTROLLER", "DISK"
+_BEGIN, _END = "== command", "== status"
 
 ANSWERED = """
 list -v
@@ -121,12 +123,21 @@ delete-ns CONTROLLER -n 77
 REFUSED = [(command, status) for status, lines in NOT_THERE.items() for command in lines.strip().splitlines()]
 
 
-def nvme(connected: Connected, command: str) -> tuple[int, str]:
-    words = command.replace(CONTROLLER, f"/dev/{connected.controller}").replace(
+@pytest.fixture(scope="module")
+def replies(connected: Connected) -> dict[str, tuple[int, str]]:
+    """Exit status and output of each command, typed one after the other in one shell."""
+    commands = [*ANSWERED, *(command for command, _ in REFUSED)]
+    typed = "\n".join(
+        f"echo {_BEGIN}; timeout 30 nvme {command} </dev/null 2>&1; echo {_END} $?" for command in commands
+    )
+    typed = typed.replace(CONTROLLER, f"/dev/{connected.controller}").replace(
         DISK, f"/dev/{connected.disks[1]}"
     )
-    done = connected.guest.run(f"timeout 30 nvme {words} < /dev/null", check=False)
-    return done.rc, (done.stdout + done.stderr).replace("\0", "").strip()
+    output = connected.guest.run("sh", stdin=typed).stdout.replace("\0", "")
+    found = re.findall(rf"{_BEGIN}\n(.*?){_END} (\d+)\n", output, re.DOTALL)
+    return {
+        command: (int(status), text.strip()) for command, (text, status) in zip(commands, found, strict=True)
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -142,15 +153,15 @@ def kept(guest: Guest, controller: str) -> None:
 
 
 @pytest.mark.parametrize("command", ANSWERED)
-def test_command_has_the_expected_reply(connected: Connected, command: str) -> None:
-    status, output = nvme(connected, command)
+def test_command_has_the_expected_reply(replies: dict[str, tuple[int, str]], command: str) -> None:
+    status, output = replies[command]
     assert status == 0, output
 
 
 @pytest.mark.parametrize(("command", "reason"), REFUSED)
 def test_unsupported_commands_fail_with_the_right_status(
-    connected: Connected, command: str, reason: str
+    replies: dict[str, tuple[int, str]], command: str, reason: str
 ) -> None:
-    status, output = nvme(connected, command)
+    status, output = replies[command]
     assert status != 0
     assert reason in output

@@ -30,6 +30,8 @@ enum Command {
     Hello {},
     /// Counters and space of every namespace.
     Stats {},
+    /// Weight and limits in force of every namespace, and the scheduler: the part of `stats` that commands set.
+    Settings {},
     /// Move OPS blocks; an end that is absent or null is the spare of the device.
     Move {
         #[serde(default)]
@@ -215,6 +217,7 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
     match command {
         Command::Hello {} => Ok(statistics::hello(server)),
         Command::Stats {} => statistics::statistics(server),
+        Command::Settings {} => Ok(statistics::settings_in_force(server)),
         Command::Move { from, to, blocks } => {
             let end = |name: Option<&String>| name.map(|name| server.require(name)).transpose();
             server.move_ops(end(from.as_ref())?.as_deref(), end(to.as_ref())?.as_deref(), blocks)?;
@@ -286,6 +289,7 @@ mod tests {
         assert_eq!(id, Some(7));
         assert_eq!(command, Command::Move { from: Some("vm1".into()), to: None, blocks: 3 });
         assert_eq!(parse(br#"{"v":1,"op":"stats"}"#).unwrap().1, Command::Stats {});
+        assert_eq!(parse(br#"{"v":1,"op":"settings"}"#).unwrap().1, Command::Settings {});
     }
 
     #[test]

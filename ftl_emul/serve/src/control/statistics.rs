@@ -45,9 +45,7 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
         Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &namespaces, &settings, drive))??,
         Medium::Disks(..) => disk_parts(server, &namespaces, &settings)?,
     };
-    if let (Some(fields), Value::Object(parts)) = (fields.as_object_mut(), parts) {
-        fields.extend(parts);
-    }
+    extend(&mut fields, parts);
     // Not while the drive is locked, as this takes time with many namespaces.
     let throttled = server.throttled(&namespaces);
     for (number, namespace) in namespaces.iter().enumerate() {
@@ -55,6 +53,34 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
         fields["namespaces"][number]["latency_histogram"] = namespace.histograms.to_json();
     }
     Ok(fields)
+}
+
+/// What commands have set: the parts of `statistics` by the same names.
+pub fn settings_in_force(server: &Server) -> Value {
+    let (settings, namespaces) = {
+        let settings = server.settings();
+        (settings.clone(), server.namespaces())
+    };
+    let of = |namespace: &Arc<Namespace>| {
+        let mut fields = json!({"name": namespace.name});
+        extend(&mut fields, set_of_namespace(&settings, namespace));
+        fields
+    };
+    let set: Vec<Value> = namespaces.iter().map(of).collect();
+    json!({"scheduler": scheduler(server, &settings), "namespaces": set})
+}
+
+fn scheduler<'a>(server: &'a Server, settings: &'a Settings) -> &'a str {
+    settings.scheduler.as_deref().unwrap_or(server.config.scheduler())
+}
+
+fn set_of_namespace(settings: &Settings, namespace: &Namespace) -> Value {
+    let kept = settings.of(&namespace.name);
+    json!({
+        "weight": kept.weight.unwrap_or(namespace.origin.config.weight),
+        "limit_iops": kept.limit_iops,
+        "limit_bytes_s": kept.limit_bytes_s,
+    })
 }
 
 fn kind(server: &Server) -> &'static str {
@@ -83,7 +109,7 @@ fn common(server: &Server, settings: &Settings) -> Value {
                 "late_ns": now.late_ns,
             })
         }),
-        "scheduler": settings.scheduler.as_deref().unwrap_or(server.config.scheduler()),
+        "scheduler": scheduler(server, settings),
     })
 }
 
@@ -136,18 +162,15 @@ fn disk_parts(server: &Server, namespaces: &[Arc<Namespace>], settings: &Setting
 }
 
 fn of_namespace(settings: &Settings, namespace: &Namespace) -> Value {
-    let (kept, ailment) = (settings.of(&namespace.name), namespace.backing.ailment());
+    let ailment = namespace.backing.ailment();
     let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
-    json!({
+    let mut fields = json!({
         "name": namespace.name,
         "nsid": namespace.nsid(),
         "size_bytes": namespace.size_bytes(),
         "healthy": ailment.is_none(),
         "reason": ailment.map(|ailment| ailment.to_string()),
         "recorded": namespace.is_recorded(),
-        "weight": kept.weight.unwrap_or(namespace.origin.config.weight),
-        "limit_iops": kept.limit_iops,
-        "limit_bytes_s": kept.limit_bytes_s,
         "answered": {
             "reads": answered(Op::Read),
             "writes": answered(Op::Write),
@@ -155,7 +178,15 @@ fn of_namespace(settings: &Settings, namespace: &Namespace) -> Value {
             "zeroes": answered(Op::WriteZeroes),
             "flushes": answered(Op::Flush),
         },
-    })
+    });
+    extend(&mut fields, set_of_namespace(settings, namespace));
+    fields
+}
+
+fn extend(fields: &mut Value, parts: Value) {
+    if let (Some(fields), Value::Object(parts)) = (fields.as_object_mut(), parts) {
+        fields.extend(parts);
+    }
 }
 
 fn add_flash(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {

@@ -1,0 +1,35 @@
+"""What is said to servers of other releases."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+from slo_ctl.drives.control import ControlClient
+
+STATISTICS = {"scheduler": "wfq", "namespaces": [{"name": "a", "weight": 2.0, "flash": {}}]}
+
+
+def answer_as_an_earlier_release(listening: socket.socket) -> None:
+    client, _ = listening.accept()
+    with client, client.makefile("rwb") as lines:
+        for line in lines:
+            known = json.loads(line)["op"] == "stats"
+            error = {"code": "malformed", "message": "unknown variant `settings`"}
+            reply = {"ok": True, **STATISTICS} if known else {"ok": False, "error": error}
+            lines.write(json.dumps({"v": 1, **reply}).encode() + b"\n")
+            lines.flush()
+
+
+def test_settings_of_a_server_that_does_not_know_the_command_are_its_statistics(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        server = threading.Thread(target=answer_as_an_earlier_release, args=(listening,))
+        server.start()
+        with ControlClient(path) as client:
+            assert STATISTICS.items() <= client.settings().items()
+        server.join()
