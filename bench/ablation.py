@@ -55,7 +55,7 @@ MIXES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of levers."""
+    """A choice of levers."""
 
     name: str
     policy: Policy[Any]
@@ -87,7 +87,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One row of the table."""
 
     mix: str
     depth: int
@@ -104,7 +104,7 @@ class Row:
 
 
 def off_weights(amounts: Sequence[float], weights: Sequence[float]) -> float:
-    """The largest relative distance of a share from that by weight."""
+    """The largest relative deviation of a share from the weight's."""
     whole, weight_sum = sum(amounts), sum(weights)
     if not whole:
         return 0.0
@@ -115,7 +115,7 @@ def off_weights(amounts: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def row_of(mix: str, depth: int, levers: str, run: RunResult, unit: ShareBy) -> Row:
-    """The figures of one run."""
+    """Figures of one run."""
     by_pages = unit is ShareBy.PAGES
     amounts = [pages_per_s(v) if by_pages else v.iops or 0.0 for v in run.vms]
     whole = sum(amounts) or 1.0
@@ -137,7 +137,7 @@ def row_of(mix: str, depth: int, levers: str, run: RunResult, unit: ShareBy) -> 
 
 
 def rows(mix: str, depth: int, duration: str) -> Iterator[Row]:
-    """Every variant on copies of one preconditioned drive."""
+    """Run every variant on copies of one preconditioned drive."""
     drive = Drive(trio(MIXES[mix], f"qd={depth}", WEIGHTS))
     with PreparedDrive(drive) as preconditioned:
         for variant in VARIANTS:
@@ -148,7 +148,7 @@ def rows(mix: str, depth: int, duration: str) -> Iterator[Row]:
 
 
 def line(row: Row) -> str:
-    """For people."""
+    """The row as text."""
     shares = "/".join(f"{100 * share:.0f}" for share in row.shares)
     return (
         f"  {row.levers:36} {row.total:7.0f} {row.waf:6.2f} {row.share_error:7.1%} {row.off_weights:8.1%} "

@@ -30,7 +30,7 @@ SHARE_BAR = 0.03
 EVENT_BAR = 0.05
 TOTAL_BAR = 0.01
 BOUND_BAR = 0.03
-"""How far a minimum may be missed, or a maximum exceeded."""
+"""Largest relative violation of a minimum or maximum."""
 WEIGHTS = (1, 3, 6)
 TRACES = Path(os.environ.get("SLO_CTL_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
 REAL = {
@@ -57,7 +57,7 @@ SYNTHETIC = {
 
 @dataclass(frozen=True)
 class Case:
-    """One replay and what it must show."""
+    """One replay and its bars."""
 
     name: str
     vms: tuple[str, ...]
@@ -65,20 +65,20 @@ class Case:
     device: str = "preset=fast15,size=512MiB"
     events: tuple[str, ...] = ()
     bar: float | None = SHARE_BAR
-    """Largest relative error of a share; None where shares need not be kept."""
+    """Largest relative error of a share; None if shares need not be kept."""
     compare: tuple[str, ...] = ()
-    """Run beside it, for the table."""
+    """Policies also run, for the table."""
     reaches: str = ""
-    """A policy to compare with whose total this one must reach within 1 %."""
+    """Policy to compare with, whose total this one must reach within 1 %."""
 
     @property
     def missing(self) -> list[str]:
-        """Real traces that are not there."""
+        """Paths of missing real traces."""
         wanted = [path for path in REAL.values() if path in " ".join(self.vms)]
         return [path for path in wanted if not (TRACES / path).exists()]
 
     def runs(self) -> list[RunResult]:
-        """Replay it."""
+        """Results of the replay with each policy."""
         text = ScenarioText()
         text.add_device(f"op=15%,{self.device}")
         for vm in self.vms:
@@ -97,7 +97,7 @@ class Case:
 
 
 def vm(name: str, what: str, weight: float, extra: str = "") -> str:
-    """A `--vm` text."""
+    """Text of a `--vm` option."""
     source = SYNTHETIC[what] if what in SYNTHETIC else f"trace={TRACES / REAL[what]}"
     return f"name={name},{source},weight={weight}" + (f",{extra}" if extra else "")
 
@@ -187,7 +187,7 @@ def trace_cases(full: bool) -> Iterator[Case]:
 
 
 def event_cases(full: bool) -> Iterator[Case]:
-    """Shares from 3 to 5 drive writes after something changed."""
+    """Shares from 3 to 5 drive writes after a change."""
     window = (("window", "13x..15x"),)
     mixes = [
         ("uniform", "uniform", "uniform"),
@@ -221,12 +221,12 @@ def bound_cases() -> Iterator[Case]:
 
 
 def share_error(run: RunResult) -> float:
-    """The worst of the VMs that were running."""
+    """The largest error of a share among the VMs that were running."""
     return max((abs(v.share_error) for v in run.vms if v.share_error is not None), default=0.0)
 
 
 def missed(case: Case, runs: list[RunResult]) -> list[str]:
-    """What the case's own policy, the last run, did not keep."""
+    """The bars that the case's own policy, which ran last, missed."""
     run = runs[-1]
     found = []
     if case.bar is not None and share_error(run) > case.bar:

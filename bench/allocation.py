@@ -31,12 +31,12 @@ from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 from slo_ctl.show.terminal import progress_on_stderr
 
 ABOUT_HALF = 0.6
-"""Of ext's time, the most that the median over utilisations may be for 'roughly half the time'."""
+"""Largest median of time relative to ext that counts as "roughly half the time"."""
 TRIM = {"off": False, "on": True}
 
 
 def names(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """What reads names of `known` with commas between them."""
+    """Type of an option: names from `known`, separated by commas."""
     allowed = list(known)
 
     def read(text: str) -> list[str]:
@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
 
 
 def compared(given: argparse.Namespace, workload: str, mapping: str, trim: str) -> AllocationResult:
-    """One comparison, run or taken from where it was kept."""
+    """Result of one comparison, run now or loaded from the folder."""
     kept = given.save / f"{workload}-{mapping}-trim-{trim}.json" if given.save else None
     if kept is not None and kept.exists():
         return AllocationResult.model_validate_json(kept.read_text())
@@ -97,7 +97,7 @@ def compared(given: argparse.Namespace, workload: str, mapping: str, trim: str) 
 def ratios(
     result: AllocationResult, own: str, others: list[str]
 ) -> Iterator[tuple[str, float, dict[str, float], Mean]]:
-    """Drive, utilisation, mean seconds by allocator, and own time to the best other one's."""
+    """Drive, utilisation, mean seconds by allocator, and own time over that of the best other allocator."""
     for drive in result.drives:
         for utilisation in result.utilisations:
             points = {p.allocator: p for p in drive.points if p.utilisation == utilisation}

@@ -76,13 +76,13 @@ def load(cgroup: str, path: str, offset: int, size: int, seconds: float) -> subp
 
 
 def completed(tree: CgroupTree, vms: list[Vm], device: DeviceNumber) -> tuple[float, list[int]]:
-    """When it was counted, and the writes of each group on the device so far."""
+    """Time of a reading, and the writes of each group on the device so far."""
     counted = [read_counters(tree, vm.cgroup or "", print).get(device) for vm in vms]
     return time.monotonic(), [(c.writes or 0) if c else 0 for c in counted]
 
 
 def measure(weights: list[float], seconds: float, size_bytes: int) -> tuple[list[float], list[str]]:
-    """IOPS by VM, and what the levers said about it."""
+    """IOPS by VM, and the messages of the levers."""
     tree = find_tree()
     if tree is None or tree.version != 1:
         sys.exit("this bench is for hosts with v1's blkio")
@@ -101,7 +101,7 @@ def measure(weights: list[float], seconds: float, size_bytes: int) -> tuple[list
             if outcome.state is OutcomeState.UNAPPLIED:
                 sys.exit(f"{outcome.setting.knob}: {outcome.state}: {outcome.reason}")
         part = size_bytes // len(vms)
-        # Counted by the kernel within one window in which all run: processes start and end apart.
+        # Count within one window in which all run: processes start and end at different times.
         length = START_S + seconds + END_S
         running = [load(vm.cgroup or "", path, i * part, part, length) for i, vm in enumerate(vms)]
         for process in running:

@@ -31,7 +31,7 @@ from slo_ctl.model import DeviceNumber
 _SIZE_BYTES = 256 << 20
 _STARTS_S = 60.0
 _OWN = Path(__file__).resolve().parents[1] / "build" / "bpftrace" / "bin"
-"""Where set-up puts one that is new enough, if the system's is not."""
+"""Where set-up installs a bpftrace that is new enough, if the system's is not."""
 _STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -69,7 +69,7 @@ def statistics_of_programs() -> Iterator[None]:
 
 
 def time_in_programs_ns() -> int:
-    """Of all programs that children of this process have loaded."""
+    """Time in all programs that children of this process loaded."""
     ns = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
@@ -85,7 +85,7 @@ def read_iops(path: str, seconds: float) -> float:
 
 
 def traced_iops(path: str, seconds: float) -> tuple[float, float]:
-    """IOPS, and nanoseconds in the programs for each request."""
+    """IOPS, and nanoseconds in the programs per request."""
     number = Path(path).stat().st_rdev
     latencies = BioLatencies()
     try:
@@ -116,7 +116,7 @@ def main() -> None:
         read_iops(path, 1.0)
         print("   without      with  ratio  ns/request")
         for number in range(options.rounds):
-            # By turns which is first: the machine may have other work.
+            # Alternate which is first: the machine may have other work.
             if number % 2:
                 traced, cost_ns = traced_iops(path, options.seconds)
                 plain = read_iops(path, options.seconds)

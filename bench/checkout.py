@@ -1,6 +1,6 @@
-"""Imported first by every benchmark, so that it measures the checkout that it is in.
+"""Imported first by every benchmark, so that it measures the checkout that it belongs to.
 
-Python puts the directory of a script on its path, not the one above it, so that `slo_ctl` and the other
+Python puts the directory of a script on its path, not the one above it; without this, `slo_ctl` and the other
 packages would be the installed ones, perhaps of another checkout. Child processes inherit the path. Helpers
 of tests/real are found too.
 """

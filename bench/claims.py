@@ -42,22 +42,23 @@ writes this page, `make claims CLAIMS_ARGS=--all` runs all. Drives are emulated 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One claim."""
+    """A claim, with the command that checks it."""
 
     claim: str
     where: str
-    """Below the root."""
+    """File with the claim, relative to the root."""
     command: str
     quick: bool = False
-    """Half a minute at most on an idle machine."""
+    """Takes half a minute at most on an idle machine."""
     expects: str = ""
-    """A regular expression that the output contains."""
+    """A regular expression that the output must match."""
     needs: tuple[str, ...] = ()
-    """Environment variables that point to software that few machines have; without them it is not run."""
+    """Environment variables that point to software that few machines have; without them the claim is not run.
+    """
 
     @property
     def is_test(self) -> bool:
-        """Run by every `make test`, so that the page needs no result."""
+        """Whether every `make test` runs it, so that the page needs no result."""
         return self.command.startswith(_TEST)
 
 
@@ -273,7 +274,7 @@ CLAIMS = (
 
 
 def outcome(claim: Claim) -> tuple[bool, str]:
-    """Whether it holds, and the result in a line."""
+    """Whether the claim holds, and the result in a line."""
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -298,7 +299,7 @@ def earlier() -> dict[str, str]:
 
 
 def page(results: dict[str, str]) -> str:
-    """docs/claims.md."""
+    """Text of docs/claims.md."""
     lines = [*_HEAD]
     for claim in CLAIMS:
         if not claim.is_test:
@@ -315,7 +316,7 @@ def page(results: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Run what was chosen."""
+    """Run the selected claims."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -120,7 +120,7 @@ def _configure(root: Path, head: str, vms: list[str]) -> None:
 
 
 def _write_all(sockets: list[Path], names: list[str]) -> None:
-    """One thread for each VM, until the process is ended."""
+    """Start a writing thread for each VM, until the process is ended."""
     threading.stack_size(256 << 10)
     for number, (path, name) in enumerate(zip(sockets, names, strict=True)):
         threading.Thread(target=_write, args=(path, name, number), daemon=True).start()

@@ -40,7 +40,7 @@ BLOCK_BYTES = 4096
 SIZE_BYTES = 128 << 20
 TOLERANCE = 0.05
 BARS = {("NBD", MEMORY_PLUGIN): (1, 32), ("vhost-user", "NBD"): (1, 32), ("NVMe/TCP", "NBD"): (32,)}
-"""Which front end is to be at least how many times as fast as which, at which depths: see `BAR`."""
+"""Required ratios of front ends to others, with the depths they hold at: see `BAR`."""
 BAR = {("NBD", MEMORY_PLUGIN): 1.0, ("vhost-user", "NBD"): 2.5, ("NVMe/TCP", "NBD"): 1.0}
 _START_S = 60
 _TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -48,7 +48,7 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Target:
-    """Where `front_end_load` connects, and the process that serves it."""
+    """Address that `front_end_load` connects to, and the process that serves it."""
 
     name: str
     words: tuple[str, ...]
@@ -57,14 +57,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Speed:
-    """Medians of one front end under one load."""
+    """Median results of one front end under one load."""
 
     front_end: str
     kind: str
     depth: int
     iops: float
     cpu_us: float
-    """Of the server, for each request."""
+    """CPU time of the server per request."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ class Punctuality:
     depth: int
     modelled_ms: float
     ratio: float
-    """Of what the client sees; the best of the rounds, as other work of the machine only adds to it."""
+    """Mean latency of the client over the modelled one; the best round, because other work of the machine
+    only adds to it.
+    """
 
 
 def load_program() -> Path:
@@ -198,7 +200,7 @@ def print_speeds(found: list[Speed], names: list[str]) -> None:
 
 
 def ratios(found: list[Speed]) -> list[tuple[str, float, bool]]:
-    """What is compared, its ratio, and whether that is enough."""
+    """Description of each comparison, its ratio, and whether the ratio is sufficient."""
     by_key = {(each.front_end, each.kind, each.depth): each.iops for each in found}
     compared = []
     for (faster, slower), depths in BARS.items():

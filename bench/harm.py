@@ -30,36 +30,36 @@ from harm_report import Result, print_result, print_timeline, result_of
 
 NEW, USED = "new", "used"
 BEFORE_S = 15.0
-"""The daemon is there for so long before clients that wake up: more than its status window."""
+"""The daemon runs for this time before clients wake up: more than its status window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Times are in seconds from the begin of the load on."""
+    """A case. Times are in seconds from the start of the load."""
 
     number: str
     title: str
     seconds: int
-    """How long is looked at."""
+    """Length of the measured period."""
     busy: tuple[str, ...] = VMS
     apart_s: float = 0.0
-    """How long after each other they begin."""
+    """Time between the starts of clients."""
     drive: str = NEW
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(VMS, 1.0))
     daemon_at_s: float = -BEFORE_S
     from_s: float = 0.0
-    """From when on."""
+    """Start of the measured period."""
     change_at_s: float | None = None
-    """`slo-ctl vm set db weight=3,min=50`."""
+    """Time of `slo-ctl vm set db weight=3,min=50`."""
     stop_at_s: float | None = None
-    """SIGTERM to the daemon."""
+    """Time of SIGTERM to the daemon."""
     shares_kept: bool = False
-    """Whether shares and the status are judged too: not while a change is still being answered."""
+    """Whether shares and status are judged too: not while a change is still taking effect."""
     load_s: float | None = None
-    """How long the load lasts; None: until the end of what is looked at."""
+    """Length of the load; None: until the end of the measured period."""
 
     def scaled(self, scale: float) -> Case:
-        """As long as `scale` says, but for the time before the load."""
+        """The case with times multiplied by `scale`, except the time before the load."""
 
         def of(at_s: float | None) -> float | None:
             return None if at_s is None else at_s * scale
@@ -77,17 +77,17 @@ class Case:
 
     @property
     def alike(self) -> tuple[str, tuple[str, ...], float]:
-        """Cases in which this is the same have one run without the daemon."""
+        """Cases with the same value share one run without the daemon."""
         return self.drive, self.busy, self.apart_s
 
     @property
     def until_s(self) -> float:
-        """When it is over."""
+        """End of the measured period."""
         return self.from_s + self.seconds
 
     @property
     def compared(self) -> bool:
-        """Whether there is load in the time that is looked at."""
+        """Whether there is load in the measured period."""
         return self.load_s is None or self.load_s >= self.until_s
 
 
@@ -180,39 +180,39 @@ def _drives(scratch: Path, cases: list[Case], options: argparse.Namespace) -> di
 
 
 _TAIL_S = 2.0
-"""Load continues for so long after what is looked at."""
+"""Time for which the load continues after the measured period."""
 
 
 def _run_without(drive: Path, scratch: Path, case: Case, seconds: float) -> Run:
-    with host(drive, scratch) as made:
-        _carry_out(_load(made, case, seconds + _TAIL_S), time.monotonic())
-        made.end_load()
-        return made.run
+    with host(drive, scratch) as live:
+        _carry_out(_load(live, case, seconds + _TAIL_S), time.monotonic())
+        live.end_load()
+        return live.run
 
 
 def _run_with(drive: Path, scratch: Path, case: Case) -> Run:
-    with host(drive, scratch) as made:
-        made.configure(case.weights)
+    with host(drive, scratch) as live:
+        live.configure(case.weights)
         began_s = time.monotonic() + max(0.0, -case.daemon_at_s)
         load_s = case.until_s + _TAIL_S if case.load_s is None else case.load_s
-        steps = [(case.daemon_at_s, made.start_daemon), *_load(made, case, load_s)]
+        steps = [(case.daemon_at_s, live.start_daemon), *_load(live, case, load_s)]
         if case.change_at_s is not None:
-            steps.append((case.change_at_s, lambda: made.set_vm("db", "weight=3,min=50")))
+            steps.append((case.change_at_s, lambda: live.set_vm("db", "weight=3,min=50")))
         if case.stop_at_s is not None:
-            steps.append((case.stop_at_s, made.stop_daemon))
+            steps.append((case.stop_at_s, live.stop_daemon))
         _carry_out(steps, began_s)
-        made.end_load()
+        live.end_load()
         time.sleep(max(0.0, began_s + case.until_s - time.monotonic()))
-        return made.run
+        return live.run
 
 
 Steps = list[tuple[float, Callable[[], None]]]
 
 
-def _load(made: Host, case: Case, seconds: float) -> Steps:
-    """Clients begin one after the other and end together."""
+def _load(live: Host, case: Case, seconds: float) -> Steps:
+    """Start the clients one after the other; they end together."""
     begins = [(place * case.apart_s, vm) for place, vm in enumerate(case.busy)]
-    return [(at_s, partial(made.start_load, vm, seconds - at_s)) for at_s, vm in begins]
+    return [(at_s, partial(live.start_load, vm, seconds - at_s)) for at_s, vm in begins]
 
 
 def _carry_out(steps: Steps, began_s: float) -> None:

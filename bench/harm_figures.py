@@ -1,4 +1,4 @@
-"""What `bench/harm.py` makes of what it recorded: no clock, no files but fio's logs, no processes."""
+"""Evaluation of what `bench/harm.py` recorded: no clock, no files except fio's logs, no processes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Every request of one client: when it was completed (seconds since 1970), and how long that took."""
+    """Every request of one client: time of completion (seconds since 1970), and latency."""
 
     at_s: np.ndarray
     latency_ms: np.ndarray
 
     @property
     def began_s(self) -> float:
-        """When the first one was completed."""
+        """Time at which the first one completed."""
         return float(self.at_s[0]) if len(self.at_s) else float("inf")
 
     def per_second(self, from_s: float, seconds: int) -> list[int]:
-        """How many were completed in each second."""
+        """Number of requests completed in each second."""
         edges = from_s + np.arange(seconds + 1)
         return [int(n) for n in np.histogram(self.at_s, bins=edges)[0]]
 
     def latencies_ms(self, from_s: float, seconds: float) -> np.ndarray:
-        """Of those completed in that time."""
+        """Latencies of the requests completed in that period."""
         return self.latency_ms[(self.at_s >= from_s) & (self.at_s < from_s + seconds)]
 
 
@@ -47,7 +47,7 @@ def read_requests(path: Path) -> Requests:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """In milliseconds."""
+    """Latency percentiles in milliseconds."""
 
     mean_ms: float
     p99_ms: float
@@ -56,26 +56,26 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the clients of one run got in the time that is looked at."""
+    """Service of the clients of one run in the measured period."""
 
     iops: dict[str, list[int]]
-    """Of each client, second by second."""
+    """IOPS of each client, by second."""
     latency: dict[str, Latency]
 
     @property
     def total(self) -> list[int]:
-        """Of all clients together."""
+        """IOPS of all clients together."""
         return [sum(second) for second in zip(*self.iops.values(), strict=True)]
 
     def shares(self, seconds: int) -> dict[str, float]:
-        """Of each client, over the last seconds."""
+        """Share of each client over the last seconds."""
         done = {name: sum(series[-seconds:]) for name, series in self.iops.items()}
         everything = sum(done.values())
         return {name: count / everything if everything else 0.0 for name, count in done.items()}
 
 
 def load_of(clients: Mapping[str, Requests], from_s: float, seconds: int) -> Load:
-    """What the clients got from `from_s` (seconds since 1970) on."""
+    """Service of the clients from `from_s` (seconds since 1970) on."""
     latency = {}
     for name, requests in clients.items():
         found = requests.latencies_ms(from_s, seconds)
@@ -85,12 +85,12 @@ def load_of(clients: Mapping[str, Requests], from_s: float, seconds: int) -> Loa
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 of none."""
+    """Mean; 0 of no values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def worst_window(series: Sequence[float], window: int = WINDOW_S) -> tuple[int, float]:
-    """Where the window with the smallest mean begins, and that mean; the whole series where it is shorter."""
+    """Start and mean of the window with the smallest mean; of the whole series if that is shorter."""
     window = min(window, len(series))
     means = [(mean(series[first : first + window]), first) for first in range(len(series) - window + 1)]
     least, first = min(means)
@@ -99,20 +99,20 @@ def worst_window(series: Sequence[float], window: int = WINDOW_S) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Total IOPS with the daemon beside those without it."""
+    """Total IOPS with the daemon, compared with those without it."""
 
     without_iops: float
     with_iops: float
     ratio: float
     worst_ratio: float
-    """The worst window of the run with the daemon, over the mean without it."""
+    """Worst window of the run with the daemon, relative to the mean without it."""
     worst_from_s: int
     without_worst_ratio: float
-    """The same of the run without the daemon: how much the drive fluctuates by itself."""
+    """Worst window of the run without the daemon, likewise: the drive's own fluctuation."""
 
     @property
     def kept(self) -> bool:
-        """Whether the daemon costs no more than it may."""
+        """Whether the daemon costs no more than allowed."""
         return self.ratio >= LEAST_RATIO and self.worst_ratio >= LEAST_WINDOW_RATIO
 
 
@@ -129,34 +129,34 @@ def compare(without: Sequence[float], with_: Sequence[float], window: int = WIND
 
 
 @dataclass(slots=True)
-class Seen:
-    """One verdict with its reason, figures left out, and when it was told."""
+class ReportedVerdict:
+    """One verdict with its reason (numbers replaced), and the seconds in which it was reported."""
 
     verdict: str
     reason: str
     first: str
-    """The reason with its figures, when it was first told."""
+    """The reason with its numbers, when it was first reported."""
     seconds: list[int] = field(default_factory=list)
 
     @property
     def sentence(self) -> str:
-        """As one line."""
+        """The verdict as one line."""
         return f"{spans(self.seconds)} s: {self.verdict}: {self.first}"
 
 
-def distinct(verdicts: Iterable[tuple[int, str, str]]) -> list[Seen]:
-    """Pairs of verdict and reason that differ in more than figures, from (second, verdict, reason)."""
-    found: dict[tuple[str, str], Seen] = {}
+def distinct(verdicts: Iterable[tuple[int, str, str]]) -> list[ReportedVerdict]:
+    """Distinct pairs of verdict and reason, apart from numbers, from (second, verdict, reason)."""
+    found: dict[tuple[str, str], ReportedVerdict] = {}
     for second, verdict, reason in verdicts:
         pattern = _NUMBER.sub("#", reason)
-        seen = found.setdefault((verdict, pattern), Seen(verdict, pattern, reason))
-        if not seen.seconds or seen.seconds[-1] != second:
-            seen.seconds.append(second)
+        reported = found.setdefault((verdict, pattern), ReportedVerdict(verdict, pattern, reason))
+        if not reported.seconds or reported.seconds[-1] != second:
+            reported.seconds.append(second)
     return list(found.values())
 
 
 def spans(seconds: Sequence[int]) -> str:
-    """Such as `0-12, 15, 20-31`."""
+    """Seconds as text such as `0-12, 15, 20-31`."""
     parts: list[list[int]] = []
     for second in sorted(set(seconds)):
         if parts and second <= parts[-1][1] + 1:
@@ -168,7 +168,7 @@ def spans(seconds: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """One namespace at one moment, by the server's counters."""
+    """Counters of one namespace at one moment."""
 
     ops_blocks: int
     pending_out_blocks: int
@@ -180,7 +180,7 @@ class Space:
 
 
 def waf(first: Iterable[Space], last: Iterable[Space]) -> float | None:
-    """Of all namespaces together between two moments; None where nothing was written."""
+    """WAF of all namespaces together between two moments; None if nothing was written."""
     before, after = list(first), list(last)
     host = sum(s.host_page_writes for s in after) - sum(s.host_page_writes for s in before)
     gc = sum(s.gc_page_writes for s in after) - sum(s.gc_page_writes for s in before)

@@ -1,4 +1,4 @@
-"""The live part of `bench/harm.py`: equal drives, clients in cgroups in the place of VMs, and a recorder."""
+"""The live part of `bench/harm.py`: equal drives, clients in cgroups that stand for VMs, and a recorder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def slo_ctl(*words: str) -> str:
 
 
 def make_drive(root: Path, size: str) -> str:
-    """The preconditioned drive of README's `A live host`, below `root`; what preconditioning came to."""
+    """Make the preconditioned drive of README's `A live host` below `root`; returns the result of
+    preconditioning.
+    """
     names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
     spec = f"name={DEVICE},preset=fast15,size={size},op=15%,precondition=yes"
     reply = slo_ctl("device", "create", spec, *names, "--root", str(root))
@@ -58,7 +60,7 @@ def make_drive(root: Path, size: str) -> str:
 
 
 def copy_drive(source: Path, root: Path) -> None:
-    """The same drive below another root: placement, settings and data, holes for what is zero."""
+    """Copy the drive below another root: placement, settings and data, with holes for zeros."""
     target = places(root).device(DEVICE)
     target.parent.mkdir(parents=True)
     command = ["cp", "--archive", "--sparse=always", str(places(source).device(DEVICE)), str(target)]
@@ -66,7 +68,7 @@ def copy_drive(source: Path, root: Path) -> None:
 
 
 def use_drive(root: Path, drive_writes: float) -> None:
-    """Overwrite it at random by both clients, as fast as it goes: without modelled latency."""
+    """Overwrite it at random by both clients, as fast as possible: without modelled latency."""
     size_bytes = DeviceStore(places(root)).load(DEVICE).namespace[0].size_bytes
     server = Server(root, DEVICE)
     try:
@@ -81,7 +83,7 @@ def use_drive(root: Path, drive_writes: float) -> None:
     finally:
         server.stop()
     for vm in VMS:
-        # All of it is zeros, which need no room.
+        # All of it is zeros, which take no space.
         image = places(root).device(DEVICE) / f"{vm}.img"
         os.truncate(image, 0)
         os.truncate(image, size_bytes)
@@ -89,24 +91,24 @@ def use_drive(root: Path, drive_writes: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EpochFacts:
-    """What was told at one time."""
+    """Statistics and status at one time."""
 
     at_s: float
     """Seconds since 1970."""
     spaces: dict[str, Space]
     spare_blocks: int
     status: HostStatus | None
-    """None while no daemon answers."""
+    """None if no daemon answers."""
 
 
 @dataclass(slots=True)
 class Stopped:
-    """How the daemon ended after SIGTERM."""
+    """End of the daemon after SIGTERM."""
 
     at_s: float
     took_s: float
     exit_code: int
-    said: list[str]
+    log_lines: list[str]
 
 
 @dataclass(slots=True)
@@ -116,18 +118,18 @@ class Run:
     moments: list[EpochFacts] = field(default_factory=list)
     requests: dict[str, Requests] = field(default_factory=dict)
     events: dict[str, float] = field(default_factory=dict)
-    """Seconds since 1970: `daemon`, `vm set`."""
+    """Times of the events `daemon` and `vm set`, in seconds since 1970."""
     stopped: Stopped | None = None
     daemon_log: str = ""
 
     @property
     def began_s(self) -> float:
-        """When the first request was completed."""
+        """Time at which the first request completed."""
         return min(each.began_s for each in self.requests.values())
 
 
 class Host:
-    """A served drive, VMs connected to it, and maybe a daemon; everything is recorded once a second."""
+    """A served drive, VMs connected to it, and possibly a daemon; everything is recorded once a second."""
 
     def __init__(self, root: Path, groups: Cgroups) -> None:
         self.run = Run()
@@ -159,7 +161,7 @@ class Host:
         )
 
     def _connect(self, vm: str) -> None:
-        """Like QEMU, which holds its connection whether or not its guest does anything."""
+        """Connect as QEMU does, which holds its connection whether or not its guest is active."""
         socket = places(self._root).run_of(DEVICE).export(vm)
         process = self._in_group(vm, sys.executable, "-c", _CONNECTED, str(checkout.REAL), str(socket), vm)
         self._vms.append(process)
@@ -185,7 +187,7 @@ class Host:
         )
 
     def end_load(self) -> None:
-        """Wait until the clients have done what they were started for."""
+        """Wait until the clients have finished."""
         for vm, process in self._loads.items():
             if process.wait(READY_S + 3600):
                 sys.exit(f"fio of {vm} failed: {(self._root / f'{vm}.txt').read_text()}")
@@ -197,7 +199,7 @@ class Host:
         slo_ctl("vm", "set", vm, fields, "--root", str(self._root))
 
     def stop_daemon(self) -> None:
-        """SIGTERM, and how that went."""
+        """Send SIGTERM to the daemon and record how it ends."""
         daemon, self._daemon = self._daemon, None
         if daemon is None:
             return
@@ -206,12 +208,12 @@ class Host:
         code = daemon.process.wait(READY_S)
         took_s = time.monotonic() - clock_s
         self.run.daemon_log = daemon.log()
-        said = [x for x in self.run.daemon_log.splitlines() if "restored" in x]
-        self.run.stopped = Stopped(began_s, took_s, code, said)
+        lines = [line for line in self.run.daemon_log.splitlines() if "restored" in line]
+        self.run.stopped = Stopped(began_s, took_s, code, lines)
         daemon.stop()
 
     def close(self) -> None:
-        """End everything at once: a clean stop would write data back that is thrown away, for minutes."""
+        """End everything at once: a clean stop would spend minutes writing back data that is thrown away."""
         self._over.set()
         if self._recorder.ident is not None:
             self._recorder.join()
@@ -246,15 +248,15 @@ class Host:
 
 @contextmanager
 def host(template: Path, scratch: Path) -> Iterator[Host]:
-    """With a fresh copy of the drive of `template` in `scratch`, which is removed afterwards."""
+    """A host with a fresh copy of the drive of `template` in `scratch`, which is removed afterwards."""
     root = scratch / "run"
     copy_drive(template, root)
     try:
         with cgroups(*VMS) as groups:
-            made = Host(root, groups)
+            live = Host(root, groups)
             try:
-                yield made
+                yield live
             finally:
-                made.close()
+                live.close()
     finally:
         shutil.rmtree(root)

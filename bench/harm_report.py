@@ -1,4 +1,4 @@
-"""What `bench/harm.py` prints of a case."""
+"""Output of `bench/harm.py` for a case."""
 
 from __future__ import annotations
 
@@ -6,55 +6,57 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from harm_figures import WINDOW_S, Compared, Load, Seen, compare, distinct, load_of, waf
+from harm_figures import WINDOW_S, Compared, Load, ReportedVerdict, compare, distinct, load_of, waf
 from harm_host import EpochFacts, Run
 
 SHARE_OVER_S = 30
 SHARE_TOLERANCE = 0.10
-"""Relative, as in verdicts."""
+"""Relative tolerance of shares, as in verdicts."""
 STATUS_TOLERANCE = 0.02
-"""Absolute: its window ends up to an epoch earlier than that of the clients."""
+"""Absolute tolerance of shares in the status: its window ends up to an epoch earlier than that of the
+clients.
+"""
 _STEP_S = 5
 
 
 @dataclass(slots=True)
 class Result:
-    """One case, as printed and written as JSON."""
+    """Result of one case, as printed and written as JSON."""
 
     title: str
     seconds: int
     targets: dict[str, float]
     """Shares by weight."""
     status_shares: dict[str, float | None]
-    """What the last status said of its window."""
+    """Shares in the last status, of its window."""
     client_shares: dict[str, float]
-    """What the clients got in that window."""
+    """Shares of the clients in that window."""
     last_verdicts: dict[str, str]
     waf_with: float | None
-    """Over the last seconds."""
+    """WAF over the last seconds."""
     ops_blocks: dict[str, dict[str, int]]
-    """By moment."""
-    verdicts: dict[str, list[Seen]]
+    """OPS blocks by moment and VM."""
+    verdicts: dict[str, list[ReportedVerdict]]
     decided: list[str]
-    """What the daemon said that it decided, and when."""
+    """Decisions reported by the daemon, with their times."""
     timeline: list[dict[str, Any]]
     compared: Compared | None = None
     without: Load | None = None
     with_: Load | None = None
     shares: dict[str, float] = field(default_factory=dict)
-    """What clients got over the last seconds."""
+    """Shares of the clients over the last seconds."""
     waf_without: float | None = None
     problems: list[str] = field(default_factory=list)
-    """What else is not as it should be."""
+    """Other violations."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def kept(self) -> bool:
-        """Whether it meets the bars."""
+        """Whether the case meets the bars."""
         return (self.compared is None or self.compared.kept) and not self.problems
 
     def beside(self, without: Run, without_from_s: float, run: Run, from_s: float) -> None:
-        """Compare with the run without the daemon; the times are those of what is looked at."""
+        """Compare with the run without the daemon; the times are those of the measured period."""
         self.without = load_of(without.requests, without_from_s, self.seconds)
         self.with_ = load_of(run.requests, from_s, self.seconds)
         self.compared = compare(self.without.total, self.with_.total)
@@ -62,11 +64,11 @@ class Result:
         self.waf_without = _waf_at_the_end(_between(without.moments, without_from_s, self.seconds))
 
     def judge_shares(self) -> None:
-        """Those of the clients against their weights, and the status against the clients."""
+        """Judge the shares of the clients against their weights, and the status against the clients."""
         for vm, due in self.targets.items():
-            got, reported = self.shares.get(vm, 0.0), self.status_shares[vm]
-            if abs(got / due - 1.0) > SHARE_TOLERANCE:
-                self.problems.append(f"{vm} has {_percent(got)} of the IOPS and is due {_percent(due)}")
+            received, reported = self.shares.get(vm, 0.0), self.status_shares[vm]
+            if abs(received / due - 1.0) > SHARE_TOLERANCE:
+                self.problems.append(f"{vm} has {_percent(received)} of the IOPS and is due {_percent(due)}")
             if reported is None or abs(reported - self.client_shares[vm]) > STATUS_TOLERANCE:
                 of_client = _percent(self.client_shares[vm])
                 self.problems.append(
@@ -76,7 +78,7 @@ class Result:
                 self.problems.append(f"{vm} is {self.last_verdicts.get(vm)} at the end")
 
     def judge_stop(self, run: Run) -> None:
-        """How the daemon ended, and what is not as it was before it."""
+        """Judge how the daemon ended, and find what differs from the state before it."""
         stopped, first, last = run.stopped, run.moments[0], run.moments[-1]
         if stopped is None:
             self.problems.append("the daemon was not stopped")
@@ -86,7 +88,7 @@ class Result:
         after = next((m for m in run.moments if m.at_s >= exit_s), last)
         self.ops_blocks |= {"at SIGTERM": _ops(before), "at exit": _ops(after), "end": _ops(last)}
         self.notes.append(f"exit after {stopped.took_s:.1f} s with code {stopped.exit_code}")
-        self.notes += stopped.said
+        self.notes += stopped.log_lines
         if stopped.exit_code:
             self.problems.append(f"exit code {stopped.exit_code}")
         for vm, space in last.spaces.items():
@@ -98,7 +100,7 @@ class Result:
 
 
 def result_of(title: str, seconds: int, weights: dict[str, float], run: Run, from_s: float) -> Result:
-    """Of a run with the daemon by itself; what is looked at begins at `from_s`."""
+    """Result of a run with the daemon; the measured period begins at `from_s`."""
     looked_at = _between(run.moments, from_s, seconds)
     total = sum(weights.values())
     last = next((m for m in reversed(looked_at) if m.status is not None), run.moments[-1])
@@ -141,7 +143,7 @@ def _client_shares(run: Run, until_s: float) -> dict[str, float]:
     return {vm: count / everything if everything else 0.0 for vm, count in done.items()}
 
 
-def _verdicts(run: Run) -> dict[str, list[Seen]]:
+def _verdicts(run: Run) -> dict[str, list[ReportedVerdict]]:
     verdicts: dict[str, list[tuple[int, str, str]]] = {vm: [] for vm in run.moments[0].spaces}
     for moment in run.moments:
         for row in moment.status.vms if moment.status else ():
@@ -188,7 +190,7 @@ def _timeline(run: Run, step: int) -> Iterator[dict[str, Any]]:
 
 
 def print_timeline(run: Run) -> None:
-    """What happened, every few seconds; gc: passes in that time, -N: blocks to be given away still."""
+    """Print the run every few seconds; gc: passes in that time, -N: blocks still to be given away."""
     head = "".join(
         f" | {f'{vm}: IOPS':>9} {'OPS':>11} {'gc':>5} {'WAF':>5} {'wt':>4} {'limit':>5} {'verdict':<12}"
         for vm in run.moments[0].spaces
@@ -209,7 +211,7 @@ def print_timeline(run: Run) -> None:
 
 
 def print_result(result: Result) -> None:
-    """For people."""
+    """Print the result as text."""
     print(f"{result.title}, {result.seconds} s (EMULATED drive): {'pass' if result.kept else 'FAIL'}")
     compared = result.compared
     if compared is not None:
@@ -238,8 +240,8 @@ def print_result(result: Result) -> None:
     print(f"  WAF at the end: without {_ratio(result.waf_without)}, with {_ratio(result.waf_with)}")
     splits = (f"{when} {'/'.join(map(str, ops.values()))}" for when, ops in result.ops_blocks.items())
     print(f"  OPS blocks {'/'.join(result.ops_blocks['first'])}: {', '.join(splits)}")
-    for vm, seen in result.verdicts.items():
-        print(*(f"  {vm} {each.sentence}" for each in seen), sep="\n")
+    for vm, verdicts in result.verdicts.items():
+        print(*(f"  {vm} {each.sentence}" for each in verdicts), sep="\n")
     for what, lines in (("decided at", result.decided), ("stop:", result.notes), ("WRONG:", result.problems)):
         for line in lines:
             print(f"  {what} {line}")

@@ -1,4 +1,4 @@
-"""Traces that are written for a bench: requests at given pages, and a hot set that moves on."""
+"""Traces written for a benchmark: requests at given pages, and a moving hot set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_trace(
 
 
 def moving_hot_set(path: Path, pages: int, moves: int = 10, seed: int = 1) -> None:
-    """90 % of the writes go to a tenth of the pages, which moves on after every half of the pages' writes."""
+    """90 % of the writes go to a tenth of the pages, which moves after every half of the pages' writes."""
     rng = np.random.default_rng(seed)
     steps = []
     for step in range(moves):

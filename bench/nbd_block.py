@@ -1,4 +1,4 @@
-"""Something that the kernel's I/O schedulers can be set for: a loop device over a file or an NBD export."""
+"""A block device for the kernel's I/O schedulers: a loop device over a file or an NBD export."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ _NEEDED = {"nbdfuse": "libnbd-bin", "nbdinfo": "libnbd-bin", "losetup": "mount"}
 
 
 def missing_for(device: str | None) -> list[str]:
-    """Programs, with their Debian packages, that a loop device over this needs and that are not installed."""
+    """Programs, with their Debian packages, that a loop device over this source needs and that are not
+    installed.
+    """
     names = list(_NEEDED) if device is not None and is_uri(device) else ["losetup"]
     return [f"{name} (package {_NEEDED[name]})" for name in names if shutil.which(name) is None]
 
 
 def is_uri(device: str) -> bool:
-    """Whether it is an NBD export."""
+    """Whether it is the URI of an NBD export."""
     return device.startswith(("nbd:", "nbd+"))
 
 
 def over_file(stack: ExitStack, size_bytes: int) -> str:
-    """Over a file that is written, not sparse: first writes to a hole are the file system's work."""
+    """A loop device over a file that is written, not sparse: first writes to a hole are the file system's
+    work.
+    """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")))
     with (folder / "image").open("wb") as file:
         for _ in range(0, size_bytes, 1 << 20):
@@ -37,7 +41,9 @@ def over_file(stack: ExitStack, size_bytes: int) -> str:
 
 
 def over_export(stack: ExitStack, uri: str) -> str:
-    """Over a file that nbdfuse shows of an NBD export; told to the kernel as rotating where the export is."""
+    """A loop device over nbdfuse's file of an NBD export; marked as rotational in the kernel if the export
+    is.
+    """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-")))
     (folder / "disk").touch()
     server = subprocess.Popen([NBDFUSE, str(folder / "disk"), uri])
@@ -49,7 +55,7 @@ def over_export(stack: ExitStack, uri: str) -> str:
             sys.exit(f"nbdfuse shows nothing of {uri}")
         time.sleep(0.1)
     path = _attached(stack, folder / "disk")
-    # bfq waits longer and mixes queues less on what rotates; a loop device over FUSE does not know.
+    # bfq waits longer and mixes queues less on rotating disks; a loop device over FUSE cannot tell.
     flag = Path("/sys/class/block") / Path(path).name / "queue" / "rotational"
     stack.callback(flag.write_text, flag.read_text())
     flag.write_text(str(int(_rotates(uri))))

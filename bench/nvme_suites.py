@@ -36,36 +36,36 @@ from serving import Server, make_device
 from suite_results import EXPECTED, FAILED, PASSED, result_of_blktests, result_of_unittest
 
 _HOST = "10.0.2.2"
-"""This machine, as QEMU's user network has it."""
+"""Address of this machine in QEMU's user network."""
 _SPEC = "name=d,size=96MiB,op=25%,dies=2,page=4KiB,block=64KiB"
 _MANY_SPEC = "name=d,size=512MiB,op=100%,dies=1,page=4KiB,block=64KiB"
-"""With room for as many namespaces as there may be."""
+"""Space for the maximum number of namespaces."""
 _ID = "0f01fb42-9f7f-4856-b0b3-51e60b8de349"
 _HOST_OPTIONS = f"--hostnqn=nqn.2014-08.org.nvmexpress:uuid:{_ID} --hostid={_ID}"
 _CONTROL = "/root/target-control"
 _USER = "tester"
-"""Without privileges."""
+"""An unprivileged user."""
 _TEST_S = 7200.0
 SLOW = ("nvme_create_max_ns_test",)
-"""Run only where `--only` names them: 1,024 namespaces take an hour or more in an emulated guest."""
+"""Run only if `--only` names them: 1,024 namespaces take an hour or more in an emulated guest."""
 ATTEMPTS = 3
-"""At a test of blktests: many take for granted a disk that an emulated kernel has not made yet."""
+"""Attempts for a test of blktests: many assume a disk that an emulated kernel has not created yet."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test ended."""
+    """Result of a test."""
 
     suite: str
     test: str
     result: str
     seconds: float
     said: str
-    """The last of its output, where it did not pass."""
+    """The end of its output, if it did not pass."""
 
 
 class Target:
-    """The served device, which tests of blktests end and start again through `_CONTROL` in the guest."""
+    """The served device, which tests of blktests stop and start through `_CONTROL` in the guest."""
 
     def __init__(self, root: Path, spec: str) -> None:
         make_device(root, spec, "name=a")
@@ -77,14 +77,14 @@ class Target:
             self.nqn: str = control.hello()["nvme_tcp"]["nqn"]
 
     def setup(self) -> Server:
-        """Have it served, always at the same port."""
+        """Serve the device, always at the same port."""
         if self._server is None:
             options = ("--nvme-tcp", f"127.0.0.1:{self.port}", "--nvme-discovery", "none")
             self._server = Server(self._root, "d", *options, "--nvme-allow", "namespaces,ops")
         return self._server
 
     def cleanup(self) -> None:
-        """End it in good order."""
+        """Stop serving it cleanly."""
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -92,7 +92,7 @@ class Target:
 
 @contextmanager
 def controlled(target: Target) -> Iterator[int]:
-    """Listens for `setup` and `cleanup`; the port."""
+    """Listen for `setup` and `cleanup`; yields the port."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -112,7 +112,7 @@ def controlled(target: Target) -> Iterator[int]:
 
 
 def send_folder(guest: Guest, folder: Path, to: str) -> None:
-    """Copies a folder into the guest, without its history."""
+    """Copy a folder into the guest, without its history."""
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
         with tarfile.open(file.name, "w") as archive:
             archive.add(folder, arcname=".", filter=lambda each: None if each.name == "./.git" else each)
@@ -121,7 +121,7 @@ def send_folder(guest: Guest, folder: Path, to: str) -> None:
 
 
 def connect(guest: Guest, target: Target) -> str:
-    """The guest's name of the controller; its first namespace has a block device."""
+    """Connect the guest; returns its name of the controller. Its first namespace has a block device."""
     guest.run(f"nvme connect -t tcp -a {_HOST} -s {target.port} -n {target.nqn} {_HOST_OPTIONS}")
     controller = guest.run(
         f"basename $(dirname $(grep -l {target.nqn} /sys/class/nvme/*/subsysnqn | head -n 1))"
@@ -131,12 +131,12 @@ def connect(guest: Guest, target: Target) -> str:
 
 
 def disconnect(guest: Guest, target: Target) -> None:
-    """All controllers, also those that a test has left."""
+    """Disconnect all controllers, also those that a test has left behind."""
     guest.run(f"nvme disconnect -n {target.nqn}", check=False)
 
 
 def run_test(guest: Guest, command: str) -> tuple[str, float]:
-    """What a test said, and how long it took; the output also where it takes too long."""
+    """Output of a test, also if it timed out, and its duration."""
     began = time.monotonic()
     limited = f"timeout -k 10 {_TEST_S:.0f} sh -c {shlex.quote(command)}"
     done = guest.run(f"{limited} < /dev/null 2>&1", timeout_s=_TEST_S + 60, check=False)
@@ -144,10 +144,10 @@ def run_test(guest: Guest, command: str) -> tuple[str, float]:
 
 
 def nvme_cli(guest: Guest, target: Target, source: Path, names: Sequence[str]) -> Iterator[Outcome]:
-    """Each file of the suite, by Python's own runner; a new connection for each."""
+    """Run each file of the suite with Python's own runner; a new connection for each."""
     found = sorted(path.stem for path in (source / "tests").glob("nvme_*_test.py"))
     installed = guest.run("nvme version").stdout.split("\n", 1)[0]
-    say(f"nvme-cli: {installed}; the tests are of {described(source)}")
+    say(f"nvme-cli: {installed}; the tests are of {version_of(source)}")
     send_folder(guest, source / "tests", "/root/nvme-cli/tests")
     for test in found:
         if test not in names if names else test in SLOW:
@@ -162,18 +162,18 @@ def nvme_cli(guest: Guest, target: Target, source: Path, names: Sequence[str]) -
         }
         guest.run("cat > /root/nvme-cli/tests/config.json", stdin=json.dumps(config))
         command = f"cd /root/nvme-cli && PYTHONPATH=tests python3 -W ignore -m unittest -v {test}"
-        said, seconds = run_test(guest, command)
+        output, seconds = run_test(guest, command)
         disconnect(guest, target)
-        result = result_of_unittest(said)
-        yield Outcome("nvme-cli", test, result, seconds, "" if result == PASSED else said[-4000:])
+        result = result_of_unittest(output)
+        yield Outcome("nvme-cli", test, result, seconds, "" if result == PASSED else output[-4000:])
 
 
 def blktests(
     guest: Guest, target: Target, source: Path, names: Sequence[str], control_port: int
 ) -> Iterator[Outcome]:
-    """Each test of the group `nvme`, with our server as the target that is not the kernel's own."""
+    """Run each test of the group `nvme`, with our server in place of the kernel's target."""
     found = sorted(path.name for path in (source / "tests/nvme").iterdir() if re.fullmatch(r"\d+", path.name))
-    say(f"blktests: {described(source)}")
+    say(f"blktests: {version_of(source)}")
     send_folder(guest, source, "/root/blktests")
     guest.run(f"useradd --create-home --shell /bin/bash {_USER}")
     controller = connect(guest, target)
@@ -206,13 +206,13 @@ def blktests(
             lines.append(f"TEST_DEVS=(/dev/{connect(guest, target)}n1)")
         guest.run("cat > /root/blktests/config", stdin="\n".join(lines) + "\n")
         for attempt in range(1, ATTEMPTS + 1):
-            said, seconds = run_test(guest, f"cd /root/blktests && bash ./check nvme/{test}")
-            result = result_of_blktests(said)
+            output, seconds = run_test(guest, f"cd /root/blktests && bash ./check nvme/{test}")
+            result = result_of_blktests(output)
             if result != FAILED or EXPECTED.get(f"nvme/{test}") == FAILED:
                 break
             say(f"blktests nvme/{test}: failed at attempt {attempt}")
         disconnect(guest, target)
-        yield Outcome("blktests", f"nvme/{test}", result, seconds, "" if result == PASSED else said[-4000:])
+        yield Outcome("blktests", f"nvme/{test}", result, seconds, "" if result == PASSED else output[-4000:])
 
 
 CONTROL_SCRIPT = """#!/usr/bin/python3
@@ -227,8 +227,8 @@ else:
 """
 
 
-def described(source: Path) -> str:
-    """The version of a checkout, as far as it has its history."""
+def version_of(source: Path) -> str:
+    """The version of a checkout, as far as its history is present."""
     command = ("git", "-C", str(source), "describe", "--always", "--tags")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "an unknown version"

@@ -1,5 +1,4 @@
-"""What looking at a host with many VMs costs: CPU time of one look, on made-up and on real cgroups. A
-report only."""
+"""CPU time of one observation of a host with many VMs, on made-up and on real cgroups. A report only."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ NBD = "nbd+unix:///vm{n}?socket=/run/slo-ctl/devices/ssd0/exports/vm{n}.sock"
 
 
 class RecordedWatch(LibvirtWatch):
-    """libvirt as it was."""
+    """A recorded state of libvirt."""
 
     def __init__(self, count: int) -> None:
         super().__init__("qemu:///system")
@@ -59,7 +58,7 @@ def scope(number: int) -> str:
 
 
 def make_v2(folder: Path, count: int) -> HostRoots:
-    """A v2 tree with VMs as systemd and libvirt make them, and other services beside them."""
+    """Make a v2 tree with VMs as systemd and libvirt create them, and with other services."""
     roots = HostRoots(proc=folder / "proc", sys=folder / "sys")
     root = folder / "cgroup"
     root.mkdir()
@@ -83,7 +82,7 @@ def make_v2(folder: Path, count: int) -> HostRoots:
 
 
 def count_io(folder: Path, count: int, n: int) -> None:
-    """Every VM has done more."""
+    """Let every VM do more I/O."""
     for number in range(count):
         text = "".join(STAT.format(device=device, n=n) for device in DEVICES)
         (folder / "cgroup" / scope(number) / "io.stat").write_text(text)

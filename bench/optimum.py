@@ -54,23 +54,24 @@ from slo_ctl.replay.result import RunResult
 
 TOTAL_BAR, SHARE_BAR, P99_BAR = 0.99, 0.01, 0.10
 NO_SHARE_LOST = 0.005
-"""Of the total: a share that is off by less is kept, for splits to compare with. A VM of weight 1 beside one
-of weight 1000 has too few requests for a relative bar."""
+"""Error of a share, relative to the total, that counts as none when comparing splits: a VM of weight 1 beside
+one of weight 1000 has too few requests for a relative bar.
+"""
 SEARCH_SHARE_BAR = 0.03
-"""In the short runs of the search, which are noisier."""
+"""Bar for shares in the short runs of the search, which are noisier."""
 UNHARMED = 0.97
-"""Of what `proportional` gives a VM that is below its share by weight."""
+"""Smallest rate of a VM below its share, relative to what `proportional` gives it."""
 VERIFIED = 3
-"""Splits that are run at full length."""
+"""Number of splits that are run at full length."""
 BETWEEN = 8
-"""Steps from the static split to the best, where the p99 bar is missed."""
+"""Steps from the static split to the best, if the p99 bar is missed."""
 HEAVY = 1000.0
-"""Factor on the weight of a VM below its share."""
+"""Factor for the weight of a VM below its share."""
 
 
 @dataclass(frozen=True)
 class VmFigures:
-    """One VM in one run."""
+    """Figures of one VM in one run."""
 
     name: str
     weight: float
@@ -82,15 +83,15 @@ class VmFigures:
     waf: float
     p99_ms: float
     limited: bool = False
-    """At a rate limit of the policy."""
+    """Whether it was at a rate limit of the policy."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One run."""
+    """Figures of one run."""
 
     total: float
-    """4 KiB pages per second."""
+    """In 4 KiB pages per second."""
     iops: float
     share_error: float
     waf: float
@@ -103,7 +104,7 @@ class Figures:
 
 
 def figures_of(run: RunResult) -> Figures:
-    """What is compared of a run."""
+    """The compared figures of a run."""
     return Figures(
         total=total_pages_per_s(run),
         iops=run.iops or 0.0,
@@ -136,47 +137,49 @@ def shares_kept(run: Figures, bar: float) -> bool:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything found about one scenario."""
+    """Results of one scenario."""
 
     name: str
     what: str
     real: bool
     proportional: Figures
     best: Figures
-    """Harms no VM."""
+    """The best split that harms no VM."""
     best_of_all: Figures
-    """May take from VMs that are limited by their own queue depth or pace."""
+    """The best split of all; it may take from VMs limited by their own queue depth or pace."""
     static: Figures
     """OPS by weight, the same queue."""
     strict: Figures
     evaluated: int
     best_with_p99: Figures | None = None
-    """Keeps the p99 bar too, where `proportional` misses it; searched from `static` to `best`."""
+    """The best split that keeps the p99 bar too, if `proportional` misses it; searched from `static` to
+    `best`.
+    """
     reach: Mapping[str, float] = field(default_factory=dict)
-    """By VM below its share: its rate with a thousandfold weight, relative to that with its own."""
+    """For each VM below its share: its rate with a thousandfold weight, relative to that with its own."""
     missed: tuple[str, ...] = field(default=())
     conflicts: tuple[str, ...] = field(default=())
-    """Bars that nothing keeps together with the others."""
+    """Bars that cannot be kept together with the others."""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def ratio(self) -> float:
-        """Of the totals."""
+        """Total relative to the best split's that harms no VM."""
         return self.proportional.total / self.best.total if self.best.total else 1.0
 
     @property
     def ratio_of_all(self) -> float:
-        """Of the totals, whichever VM pays."""
+        """Total relative to the best split's of all."""
         return self.proportional.total / self.best_of_all.total if self.best_of_all.total else 1.0
 
     @property
     def p99_worse(self) -> float:
-        """The VM whose p99 is furthest above that under a static split, relative to it."""
+        """The VM whose p99 exceeds that under a static split most, with the relative excess."""
         return max(p99_changes(self.proportional, self.static).values(), default=0.0)
 
 
 def p99_changes(run: Figures, reference: Figures) -> dict[str, float]:
-    """By VM, how much longer its p99 is, relative to the reference."""
+    """Relative increase of each VM's p99 over the reference."""
     before = {vm.name: vm.p99_ms for vm in reference.vms}
     return {vm.name: vm.p99_ms / before[vm.name] - 1.0 for vm in run.vms if before[vm.name] > 0.0}
 
@@ -193,7 +196,7 @@ def harmed(run: Figures, reference: Figures, kept: float = UNHARMED) -> list[str
 
 
 def judged(found: Comparison) -> Comparison:
-    """With the bars that were missed, and what explains the other differences."""
+    """Bars that were missed, and explanations of the other differences."""
     run = found.proportional
     missed: list[str] = []
     conflicts: list[str] = []
@@ -232,7 +235,7 @@ def judged(found: Comparison) -> Comparison:
 
 
 def _share_off(found: Comparison) -> tuple[str, bool]:
-    """What is missed of a share, and whether a greater weight could have given it."""
+    """VMs that miss their share, and whether a greater weight could have given it."""
     run = found.proportional
     worst = max(run.vms, key=lambda vm: abs(vm.share_error))
     short = [vm for vm in run.vms if vm.name in found.reach]
@@ -247,7 +250,7 @@ def _share_off(found: Comparison) -> tuple[str, bool]:
 
 
 def _slower(found: Comparison) -> list[str]:
-    """VMs that miss the p99 bar, and why."""
+    """VMs that miss the p99 bar, with the reason."""
     changes = p99_changes(found.proportional, found.static)
     return [
         f"p99 of {vm.name} {before.p99_ms:.1f} -> {vm.p99_ms:.1f} ms: {why_slower(vm, before)}"
@@ -257,7 +260,7 @@ def _slower(found: Comparison) -> list[str]:
 
 
 def why_slower(vm: VmFigures, before: VmFigures) -> str:
-    """What differs for the VM: its OPS, or what the others do to it."""
+    """What differs for the VM: its OPS, or the interference of others."""
     rates = f"{before.iops:.0f} -> {vm.iops:.0f} IOPS"
     if vm.ops_blocks < before.ops_blocks and vm.waf > 1.02 * before.waf:
         return (
@@ -273,7 +276,7 @@ def _blocks(split: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search."""
+    """Effort of the search."""
 
     most: int
     grid_parts: int
@@ -299,25 +302,29 @@ def compare(scene: Scene, effort: Effort) -> Comparison:
         static = figures_of(drive.run(held(by_weight), duration=effort.verify))
         duration, window = effort.search
         short = figures_of(drive.run(held(run.split), duration=duration, window=window))
-        seen: dict[Split, Figures] = {}
+        figures: dict[Split, Figures] = {}
 
         def score(split: Split) -> float:
-            found = seen[split] = figures_of(drive.run(held(split), duration=duration, window=window))
+            found = figures[split] = figures_of(drive.run(held(split), duration=duration, window=window))
             bar = max(SEARCH_SHARE_BAR, short.share_error)
             refused = not shares_kept(found, bar) or harmed(found, short)
-            # Kept in the order of totals, but below all that are accepted.
+            # Order by the total, but below all accepted ones.
             return found.total - (1e9 if refused else 0.0)
 
         search = Search(score, effort.most)
         search.run([run.split, by_weight, even, strict.split], floors, effort.grid_parts, effort.least_step)
         accepted = [split for split in search.best() if search.scores[split] > 0][:VERIFIED]
-        boldest = max(seen, key=lambda split: (shares_kept(seen[split], SEARCH_SHARE_BAR), seen[split].total))
+        boldest = max(
+            figures, key=lambda split: (shares_kept(figures[split], SEARCH_SHARE_BAR), figures[split].total)
+        )
         long = {
             split: figures_of(drive.run(held(split), duration=effort.verify))
             for split in dict.fromkeys((*accepted, boldest, run.split))
         }
-        known = [run, static, *long.values()]
-        fair = [each for each in known if each is run or shares_kept(each, max(SHARE_BAR, run.share_error))]
+        measured = [run, static, *long.values()]
+        fair = [
+            each for each in measured if each is run or shares_kept(each, max(SHARE_BAR, run.share_error))
+        ]
         best = max((each for each in fair if not harmed(each, run)), key=lambda each: each.total)
         best_of_all = max(fair, key=lambda each: each.total)
         with_p99 = None
@@ -334,7 +341,7 @@ def compare(scene: Scene, effort: Effort) -> Comparison:
             best_of_all,
             static,
             strict,
-            len(seen),
+            len(figures),
             with_p99,
             reach,
         )
@@ -342,7 +349,7 @@ def compare(scene: Scene, effort: Effort) -> Comparison:
 
 
 def keeping_p99(drive: PreparedDrive, static: Figures, best: Figures, effort: Effort) -> Figures:
-    """The highest total on the way from the static split to the best whose p99 is within the bar."""
+    """The highest total between the static split and the best whose p99 is within the bar."""
     kept = static
     for step in range(1, BETWEEN):
         ideal = [a + (b - a) * step / BETWEEN for a, b in zip(static.split, best.split, strict=True)]
@@ -451,7 +458,7 @@ def main() -> int:
         print(json.dumps({"label": "emulated", "scenarios": rows, "missed": missed}, indent=1))
     else:
         print(
-            f"{len(found)} scenarios, {missed} with a bar missed. EMULATED; synthetic unless said to be real"
+            f"{len(found)} scenarios, {missed} with a bar missed. EMULATED; synthetic unless marked as real"
         )
     return 1 if missed else 0
 

@@ -1,6 +1,6 @@
 """MQSim and DiskSim with its SSD extension, for bench/peers.py: configurations, traces, runs, results.
 
-Nothing here is theirs but the names of their parameters and the words of their results.
+Only the names of their parameters and the wording of their results are taken from them.
 """
 
 from __future__ import annotations
@@ -19,40 +19,42 @@ from peer_work import Drive, Numbers, Phase, page_writes, write_lines
 
 SECTOR_BYTES = 512
 DISKSIM_METADATA_BYTES = 16
-"""That the SSD extension transfers with each sector."""
+"""Bytes that the SSD extension transfers with each sector."""
 MQSIM_FREE_BLOCKS = 10
-"""In each plane: below that MQSim stops writes; the number is compiled in."""
+"""Free blocks of a plane below which MQSim stops writes; the number is compiled in."""
 MQSIM_GC_BLOCKS = 16
-"""So it has to begin to collect earlier."""
+"""Free blocks at which it therefore starts to collect."""
 MQSIM_QUEUE, MQSIM_FETCH = 65_535, 16_384
-"""Requests that it never completes keep their places: with few, it ends up serving one at a time."""
+"""Queue sizes: requests that it never completes keep their places; with few places, it ends up serving one at
+a time.
+"""
 DISKSIM_LEAST_FREE_PERCENT = 1
 DISKSIM_MOST_ERASES = 50
-"""Then a block is dead; the limit is compiled in."""
+"""Erases after which a block is dead; the limit is compiled in."""
 DISKSIM_REST_NS = 100_000_000_000
 
 
 class PeerError(Exception):
-    """What a peer cannot do, or has not done."""
+    """A peer cannot do something, or failed to do it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flash:
-    """Counters of a whole run."""
+    """Counters of an entire run."""
 
     host_page_writes: int
     gc_page_writes: int
-    """And others that are not the host's."""
+    """Including all others that are not the host's."""
     victims: int
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What happened to requests, in the order of their completion."""
+    """Requests in the order of their completion."""
 
     completed_ns: Numbers
     response_ns: Numbers
-    """From arrival."""
+    """Response time from the arrival."""
     never_completed: int
 
 
@@ -61,12 +63,12 @@ class Peer(Protocol):
 
     name: str
     has_fill: bool
-    """It starts with all pages written in order, and need not be given them."""
+    """Whether it starts with all pages written in order, without a fill."""
 
     def run(
         self, folder: Path, drive: Drive, phases: Sequence[Phase], *, logged: bool
     ) -> tuple[Flash, Requests | None, float]:
-        """Counters, what happened to each request if `logged`, and the CPU time in seconds."""
+        """Counters, the requests if `logged`, and the CPU time in seconds."""
 
 
 def program_of(checkout_folder: Path, place: str, name: str) -> Path:
@@ -80,16 +82,16 @@ def program_of(checkout_folder: Path, place: str, name: str) -> Path:
 
 
 def cpu_s_of(command: Sequence[str | Path], folder: Path) -> float:
-    """Runs a program to its end in a directory; its CPU time in seconds."""
-    said = folder / "said"
-    with said.open("w") as out:
+    """Run a program to its end in a directory; returns its CPU time in seconds."""
+    output = folder / "output"
+    with output.open("w") as out:
         process = subprocess.Popen(
             [str(word) for word in command], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        last = said.read_text(errors="replace").strip()[-300:]
+        last = output.read_text(errors="replace").strip()[-300:]
         raise PeerError(f"{Path(command[0]).name} ended with status {process.returncode}: {last}")
     return usage.ru_utime + usage.ru_stime
 
@@ -119,18 +121,18 @@ class MqSim:
         flash = mqsim_flash((folder / "work_scenario_1.xml").read_text(), page_writes(phases))
         if not logged:
             return flash, None, cpu_s
-        never_completed = mqsim_never_completed((folder / "said").read_text())
+        never_completed = mqsim_never_completed((folder / "output").read_text())
         return flash, mqsim_requests(folder / "work.IO_Flow.No_0.log", never_completed), cpu_s
 
 
 def mqsim_drive(drive: Drive, *, preemptible_gc: bool, logged: bool) -> str:
-    """Its description of a drive: no cache, map in memory, greedy victims."""
+    """Description of a drive: no cache, map in memory, greedy victims."""
     host = {
         "PCIe_Lane_Bandwidth": "16.0",
         "PCIe_Lane_Count": "16",
         "SATA_Processing_Delay": "0",
         "Enable_ResponseTime_Logging": "true" if logged else "false",
-        # A row whenever time has passed, so one for each request.
+        # A row whenever time has passed, so one per request.
         "ResponseTime_Logging_Period_Length": "0",
     }
     flash = {
@@ -168,7 +170,7 @@ def mqsim_drive(drive: Drive, *, preemptible_gc: bool, logged: bool) -> str:
         "Static_Wearleveling_Enabled": "false",
         "Flash_Channel_Count": drive.dies,
         "Flash_Channel_Width": 1,
-        # It transfers two bytes in (1000 / rate, cut to whole ns) x 2.
+        # Time for two bytes: (1000 / rate, truncated to whole ns) x 2.
         "Channel_Transfer_Rate": 1000 * drive.page_bytes // drive.transfer_ns,
         "Chip_No_Per_Channel": 1,
         "Flash_Comm_Protocol": "NVDDR2",
@@ -180,7 +182,7 @@ def mqsim_drive(drive: Drive, *, preemptible_gc: bool, logged: bool) -> str:
 
 
 def mqsim_work(drive: Drive) -> str:
-    """One flow that has the whole drive and replays `trace` once."""
+    """One flow that has the entire drive and replays `trace` once."""
     root = ElementTree.Element("MQSim_IO_Scenarios")
     flow = {
         "Priority_Class": "HIGH",
@@ -200,7 +202,7 @@ def mqsim_work(drive: Drive) -> str:
 
 
 def _add(parent: ElementTree.Element, name: str, values: Mapping[str, object]) -> ElementTree.Element:
-    """A child with a child for each value."""
+    """Add a child with a child for each value."""
     child = ElementTree.SubElement(parent, name)
     for key, value in values.items():
         ElementTree.SubElement(child, key).text = str(value)
@@ -208,7 +210,7 @@ def _add(parent: ElementTree.Element, name: str, values: Mapping[str, object]) -
 
 
 def mqsim_flash(result: str, host_page_writes: int) -> Flash:
-    """It has no WAF, but how often it collected and how many pages each time."""
+    """Counters: it reports no WAF, but the number of collections and their pages."""
     root = ElementTree.fromstring(result)  # noqa: S314 - a program that the caller chose wrote it
     ftl = next((element for element in root.iter() if "Total_GC_Executions" in element.attrib), None)
     if ftl is None:
@@ -218,16 +220,18 @@ def mqsim_flash(result: str, host_page_writes: int) -> Flash:
     return Flash(host_page_writes, moved, victims)
 
 
-def mqsim_never_completed(said: str) -> int:
-    """Requests that were still in the drive when nothing more happened."""
-    found = re.search(r"total requests generated: (\d+) total requests serviced:(\d+)", said)
+def mqsim_never_completed(output: str) -> int:
+    """Number of requests that were still in the drive at the end."""
+    found = re.search(r"total requests generated: (\d+) total requests serviced:(\d+)", output)
     if found is None:
-        raise PeerError(f"MQSim did not say how many requests it serviced: {said[-200:]}")
+        raise PeerError(f"MQSim did not say how many requests it serviced: {output[-200:]}")
     return int(found[1]) - int(found[2])
 
 
 def mqsim_requests(log: Path, never_completed: int) -> Requests:
-    """Rows of time, response of the drive, and that with waiting in the host, in us; one row for a moment."""
+    """From rows of time, response of the drive, and response including the wait in the host, in us; one row
+    per moment.
+    """
     rows = np.loadtxt(log, np.int64, skiprows=1, ndmin=2)
     return Requests(rows[:, 0] * 1000, rows[:, 2] * 1000, never_completed)
 
@@ -252,7 +256,7 @@ class DiskSim:
     ) -> tuple[Flash, Requests | None, float]:
         """See `Peer`."""
         sectors = drive.page_bytes // SECTOR_BYTES
-        # It ends with the last arrival; this one lets those before it end.
+        # It ends with the last arrival; this extra one lets the earlier ones complete.
         last_ns = int(phases[-1].time_ns[-1]) + DISKSIM_REST_NS
         last = Phase(np.array([last_ns]), np.zeros(1, np.int64), np.zeros(1, np.bool_))
         write_lines(folder / "trace", "{:.6f} 0 {} {} {}\n", [*phases, last], 1_000_000, sectors)
@@ -267,7 +271,7 @@ class DiskSim:
 
 
 def disksim_drive(drive: Drive, events: str | None) -> str:
-    """Its description of a host with one SSD, whose buses cost nothing."""
+    """Description of a host with one SSD, whose buses cost nothing."""
     sectors = drive.page_bytes // SECTOR_BYTES
     unused = (
         "Cylinder mapping strategy, Write initiation delay, Read initiation delay, Sequential stream scheme, "
@@ -350,7 +354,7 @@ _STATISTICS = {
     "device": ("device {} stats", "queue crit idle intarr size seek latency xfer acctime interfere buffer"),
     "process flow": ("{}", "per-process_stats per-CPU_stats all_interrupt_stats sleep_stats"),
 }
-"""That it demands a word on, by part."""
+"""Statistics that must be configured, by part."""
 
 
 def _no_statistics(part: str, names: tuple[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The drive, the requests and the measurement of bench/peers.py: what all simulators are given, and ours."""
+"""The drive, the requests and the measurement of bench/peers.py, for all simulators and for slo-ctl."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HOT_WRITES, HOT_SPACE = 0.8, 0.2
 READS = 0.7
 WARM_UP_OVERWRITES = 4.0
 LOAD = 0.35
-"""Of what a drive with the WAF of theory could do: of the phase that measures response times."""
+"""Load of the phase that measures response times, as a share of what a drive with the WAF of theory could do.
+"""
 BURST = 8_000
 """DiskSim stops when 10,000 requests wait."""
 _REST_NS = 200 * 1_000_000_000
@@ -30,7 +31,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """The modelled drive; one die on each channel, as DiskSim has no shared channels, of one plane."""
+    """The modelled drive; one die on each channel, because DiskSim has no shared channels, of one plane."""
 
     dies: int = 4
     blocks_per_die: int = 512
@@ -38,18 +39,18 @@ class Drive:
     pages_per_block: int = 128
     page_bytes: int = 4096
     reserved_percent: int = 15
-    """Blocks that DiskSim keeps from its logical space; the others get the same logical space."""
+    """Share of blocks that DiskSim excludes from its logical space; the others get the same logical space."""
     read_ns: int = 60_000
     program_ns: int = 800_000
     erase_ns: int = 1_500_000
     transfer_ns: int = 20_480
-    """A page over its channel: 5 ns a byte, which MQSim, too, can be told."""
+    """Transfer time of a page on its channel: 5 ns a byte, which MQSim can also be set to."""
     queue_depth: int = 1024
-    """Requests in the drive at most; others wait in the host."""
+    """Most requests in the drive; others wait in the host."""
 
     @property
     def pages(self) -> int:
-        """Physical ones."""
+        """Physical pages."""
         return self.dies * self.blocks_per_die * self.pages_per_block
 
     @property
@@ -60,13 +61,13 @@ class Drive:
 
     @property
     def alpha(self) -> float:
-        """Physical by logical pages."""
+        """Physical pages over logical pages."""
         return self.pages / self.logical_pages
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Requests of one page that arrive at these times."""
+    """Requests of one page with their arrival times."""
 
     time_ns: Numbers
     page: Numbers
@@ -82,34 +83,34 @@ class Work:
 
     name: str
     fill: Phase
-    """Every page in order. DiskSim starts with this state and is not given it."""
+    """Every page in order. DiskSim starts in this state without it."""
     warm_up: Phase
     burst: Phase
     """All arrive at once."""
     paced: Phase
-    """Poisson arrivals, as those of the fill and the warm-up."""
+    """Poisson arrivals, as in the fill and the warm-up."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """In order."""
+        """All phases in order."""
         return self.fill, self.warm_up, self.burst, self.paced
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulator says of one `Work`; all simulated but `requests_per_cpu_s`."""
+    """Result of a simulator for one `Work`; all simulated except `requests_per_cpu_s`."""
 
     simulator: str
     work: str
     waf: float
-    """Of the writes after the warm-up."""
+    """WAF of the writes after the warm-up."""
     iops: float
-    """Of the burst."""
+    """IOPS of the burst."""
     mean_ms: float
-    """Of paced requests, from arrival to completion."""
+    """Mean response time of paced requests, from arrival to completion."""
     p99_ms: float
     requests_per_cpu_s: float
-    """Fill and warm-up, with reading the trace."""
+    """Requests of fill and warm-up per CPU-second, including reading the trace."""
     victim_pages: float
     """Valid pages in a block that GC collects, on average."""
     never_completed: int = 0
@@ -121,7 +122,7 @@ WORKS = ("uniform", "hot/cold", "mixed", "sequential")
 
 
 def make_work(name: str, drive: Drive, requests: int, seed: int) -> Work:
-    """The requests of one row, of which so many are paced."""
+    """The requests of one row, of which `paced` are paced."""
     rng = np.random.default_rng([seed, WORKS.index(name)])
     pages = drive.logical_pages
     warm_up = pages if name == "sequential" else round(WARM_UP_OVERWRITES * pages)
@@ -139,7 +140,7 @@ def make_work(name: str, drive: Drive, requests: int, seed: int) -> Work:
         gaps_ns = np.zeros(count) if kind == "burst" else rng.exponential(gap_ns, count)
         time_ns = start_ns + np.cumsum(gaps_ns).astype(np.int64)
         phases.append(Phase(time_ns, page, rng.random(count) >= part_of_reads))
-        # No simulator is so slow that a phase has not ended when the next begins.
+        # Even the slowest simulator has ended a phase when the next begins.
         start_ns = int(time_ns[-1]) + _REST_NS
     return Work(name, *phases)
 
@@ -155,7 +156,7 @@ def _drawn(name: str, pages: int, count: int, rng: np.random.Generator) -> Numbe
 
 
 def page_cost_ns(drive: Drive, waf: float) -> float:
-    """Time of a die for a written page, with its part of GC."""
+    """Time of a die per written page, including its part of GC."""
     victim_pages = drive.pages_per_block * (1.0 - 1.0 / waf)
     erase_ns = drive.erase_ns / (drive.pages_per_block - victim_pages)
     return drive.transfer_ns + drive.program_ns + (waf - 1.0) * (drive.read_ns + drive.program_ns) + erase_ns
@@ -179,7 +180,7 @@ def write_lines(path: Path, line: str, phases: Sequence[Phase], time_unit_ns: in
 
 
 def page_writes(phases: Sequence[Phase]) -> int:
-    """Requests are of one page."""
+    """Number of page writes: requests are of one page."""
     return sum(int(phase.is_write.sum()) for phase in phases)
 
 
@@ -187,7 +188,7 @@ def page_writes(phases: Sequence[Phase]) -> int:
 
 
 def our_config(drive: Drive, **changes: Any) -> Config:
-    """The drive as `ftl_emul` has it; as deep a queue in the drive as the others have."""
+    """The drive as a configuration of `ftl_emul`, with the same queue depth as the others."""
     keys: dict[str, Any] = {
         "page_bytes": drive.page_bytes,
         "pages_per_block": drive.pages_per_block,
@@ -206,7 +207,7 @@ def our_config(drive: Drive, **changes: Any) -> Config:
 
 
 class OurDrive:
-    """One tenant that has everything."""
+    """One tenant that has the entire drive."""
 
     def __init__(self, drive: Drive, config: Config) -> None:
         self._page_bytes = drive.page_bytes
@@ -215,7 +216,7 @@ class OurDrive:
         self._tenant = self.device.create_tenant(drive.logical_pages, True, ops_blocks)
 
     def count(self, phase: Phase) -> None:
-        """Without a clock."""
+        """Count without a clock."""
         n = len(phase)
         self.device.apply(
             np.full(n, self._tenant, np.uint16),
@@ -249,7 +250,7 @@ class OurDrive:
         )
 
     def flash(self) -> tuple[int, int, int]:
-        """Host and GC page writes, and victims so far."""
+        """Host page writes, GC page writes and victims so far."""
         counters = self.device.counters(self._tenant)
         return counters.host_page_writes, counters.gc_page_writes, counters.victims
 
@@ -266,7 +267,7 @@ def _both_p99_ms(device: Device, tenant: int) -> float:
 
 
 def run_ours(work: Work, drive: Drive) -> Outcome:
-    """All phases with a clock."""
+    """Run all phases with a clock."""
     ours = OurDrive(drive, our_config(drive))
     began_s = time.process_time()
     ours.play(work.fill)
@@ -289,7 +290,7 @@ def run_ours(work: Work, drive: Drive) -> Outcome:
 
 
 def waf_of_ours(work: Work, drive: Drive, config: Config) -> float:
-    """Counted, without a clock: for drives configured as a peer is."""
+    """WAF counted without a clock, for drives configured like a peer."""
     ours = OurDrive(drive, config)
     ours.count(work.fill)
     ours.count(work.warm_up)

@@ -54,7 +54,7 @@ from lab import waf_theory
 FORMAT_VERSION = 1
 WAF_BAR = 0.03
 STALLED = 0.1
-"""Of the measured requests: a simulator that leaves so many uncompleted has stopped working."""
+"""Share of measured requests that, left uncompleted, shows that a simulator has stopped working."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Reproduced:
 
 
 def outcome_of(peer: Peer, work: Work, drive: Drive) -> Outcome:
-    """Runs a peer up to the end of the warm-up, and again to the end, as it counts from the start only."""
+    """Run a peer up to the end of the warm-up, and again to the end: it counts from the start only."""
     phases = work.phases[peer.has_fill :]
     with tempfile.TemporaryDirectory(prefix="slo-peer-") as name:
         before, _, cpu_s = peer.run(Path(name), drive, phases[:-2], logged=False)
@@ -98,7 +98,7 @@ def outcome_of(peer: Peer, work: Work, drive: Drive) -> Outcome:
 def config_like(simulator: str, drive: Drive) -> Config:
     """slo-ctl with the reserve of a peer: free blocks, frontiers, a page of each block."""
     if simulator.startswith("MQSim"):
-        # Its frontier for the map stays empty, as the map is in memory.
+        # The write frontier for the map stays empty, because the map is in memory.
         return our_config(drive, free_floor=MQSIM_GC_BLOCKS, separate_gc_frontier=True)
     if simulator == Femu.name:
         # A line is one block on each die: counted, a die with blocks as large is the same.
@@ -117,7 +117,7 @@ def deviation(outcome: Outcome, reproduced: Sequence[Reproduced], requests: int)
 
 
 def as_table(outcomes: Sequence[Outcome], reproduced: Sequence[Reproduced], drive: Drive) -> str:
-    """For reading."""
+    """The results as a table."""
     alpha, np_ = drive.alpha, drive.pages_per_block
     header = f"{'':12}{'simulator':18}{'WAF':>6}{'IOPS':>8}{'mean ms':>9}{'p99 ms':>9}{'victim':>8}"
     lines = [
@@ -142,7 +142,7 @@ def as_table(outcomes: Sequence[Outcome], reproduced: Sequence[Reproduced], driv
 def why(
     outcomes: Sequence[Outcome], reproduced: Sequence[Reproduced], drive: Drive, requests: int
 ) -> list[str]:
-    """The differences, with the figures of this run that show them."""
+    """Reasons of the differences, with the figures of this run that show them."""
     sentences = []
     for outcome in outcomes:
         peer, work = outcome.simulator, outcome.work

@@ -1,4 +1,6 @@
-"""What one scheduler gave three VMs in rounds of the same load, and how far a choice is behind the best."""
+"""Service of three VMs under one scheduler in rounds of the same load, and how far a choice is behind the
+best.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ LOADS = {
 
 @dataclass(frozen=True)
 class Round:
-    """What the three groups got, in IOPS; the first one's p99 in microseconds."""
+    """Service of the three groups, in IOPS; p99 of the first one in microseconds."""
 
     iops: tuple[float, ...]
     p99_us: float
 
     @property
     def worst_share(self) -> float:
-        """How far a share is from its weight's, relative to it."""
+        """Largest deviation of a share from its weight's, relative to it."""
         total = sum(self.iops) or 1.0
         wanted = [weight / sum(WEIGHTS) for weight in WEIGHTS]
         return max(abs(each / total / share - 1) for each, share in zip(self.iops, wanted, strict=True))
@@ -42,7 +44,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Row:
-    """A scheduler and its rounds."""
+    """A scheduler with its rounds."""
 
     scheduler: str
     weights: str
@@ -50,21 +52,21 @@ class Row:
 
     @property
     def total_iops(self) -> float:
-        """Median."""
+        """Median of the total IOPS."""
         return statistics.median(sum(each.iops) for each in self.rounds)
 
     @property
     def worst_share(self) -> float:
-        """How far a share is from its weight's over all rounds, relative to it."""
+        """Largest deviation of a share from its weight's over all rounds, relative to it."""
         return Round(tuple(map(sum, zip(*(each.iops for each in self.rounds), strict=True))), 0).worst_share
 
     @property
     def p99_us(self) -> float:
-        """Median."""
+        """Median of the p99 in microseconds."""
         return statistics.median(each.p99_us for each in self.rounds)
 
     def scores(self, objective: str) -> list[float] | None:
-        """By round, more is better; None: it does not do what is asked."""
+        """Score of each round, more is better; None if the objective is not met."""
         if objective == "p99":
             return [1 / each.p99_us for each in self.rounds]
         if objective == "weights" and self.worst_share > SHARE_BAR:
@@ -74,19 +76,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far the chosen one is behind the best; negative: ahead."""
+    """How far the chosen scheduler is behind the best; negative: ahead."""
 
     best: str
     behind: float
-    """By the medians."""
+    """Lag by the medians."""
     by_round: tuple[float, ...]
-    """In each round, which says how much `behind` is worth."""
+    """Lag in each round, which shows the spread of `behind`."""
 
 
 def lag(rows: list[Row], chosen: str, objective: str) -> Lag | None:
-    """By how much the chosen one is worse than the best; None where it does not do what is asked.
+    """How far the chosen scheduler is behind the best; None if it misses the objective.
 
-    Medians, as other work on the host now and then spoils a round or spares it.
+    By medians, because other work on the host sometimes affects a round.
     """
     by_name = {row.scheduler: scores for row in rows if (scores := row.scores(objective)) is not None}
     if chosen not in by_name:
@@ -102,9 +104,9 @@ def one_round(
     counted: Callable[[], Sequence[int]],
     seconds: float,
 ) -> Round:
-    """Load by the fio of each VM, in the order of NAMES, that `start` begins for so many seconds.
+    """Run the fio of each VM, in the order of NAMES, which `start` starts for so many seconds.
 
-    Requests are counted in one window in which all run: processes start and end apart.
+    Requests are counted in one window in which all run: processes start and end at different times.
     """
     running = start(LEAD_S + seconds + TAIL_S)
     try:
@@ -117,14 +119,14 @@ def one_round(
         for process in running:
             process.terminate()
             process.wait()
-    # fio's nbd engine may say something before the JSON.
+    # fio's nbd engine may print something before the JSON.
     first = json.loads(outputs[0][outputs[0].index("{") :])["jobs"][0]["read"]
     iops = tuple((b - a) / window_s for a, b in zip(before, after, strict=True))
     return Round(iops, first["clat_ns"]["percentile"]["99.000000"] / 1e3)
 
 
 def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
-    """A line for each scheduler, and the verdict on the chosen one."""
+    """Print a line for each scheduler, and the verdict on the chosen one."""
     for row in rows:
         mark = "*" if row.scheduler == chosen else " "
         totals = [sum(each.iops) for each in row.rounds]

@@ -33,7 +33,7 @@ START_S = 20.0
 
 @contextmanager
 def recorded(root: Path, control: Path, out: Path) -> Iterator[None]:
-    """While the device is recorded."""
+    """Record the device while the block runs."""
     command = [sys.executable, "-m", "slo_ctl.cli", "trace", "record", "--quiet", "--root", str(root)]
     recorder = subprocess.Popen(
         [*command, "--device", "d", "--out", str(out)], stdout=subprocess.DEVNULL, start_new_session=True
@@ -52,7 +52,7 @@ def recorded(root: Path, control: Path, out: Path) -> Iterator[None]:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> None:
-    """Print a row for each load."""
+    """Measure, and print a row for each load."""
     root = folder / "root"
     DeviceStore(places(root)).create(plan_device("name=d,size=1GiB,op=15%", []))
     run = places(root).run_of("d")

@@ -21,7 +21,7 @@ _REPLAYED = {
 
 
 def replayed(device: str, scheduler: str, objective: str, drive_writes: float, seed: int) -> Round:
-    """One run, its last half measured, OPS moved by the default policy as in the daemon."""
+    """One run with its last half measured; the default policy moves OPS as in the daemon."""
     vms = []
     for name, load, weight in zip(NAMES, _REPLAYED[objective], WEIGHTS, strict=True):
         vms += ["--vm", f"name={name},{load},weight={weight if objective == 'weights' else 1:g}"]

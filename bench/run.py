@@ -21,7 +21,7 @@ LEAST_RECORDS = 1_000_000
 ROUNDS = 3
 
 TEXT_LINES = {
-    # A few native lines of each text format (headers first), repeated to LEAST_RECORDS records.
+    # A few lines of each text format (headers first), repeated to LEAST_RECORDS records.
     "spc": ("", "0,303567,3584,w,0.000000\n1,55590,3072,W,0.026214\n"),
     "msr": ("", "128166385295514663,hm,0,Write,9056014336,2048,2833\n"),
     "msr-cut": ("", "0.000 0 200626176 4096 0\n223.412 0 3159347200 36864 1\n"),

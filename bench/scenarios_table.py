@@ -32,7 +32,7 @@ from traces.batch import Op
 
 FAST15 = "preset=fast15,size=512MiB,op=15%"
 LOWER_FROM = 0.99
-"""Of the total of `shared`: below, the table says why."""
+"""Total relative to that of `shared` below which the table explains why."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,26 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class VmRow:
-    """One VM of one scenario."""
+    """One VM in one scenario."""
 
     vm: str
     weight: float
     minimum_iops: float | None
     unit: str
     entitled: float | None
-    """None where VMs come and go, as that is of who runs at the end."""
+    """None if VMs come and go, because entitlements refer to those running at the end."""
     got: float
     shared: float
     p99_ms: float
     shared_p99_ms: float
     ops_blocks: int | None
     limited: bool = False
-    """At a rate limit of the policy."""
+    """Whether it was at a rate limit of the policy."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One scenario's outcome."""
+    """Results of one scenario."""
 
     name: str
     total: float
@@ -75,18 +75,18 @@ class Compared:
     pages_per_request: float
     shared_pages_per_request: float
     write_share: float
-    """Of the pages."""
+    """Share of the pages that are written."""
     shared_write_share: float
     vms: tuple[VmRow, ...]
 
     @property
     def lower(self) -> str:
-        """Why the total is lower; nothing where it is not."""
+        """Reasons of a lower total; empty if it is not lower."""
         return why_lower(self)
 
 
 def why_lower(compared: Compared) -> str:
-    """What differs, the largest first; nothing where the total is not lower."""
+    """The differences that explain a lower total, the largest first; empty if it is not lower."""
     if compared.total >= LOWER_FROM * compared.shared_total:
         return ""
     starved = [row.vm for row in compared.vms if row.got == 0.0 < row.shared]
@@ -113,7 +113,7 @@ def why_lower(compared: Compared) -> str:
 
 
 def scenarios(folder: Path) -> Iterator[Neighbours]:
-    """Made traces go to `folder`."""
+    """The scenarios; traces are written to `folder`."""
     yield Neighbours(
         "qd 1 beside qd 256, 1:1", Drive((vm("qd1", "uniform", 1), vm("qd256", "uniform", 1, "qd=256")))
     )
@@ -158,7 +158,7 @@ def scenarios(folder: Path) -> Iterator[Neighbours]:
 
 
 def write_share(run: RunResult) -> float:
-    """Written pages of all pages."""
+    """Share of written pages among all pages."""
     length_s = (run.window.to_virtual_s or 0.0) - (run.window.from_virtual_s or 0.0)
     pages = total_pages_per_s(run) * length_s
     return sum(v.host_page_writes for v in run.vms) / pages if pages else 0.0
@@ -204,7 +204,7 @@ def _rate(rate: float | None) -> str:
 
 
 def lines(compared: Compared) -> Iterator[str]:
-    """For people."""
+    """The table as text."""
     yield f"{compared.name}: total {compared.total:,.0f}, shared {compared.shared_total:,.0f} pages/s"
     if compared.lower:
         yield f"    lower: {compared.lower}"

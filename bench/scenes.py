@@ -1,4 +1,4 @@
-"""Scenarios that policies are compared in: those of bench/optimum.py and bench/ablation.py."""
+"""Scenarios in which policies are compared: those of bench/optimum.py and bench/ablation.py."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Scene:
 
     @property
     def missing(self) -> list[str]:
-        """Real traces that are not there."""
+        """Paths of missing real traces."""
         wanted = [path for path in (*REAL.values(), TPCH) if path in " ".join(self.drive.vms)]
         return [path for path in wanted if not (TRACES / path).exists()]
 
     @property
     def real(self) -> bool:
-        """Some VM replays a real trace."""
+        """Whether some VM replays a real trace."""
         return any(path in " ".join(self.drive.vms) for path in (*REAL.values(), TPCH))
 
 
@@ -53,7 +53,7 @@ def _seven(workload: str) -> list[str]:
 
 
 def optimum_scenes(folder: Path) -> Iterator[Scene]:
-    """Letters are those of the review that asked for the comparison. Made traces go to `folder`."""
+    """The scenarios of the comparison, named by letters. Traces are written to `folder`."""
     uniform = ("uniform",) * 3
     yield _scene("A", "uniform 1:3:6 qd1", trio(uniform))
     yield _scene("B", "uniform 1:3:6 qd8", trio(uniform, "qd=8"))

@@ -60,13 +60,14 @@ WIDTHS = (420, 1280, 1920)
 COLOURS = 128
 MOST_HEIGHT = 3200
 TOP_S = 60
-"""`top` has been open for so long."""
+"""Time that `top` has been open."""
 SETTLE_MS = 2500
-"""Virtual time of the browser: two updates of the page, and less than what makes it call a status old."""
+"""Virtual time of the browser: two updates of the page, and less than the age at which it calls a status old.
+"""
 
 
 class Stage(simulation._Simulation):
-    """A simulation that is photographed at its end, while its daemon is still there."""
+    """A simulation that is photographed at its end, while its daemon still runs."""
 
     def __init__(self, root: Path, shots: Path) -> None:
         super().__init__(SCENARIO, root, with_daemon=True)
@@ -90,14 +91,14 @@ class Stage(simulation._Simulation):
         return super()._end()
 
     def _go_on(self, daemon: Daemon) -> HostStatus:
-        """Another second; it ends now."""
+        """Continue by a second, up to the present time."""
         self._drive.run_to(self._drive.now_ns + 10**9)
         simulation._SINCE_1970_S = time.time() - self._now_s
         return daemon.epoch()
 
 
 def history_report(daemon: Daemon, status: HostStatus) -> HostReport:
-    """Of the whole simulation."""
+    """Report of the entire simulation."""
     path, since = daemon.places.history, status.at - LENGTH_S
     histories = tuple(read_vm(path, name, since, status.at, 500) for name in names(path))
     return HostReport(histories, since, status.at, frozenset({"ssd0"}), status)
@@ -113,7 +114,7 @@ def replay_report(shots: Path) -> None:
 
 
 def take(url: str, path: Path, width: int, meanwhile: Callable[[], object]) -> None:
-    """A screenshot of all of a page, with few colours."""
+    """Take a screenshot of an entire page, with few colours."""
     browser = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if browser is None:
         sys.exit("screenshots: chromium-headless-shell is not installed (scripts/setup.sh --test)")
@@ -132,7 +133,7 @@ def take(url: str, path: Path, width: int, meanwhile: Callable[[], object]) -> N
 
 
 def cropped(image: Image.Image) -> Image.Image:
-    """Without the empty rows at its end, but for some."""
+    """The image without the empty rows at its end, except a margin."""
     background = image.getpixel((image.width - 1, image.height - 1))
     plain = Image.new("RGB", (image.width, 1), background)
     line, height = plain.tobytes(), image.height
@@ -142,7 +143,7 @@ def cropped(image: Image.Image) -> Image.Image:
 
 
 async def top(go_on: Callable[[], HostStatus]) -> str:
-    """`slo-ctl top` as SVG, in the fonts of whoever looks at it."""
+    """`slo-ctl top` as SVG, in the fonts of the viewer."""
     status = go_on()
     app = TopApp(
         lambda: to_json(status),
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/screenshots"))
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    # It ends about now: the page asks for the last hour.
+    # The simulation ends at about the present time: the page requests the last hour.
     simulation._SINCE_1970_S = time.time() - LENGTH_S
     with tempfile.TemporaryDirectory(prefix="slo-") as root:
         Stage(Path(root), folder).run()

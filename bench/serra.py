@@ -40,10 +40,10 @@ from slo_ctl.profile.sweep import StoppingRule, SweepPlan, run
 MAX_MEDIAN_ERROR = 0.05
 MAX_TIME_SHARE = 1 / 168
 QUARTER_FULL = "preset=tlc,size=8GiB,op=300%,block=1536KiB"
-"""A quarter of the drive holds data and the rest is trimmed, as on the paper's nodes (1.2 of 64 to 500
-GB)."""
+"""A quarter of the drive holds data and the rest is trimmed, as on the paper's nodes (1.2 of 64 to 500 GB).
+"""
 FULL = "preset=tlc,size=32GiB,op=28%,block=1536KiB"
-"""Every logical page was written, at random, again and again: the worst case, which the paper has not."""
+"""Every logical page was overwritten at random repeatedly: the worst case, which the paper does not have."""
 PAPER_ERRORS = {
     # SAC'15, table 4: median ratio error, write and read, 1 and 4 repetitions.
     "HDD": {1: (0.040, 0.034), 4: (0.058, 0.033)},
@@ -51,10 +51,11 @@ PAPER_ERRORS = {
     "SSD": {1: (0.052, 0.015), 4: (0.016, 0.020)},
 }
 PAPER_TIME_SHARES = {"HDD": (84, 212), "RAID-0": (130, 216), "SSD": (409, 855)}
-"""SAC'15, table 5, 1 repetition: 1/x of the complete profile's time, the least and the most of its
-devices."""
+"""SAC'15, table 5, 1 repetition: the complete profile's time over the method's, smallest and largest of its
+devices.
+"""
 PAPER_RATIOS = {
-    # SAC'15, table 6, measured, 1200 MB files: the least and the most of each class, write and read.
+    # SAC'15, table 6, measured, 1200 MB files: smallest and largest of each class, write and read.
     "HDD": ((1.74, 2.02), (2.24, 2.67)),
     "RAID-0": ((1.62, 1.95), (2.76, 3.48)),
     "SSD": ((0.99, 1.38), (1.04, 1.10)),
@@ -63,7 +64,7 @@ PAPER_RATIOS = {
 
 @dataclass(frozen=True)
 class Method:
-    """One way to profile."""
+    """A way to profile."""
 
     name: str
     points: int
@@ -108,7 +109,7 @@ METHODS = (
 
 @dataclass
 class Row:
-    """What a method did on a class, over all seeds."""
+    """Results of a method on a class, over all seeds."""
 
     device: str
     method: str
@@ -140,7 +141,7 @@ def compare(name: str, make: Callable[[int, bool], Benchmark], seeds: int) -> tu
         ratios: dict[Direction, list[float]] = {direction: [] for direction in Direction}
         spent = []
         for seed in range(seeds):
-            # As the tool does: one file, whose writing takes time, too. The paper makes one for each
+            # As in the tool: one file, whose writing takes time too. The paper writes one per repetition.
             # repetition.
             benchmark = make(seed, method.test_s is not None)
             sizes = draw_points(DEFAULT_INTERVALS, method.points, seed)
@@ -170,7 +171,7 @@ def compare(name: str, make: Callable[[int, bool], Benchmark], seeds: int) -> tu
 
 
 def best_lines(name: str, complete: Complete) -> Row:
-    """What lines over these intervals can do at all: fitted to the complete profile itself."""
+    """The best possible lines over these intervals: fitted to the complete profile itself."""
     everything = [
         Measurement(access, size, 0, time_s, 1, time_s) for (access, size), time_s in complete.times_s.items()
     ]

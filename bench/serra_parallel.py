@@ -49,12 +49,12 @@ PAPER_BEST = {
     "SSD": {1: "2.29", 2: "4.51", 4: "8.71"},
 }
 OVERHEAD_S = 1.0
-"""Of each piece of work in reality: fio starts four times, and a message goes to and fro."""
+"""Real overhead of each piece of work: fio starts four times, and a message is exchanged."""
 
 
 @dataclass
 class Row:
-    """One number of workers."""
+    """Results for one number of workers."""
 
     device: str
     repetitions: int
@@ -62,9 +62,9 @@ class Row:
     time_s: float
     speed_up: float
     busy_share: float
-    """Of the workers' time."""
+    """Share of the workers' time in which they are busy."""
     median_difference: float
-    """Of the ratios from those of the sequential profile."""
+    """Median difference of the ratios from those of the sequential profile."""
 
 
 def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int], Benchmark]]:

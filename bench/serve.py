@@ -38,24 +38,24 @@ START_S = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Medians of one kind of load."""
+    """Median results for one kind of load."""
 
     rw: str
     queue_depth: int
     memory_iops: float
     served_iops: float
     ratio: float
-    """Of the medians."""
+    """Ratio of the medians."""
     memory_cpu_us: float
-    """CPU time of the server for each request; likewise below."""
+    """CPU time of the server per request; likewise below."""
     served_cpu_us: float
     pair_ratios: list[float]
-    """Of each pair of neighbouring runs."""
+    """Ratios of neighbouring runs."""
 
 
 @contextmanager
 def running(command: list[str], socket: Path) -> Iterator[int]:
-    """Its process number."""
+    """Run nbdkit; yields its process number."""
     # In a session of its own, as our server is: the kernel divides CPUs between sessions first.
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -94,7 +94,7 @@ def cpu_s(pid: int) -> float:
 def iops_and_cpu(
     server: tuple[Path, int], rw: str, queue_depth: int, arguments: argparse.Namespace
 ) -> tuple[float, float]:
-    """Requests each second, and microseconds of the server's CPU time for each."""
+    """Requests per second, and microseconds of the server's CPU time per request."""
     socket, pid = server
     before_s = cpu_s(pid)
     job = fio(

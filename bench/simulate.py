@@ -21,18 +21,18 @@ from dataclasses import replace
 import checkout  # noqa: F401 - finds the packages of this checkout
 
 from daemon_sim.checks import CHECKS
-from daemon_sim.scenarios import DEFAULT_SIZE, DRIVES, NAMES, described
-from daemon_sim.trial import MEASURES, Order, Trial, tried
+from daemon_sim.scenarios import DEFAULT_SIZE, DRIVES, NAMES, description_of
+from daemon_sim.trial import MEASURES, Order, Trial, run_trial
 
 SHOWN = 3
-"""Violations of each check and seed, where there are many seeds."""
+"""Violations printed for each check and seed, if there are many seeds."""
 
 
 def main() -> int:
     given = parsed()
     if given.list:
         for name in NAMES:
-            print(f"{name:16} {described(name)}")
+            print(f"{name:16} {description_of(name)}")
         for name, keep in CHECKS.items():
             print(f"--checks {name:13} {(keep.__doc__ or '').splitlines()[0]}")
         return 0
@@ -50,7 +50,7 @@ def main() -> int:
         return 2
     if given.random:
         return many(order, given.random, given.jobs, as_json=given.json)
-    trial = tried(order, with_daemon=not given.without_daemon)
+    trial = run_trial(order, with_daemon=not given.without_daemon)
     if given.json:
         print(json.dumps(trial.as_json()))
     else:
@@ -105,18 +105,18 @@ def many(order: Order, count: int, jobs: int, *, as_json: bool) -> int:
 
 
 def trials(order: Order, count: int, jobs: int) -> Iterator[Trial]:
-    """In the order of seeds."""
+    """Trials in the order of seeds."""
     orders = [replace(order, seed=order.seed + number, scenario=None) for number in range(count)]
     if jobs <= 1:
-        yield from map(tried, orders)
+        yield from map(run_trial, orders)
         return
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(tried_lean, orders)
 
 
 def tried_lean(order: Order) -> Trial:
-    """Without what takes long to hand from process to process."""
-    trial = tried(order)
+    """A trial without the parts that are slow to pass between processes."""
+    trial = run_trial(order)
     trial.run.epochs.clear()
     return replace(trial, without=None)
 

@@ -31,7 +31,7 @@ from slo_ctl.api.client import ApiClient
 VMS = ("web", "db", "mail")
 EVERY_S = 10.0
 GROWTH_OF_A_DAY = 0.1
-"""Of the mean; history has a limit of its own and is left out."""
+"""Allowed growth in a day, relative to the mean; history has a limit of its own and is excluded."""
 _COUNTED = ("descriptors", "threads")
 _PHASES = ("--rw=randwrite --bs=4k --iodepth=8", "--rw=randrw --bs=16k --iodepth=4", "--rw=randtrim --bs=64k")
 
@@ -50,7 +50,7 @@ def measured(pid: int) -> dict[str, float]:
 
 
 def files_mib(root: Path) -> float:
-    """Room of everything but the data of namespaces and the history."""
+    """Size of all files except the data of namespaces and the history."""
     found = 0
     for path in root.rglob("*"):
         with suppress(OSError):
@@ -60,7 +60,7 @@ def files_mib(root: Path) -> float:
 
 
 def slope_of(hours: list[float], values: list[float]) -> tuple[float, float]:
-    """Slope an hour, and half its 95 % confidence interval."""
+    """Slope per hour, and half its 95 % confidence interval."""
     (slope, _), covariance = np.polyfit(hours, values, 1, cov=True)
     return float(slope), 1.96 * float(np.sqrt(covariance[0, 0]))
 

@@ -8,18 +8,18 @@ from lab.parts import Split
 from slo_ctl.decide.ops_plan import allocate
 
 _GRID_UP_TO = 3
-"""VMs; with more a grid has too many points, and the given starts have to do."""
+"""Most VMs for a grid; with more it would have too many points, and the given starts must suffice."""
 
 
 def divided(ideal: Sequence[float], total: int, floors: Split) -> Split:
-    """Whole blocks close to `ideal`, none below its floor, adding up to the total."""
+    """Whole blocks close to `ideal`, none below its floor, with the given total."""
     names = [str(index) for index in range(len(ideal))]
     wanted = dict(zip(names, ideal, strict=True))
     return tuple(allocate(total, wanted, dict(zip(names, floors, strict=True))).values())
 
 
 def grid(total: int, floors: Split, parts: int) -> Iterator[Split]:
-    """Splits of what the floors leave into `parts` equal parts, every VM having any number of them."""
+    """Splits of the blocks above the floors into `parts` equal parts, of which each VM has any number."""
     for counts in _compositions(parts, len(floors)):
         spare = (total - sum(floors)) / parts
         yield divided(
@@ -37,7 +37,7 @@ def _compositions(parts: int, vms: int) -> Iterator[tuple[int, ...]]:
 
 
 def neighbours(split: Split, step: int, floors: Split) -> Iterator[Split]:
-    """Splits in which one VM has `step` blocks more or fewer, the others giving or taking in proportion."""
+    """Splits in which one VM has `step` blocks more or fewer, which the others give or take in proportion."""
     total = sum(split)
     for index, blocks in enumerate(split):
         for change in (step, -step):
@@ -58,18 +58,18 @@ class Search:
     """Every split is scored once; `best` lists them, best first."""
 
     def __init__(self, score: Callable[[Split], float], most: int) -> None:
-        """`score` is to be large; `most` bounds how often it is asked."""
+        """A higher `score` is better; `most` limits the number of splits scored."""
         self._score = score
         self._most = most
         self.scores: dict[Split, float] = {}
 
     @property
     def exhausted(self) -> bool:
-        """No further split may be scored."""
+        """Whether the limit is reached."""
         return len(self.scores) >= self._most
 
     def score(self, split: Split) -> float | None:
-        """Of this split; None when it is not known and no more may be asked."""
+        """Score of this split; None if it is unknown and the limit is reached."""
         if split not in self.scores:
             if self.exhausted:
                 return None
@@ -77,7 +77,7 @@ class Search:
         return self.scores[split]
 
     def best(self) -> list[Split]:
-        """All that were scored, best first."""
+        """All scored splits, best first."""
         return sorted(self.scores, key=lambda split: -self.scores[split])
 
     def run(self, starts: Iterable[Split], floors: Split, grid_parts: int, least_step: int = 1) -> Split:

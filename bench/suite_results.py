@@ -1,4 +1,4 @@
-"""How tests of nvme-cli and blktests end against the emulated SSD, and why some do not pass."""
+"""Results of tests of nvme-cli and blktests against the emulated SSD, with the reasons of failures."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ REASONS = (
     ),
     (SKIPPED, "offloading network hardware", "nvme/056"),
 )
-"""How and why tests end that do not pass."""
+"""Results of tests that do not pass, with their reasons."""
 EXPECTED: Mapping[str, str] = {name: result for result, _, names in REASONS for name in names.split()}
 
 
-def result_of_unittest(said: str) -> str:
-    """Of the output of Python's own runner, which may have other output before and behind it."""
-    verdicts = re.findall(r"^(OK(?: \(skipped)?|FAILED)", said, flags=re.MULTILINE)
+def result_of_unittest(output: str) -> str:
+    """Result in the output of Python's own runner, which may be surrounded by other output."""
+    verdicts = re.findall(r"^(OK(?: \(skipped)?|FAILED)", output, flags=re.MULTILINE)
     return {"OK": PASSED, "OK (skipped": SKIPPED}.get(verdicts[-1] if verdicts else "", FAILED)
 
 
-def result_of_blktests(said: str) -> str:
-    """Of the output of `check` for one test, which may run it under several conditions."""
-    results = re.findall(r"^\S+/\d+ .*\[(passed|failed|not run)\]", said, flags=re.MULTILINE)
+def result_of_blktests(output: str) -> str:
+    """Result in the output of `check` for one test, which may run it under several conditions."""
+    results = re.findall(r"^\S+/\d+ .*\[(passed|failed|not run)\]", output, flags=re.MULTILINE)
     if not results or "failed" in results:
         return FAILED
     return PASSED if "passed" in results else SKIPPED

@@ -39,7 +39,7 @@ FIO = shutil.which("fio") or "fio"
 
 
 def serve(stack: ExitStack, root: Path, device: str, time_scale: float) -> str:
-    """Made and served until the stack is left; the name of the device."""
+    """Make and serve the device until the stack is closed; returns its name."""
     command = [sys.executable, "-m", "slo_ctl.cli", "device"]
     parts = [word for name in NAMES for word in ("--namespace", f"name={name}")]
     subprocess.run([*command, "create", device, *parts, "--root", str(root)], check=True, stdout=sys.stderr)
@@ -54,7 +54,7 @@ def serve(stack: ExitStack, root: Path, device: str, time_scale: float) -> str:
 
 
 def round_of(run: RunPlaces, objective: str, seconds: float) -> Round:
-    """The three VMs at once."""
+    """Run the three VMs at once."""
 
     def start(length: float) -> list[subprocess.Popen[str]]:
         return [fio(run, name, load, length) for name, load in zip(NAMES, LOADS[objective], strict=True)]
@@ -68,7 +68,7 @@ def round_of(run: RunPlaces, objective: str, seconds: float) -> Round:
 
 
 def fio(run: RunPlaces, name: str, load: tuple[str, ...], seconds: float) -> subprocess.Popen[str]:
-    """As a VM on that namespace."""
+    """Run fio as a VM on that namespace."""
     uri = nbd_uri(run.export(name), name)
     common = ("--name=load", "--ioengine=nbd", f"--uri={uri}", "--size=100%", "--ramp_time=1")
     timed = ("--time_based", f"--runtime={seconds - 1:g}", "--output-format=json")
@@ -76,7 +76,7 @@ def fio(run: RunPlaces, name: str, load: tuple[str, ...], seconds: float) -> sub
 
 
 def served_round(run: RunPlaces, scheduler: str, objective: str, seconds: float) -> Round:
-    """The same, once the device has been told how to divide itself."""
+    """A round on the served device, after setting its scheduler."""
     with ControlClient(run.control) as control:
         control.set_scheduler(scheduler)
         for name, weight in zip(NAMES, WEIGHTS, strict=True):
@@ -85,7 +85,7 @@ def served_round(run: RunPlaces, scheduler: str, objective: str, seconds: float)
 
 
 def measure(one: Callable[[str, int], Round], rounds: int) -> list[Row]:
-    """Every scheduler; `one` is a round of a scheduler, by its number."""
+    """Run every scheduler; `one` runs a round of a scheduler, by its number."""
     got: dict[str, list[Round]] = {name: [] for name in SCHEDULERS}
     for number in range(rounds):
         for scheduler, of_it in got.items():

@@ -38,7 +38,7 @@ HOTCOLD_ALPHAS = (1.10, 1.28)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run and the figures it yields."""
+    """One run and its figures."""
 
     name: str
     rows: Callable[[], list[Row]]
@@ -46,7 +46,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Everything there is, in the order of the table."""
+    """All cases, in the order of the table."""
     for victim, pages_per_block, alpha in itertools.product(("greedy", "fifo"), PAGES_PER_BLOCK, ALPHAS):
         yield Case(
             f"uniform/{victim}/np={pages_per_block}/alpha={alpha:.2f}",
@@ -99,7 +99,7 @@ def cases_in_short() -> str:
 
 
 def as_table(rows: Sequence[Row], wall_s: float) -> str:
-    """For reading, and for pasting into docs/validation.md."""
+    """The table as Markdown, for docs/validation.md."""
     header = f"{'emulated device, synthetic requests':44}{'expected':>9} {'from':11}{'measured':>9}"
     lines = [f"{header}{'deviation':>11}{'bar':>7}"]
     lines += [
@@ -113,7 +113,7 @@ def as_table(rows: Sequence[Row], wall_s: float) -> str:
 
 
 def as_json(rows: Sequence[Row], wall_s: float) -> str:
-    """For programs."""
+    """The results as JSON."""
     return json.dumps(
         {
             "format_version": FORMAT_VERSION,

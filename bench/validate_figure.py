@@ -1,4 +1,4 @@
-"""One figure of the validation, and what its runs have in common."""
+"""One figure of the validation, and code common to its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure and what it should be."""
+    """One figure with its reference and bar."""
 
     what: str
     reference: float
@@ -19,14 +19,14 @@ class Row:
     bar: float
     """Largest |measured / reference - 1|."""
     at_most: bool = False
-    """Less than the reference is as good."""
+    """Whether values below the reference also pass."""
 
     @property
     def deviation(self) -> float:
-        """Relative to the reference."""
+        """Deviation relative to the reference."""
         return self.measured / self.reference - 1.0
 
     @property
     def passed(self) -> bool:
-        """Within the bar; NaN is not."""
+        """Whether it is within the bar; False for NaN."""
         return (self.deviation if self.at_most else abs(self.deviation)) <= self.bar

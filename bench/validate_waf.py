@@ -18,7 +18,7 @@ from slo_ctl.model import FlashTiming, Slo, TimingModel
 from slo_ctl.replay.drive import PlayedDrive
 
 LEAST_PAGES, LEAST_BLOCKS = 1_000_000, 4_000
-"""Of a drive under uniform writes: below, its own fluctuations show in the last digit."""
+"""Smallest drive under uniform writes: with less, its own fluctuations show in the last digit."""
 UNIFORM_OVERWRITES = 20
 
 HOTCOLD_BLOCKS, HOTCOLD_NP, HOTCOLD_OVERWRITES = 5_000, 128, 40
@@ -89,7 +89,7 @@ class CountedDrive:
         self.device.apply(tenants, ops, np.zeros(len(tenants), np.uint64), whole)
 
     def overwrite(self, writes: int, write_shares: Sequence[float] = (1.0,)) -> None:
-        """Random page writes, each to a tenant drawn by its share."""
+        """Write random pages, each of a tenant chosen by its share."""
         edges = np.cumsum(write_shares)[:-1]
         tenants, pages = np.array(self.tenants, np.uint16), np.array(self.pages, np.uint64)
         for start in range(0, writes, _CHUNK_REQUESTS):
@@ -105,7 +105,7 @@ class CountedDrive:
         return sum(c.host_page_writes for c in counters), sum(c.gc_page_writes for c in counters)
 
     def waf_of_last_half(self, overwrites: float, write_shares: Sequence[float] = (1.0,)) -> float:
-        """Overwrites the whole drive this many times; WAF of the second half."""
+        """Overwrite the entire drive this many times; returns the WAF of the second half."""
         writes = round(overwrites * sum(self.pages))
         self.overwrite(writes // 2, write_shares)
         before = self.written()
@@ -157,12 +157,12 @@ def hotcold_spaces(total_ops_blocks: int, hot_ops_blocks: int) -> list[Space]:
 
 
 def hotcold_ops_blocks(alpha: float) -> int:
-    """OPS of both together."""
+    """OPS of both tenants together."""
     return round((alpha - 1.0) * HOTCOLD_BLOCKS)
 
 
 def best_hot_ops(alpha: float) -> tuple[int, float]:
-    """OPS of the hot tenant in the best split, and the WAF expected of both with it."""
+    """OPS of the hot tenant in the best split, and the expected WAF of both."""
     total = hotcold_ops_blocks(alpha)
     curves = [
         GcCurve.prior(space.logical_pages // HOTCOLD_NP, HOTCOLD_NP) for space in hotcold_spaces(total, 0)
@@ -186,7 +186,7 @@ def hotcold_waf(alpha: float, hot_ops_blocks: int, *, victim: str = "greedy", is
 
 def shared_rows(victim: str, alpha: float) -> list[Row]:
     """One pool for both: hot and cold pages mixed."""
-    # Whose OPS it is does not matter in one pool.
+    # In one pool it does not matter which tenant owns the OPS.
     measured = hotcold_waf(alpha, hotcold_ops_blocks(alpha), victim=victim, isolated=False)
     what = f"hot/cold, shared, {victim}, alpha {alpha:.2f}"
     if victim == "greedy":
@@ -205,7 +205,7 @@ def by_size_rows(alpha: float) -> list[Row]:
 
 
 def best_split_rows(alpha: float) -> list[Row]:
-    """Isolated with the OPS split that the formula says is best."""
+    """Isolated with the best OPS split by the formula."""
     hot_ops_blocks, expected = best_hot_ops(alpha)
     measured = hotcold_waf(alpha, hot_ops_blocks)
     return [
@@ -214,7 +214,7 @@ def best_split_rows(alpha: float) -> list[Row]:
 
 
 def min_waf_rows(alpha: float) -> list[Row]:
-    """`min_waf` from a split by size, told nothing: both tenants have the same weight."""
+    """`min_waf`, starting with a split by size, without hints: both tenants have the same weight."""
     total = hotcold_ops_blocks(alpha)
     drive = CountedDrive(hotcold_spaces(total, round(HOT_SPACE * total)), HOTCOLD_NP)
     _, expected = best_hot_ops(alpha)

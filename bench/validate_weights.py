@@ -1,4 +1,4 @@
-"""Three VMs with weights 1 : 3 : 6 on one emulated SSD with a clock: what the policies make of them."""
+"""Three VMs with weights 1 : 3 : 6 on one emulated SSD with a clock: results of the policies."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STATIC_SIMULATED = {"b": 2.6, "c": 4.4}
 """Three VMs, `paper` timing: IOPS relative to VM a."""
 
 STARVED = 0.5
-"""Share of its target that a starving VM gets at most."""
+"""Largest share of its target that counts as starving."""
 
 
 def three_vms(policies: str, overwrites: int = 20) -> dict[str, RunResult]:
-    """The results of the policies (named with commas), through the replay engine."""
+    """Results of the policies (names separated by commas), by the replay engine."""
     text = ScenarioText()
     size = len(WEIGHTS) * VM_BLOCKS * BLOCK_BYTES
     op = OPS_BLOCKS / (len(WEIGHTS) * VM_BLOCKS)
@@ -76,13 +76,13 @@ def static_rows(result: RunResult) -> list[Row]:
 
 
 def starvation_rows(result: RunResult) -> list[Row]:
-    """Algorithm 1 drains the first VM to the least that GC can work with, and holds it there."""
+    """Algorithm 1 reduces the first VM to the smallest OPS that GC can work with, and keeps it there."""
     vm = next(vm for vm in result.vms if vm.name == "a")
-    # On each die an open block, and one block's worth of slack.
+    # On each die an open block, and slack of one block.
     least = 2 * DIES
-    starved = known(vm.share) / known(vm.target_share)
+    starved = measured(vm.share) / measured(vm.target_share)
     return [
-        Row("1:3:6, algorithm1, OPS blocks left to a", least, "minimum", known(vm.ops_blocks), 0.0),
+        Row("1:3:6, algorithm1, OPS blocks left to a", least, "minimum", measured(vm.ops_blocks), 0.0),
         Row("1:3:6, algorithm1, share of a / target", STARVED, "at most", starved, 0.0, at_most=True),
     ]
 
@@ -92,9 +92,9 @@ def proportional_rows(result: RunResult) -> list[Row]:
     return [
         Row(
             f"1:3:6, proportional-strict, share of {vm.name}",
-            known(vm.target_share),
+            measured(vm.target_share),
             "weights",
-            known(vm.share),
+            measured(vm.share),
             SHARE_BAR,
         )
         for vm in result.vms
@@ -103,12 +103,12 @@ def proportional_rows(result: RunResult) -> list[Row]:
 
 def iops_ratios(result: RunResult) -> dict[str, float]:
     """IOPS of every VM relative to VM a."""
-    by_name = {vm.name: known(vm.iops) for vm in result.vms}
+    by_name = {vm.name: measured(vm.iops) for vm in result.vms}
     return {name: value / by_name["a"] for name, value in by_name.items()}
 
 
-def known(value: float | None) -> float:
-    """A figure that a timed, isolated run always has."""
+def measured(value: float | None) -> float:
+    """A value that a timed, isolated run always has."""
     if value is None:
         raise ValueError("the replay left out a figure")
     return value

@@ -1,4 +1,7 @@
-"""What every simulation must keep, whatever happens in it. Each check is pure: results in, violations out."""
+"""Properties that every simulation must keep, whatever its events.
+
+Each check is pure: results in, violations out.
+"""
 
 from __future__ import annotations
 
@@ -18,48 +21,50 @@ from slo_ctl.model import HostStatus, Verdict, VmStatus
 SERVED_WINDOW_S = 10
 SERVED_AROUND_S = 20
 SERVED_FROM = 0.90
-"""Of the pages that are served in any such window without the daemon."""
+"""Pages served in any such window, as a share of those served without the daemon."""
 AS_BUSY_FROM = 0.95
-"""Of the die time that is spent without the daemon."""
+"""Busy die time, as a share of that without the daemon."""
 _FEW_PAGES = 500
-"""Windows in which hardly anything is asked for say nothing."""
+"""Windows with fewer pages are too short of requests to be judged."""
 SETTLED_AFTER_S = 60
-"""Entitlements hold from so long after a change."""
+"""Entitlements hold from this many seconds after a change."""
 ENTITLED_WINDOW_S = 60
 ENTITLED_WITHIN = 0.05
 COSTS_NOBODY = 0.01
 LONG_RUN_S = 300
 LONG_RUN_WITHIN = 0.02
 INSUFFICIENT_FROM = 0.05
-"""Tolerance: a VM that misses less of its entitlement passes."""
+"""Tolerance: a VM that misses less of its entitlement may not be reported as insufficient."""
 OK_UP_TO = 0.15
-"""A VM that misses more has not: the verdict's tolerance, and what two ways of counting may differ."""
+"""A VM that misses more may not be reported as ok: the verdict's tolerance, and what two ways of counting may
+differ.
+"""
 _FALSE_FOR_EPOCHS = 3
-"""A verdict of a moment may be of a window that began a moment earlier."""
+"""A verdict may be wrong for fewer epochs: it may be of a window that began a moment earlier."""
 BUDGET_WINDOW_S = 10
-"""The budget of moves holds over any time of this length."""
+"""The budget of moves holds over any period of this length."""
 BUSY_FROM = 0.999
-"""Of a second with requests outstanding: the budget holds in it."""
+"""Share of a second with requests outstanding from which the budget of moves holds in it."""
 CALM_AFTER_S = 120
-"""Limits, weights and moves have settled so long after a change."""
+"""Limits, weights and moves have settled this many seconds after a change."""
 LIMIT_CHANGES_PER_MINUTE = 1.0
 _SAME = {"limit_iops": 0.02, "weight": 0.10}
-"""What changes by less than this part stays. Weights of the fair queue follow what requests cost."""
+"""Relative changes up to this do not count. Weights of the fair queue follow the cost of requests."""
 HOSTILE_GAIN = 0.05
 STOP_WITHIN_S = 3.0
-"""What a clean stop may take; the drive moves OPS back by itself after that."""
+"""Longest clean stop; afterwards the drive moves OPS back by itself."""
 _START_S = 60
-"""What hostile VMs gain is looked at from then on."""
+"""The gain of hostile VMs is judged from this second on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What was not kept."""
+    """A property that did not hold."""
 
     check: str
     at_s: float
     vm: str
-    """Empty: of the whole drive."""
+    """Name of the VM; empty: the whole drive."""
     what: str
 
     def __str__(self) -> str:
@@ -69,17 +74,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One scenario, as often as its checks need it."""
+    """The runs of one scenario that its checks compare."""
 
     daemon: Ledger
     without: Ledger | None = None
-    """The same without the daemon."""
+    """The same run without the daemon."""
     honest: Ledger | None = None
     """The same run without hostile VMs; None if there are none."""
 
 
 def work_is_conserved(runs: Runs) -> Iterator[Violation]:
-    """Pages served in any 10 s are at least 90 % of those without the daemon, unless status says why not."""
+    """Pages served in any 10 s are at least 90 % of those without the daemon, unless status says why."""
     if runs.without is None:
         return
     with_daemon, without = runs.daemon, runs.without
@@ -88,7 +93,8 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
     alone = [without.total("pages", start_s, start_s + SERVED_WINDOW_S) for start_s in starts]
     for start_s in starts:
         end_s = start_s + SERVED_WINDOW_S
-        # GC comes in lumps, at other moments in the other run: the least of the windows around this one.
+        # GC comes in bursts, at other moments in the other run: take the least of the windows around this
+        # one.
         could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
         served = with_daemon.total("pages", start_s, end_s)
         # Shares of pages may need more of the drive's time for fewer pages: then it is as busy as before.
@@ -113,7 +119,7 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
 def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
     """While requests wait, dies and channels are at most 5 % less busy than without the daemon.
 
-    Requests that wait for a limit, and not for the drive, do not count; what moves of OPS take is work.
+    Requests that wait for a limit, and not for the drive, do not count; moves of OPS count as work.
     """
     if runs.without is None:
         return
@@ -139,10 +145,10 @@ def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
 
 
 def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
-    """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
+    """Whether status reports an SLO that limits service: a maximum in force, or a minimum that costs.
 
-    Status is of a window, so that it may say so a window later; while no epoch is done, the last one counts.
-    A daemon that was stopped has nothing in force, and what was set by hand is not a measure for that.
+    Status describes a window, so that it may report it a window later; while no epoch has ended, the last
+    status counts. A stopped daemon has nothing in force, and settings made by hand do not count.
     """
     stopped = (event for event in ledger.run.happened if event[1].what is What.STOP_DAEMON)
     if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
@@ -154,7 +160,7 @@ def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[V
     epochs = ledger.run.epochs
     first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
     while first > 0 and _does_not_answer(epochs[first]):
-        first -= 1  # What was reported before is in force.
+        first -= 1  # A measure that was reported before is in force.
     last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
     return any(says(row) for epoch in epochs[first:last] for row in epoch.status.vms)
 
@@ -174,9 +180,9 @@ def _says_why(row: VmStatus) -> bool:
 
 
 def entitlements_are_kept(runs: Runs) -> Iterator[Violation]:
-    """From a minute after a change everybody who wants more has its share within 5 %, in the long run 2 %.
+    """From a minute after a change each VM that wants more has its share within 5 %, in the long run 2 %.
 
-    More than its share it may have where that costs none of the others 1 % of theirs.
+    It may have more than its share if that costs none of the others 1 % of theirs.
     """
     ledger = runs.daemon
     for calm in ledger.calms():
@@ -201,7 +207,7 @@ def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Vi
 
 
 def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
-    """Who is said to get too little does."""
+    """A VM reported as insufficient does get too little."""
 
     def false(ledger: Ledger, row: VmStatus, start_s: int, end_s: int) -> str:
         if row.verdict is not Verdict.INSUFFICIENT or row.slo.p99_latency_us is not None:
@@ -213,7 +219,7 @@ def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
         if row.vm not in due.shares:
             asked = due.wanting[row.vm]
             return f"it had requests waiting {asked:.0%} of the time" if asked < WANTS_FROM else ""
-        # Others may exceed their shares in bursts, without wanting more all the time.
+        # Other VMs may exceed their shares in bursts, without wanting more all the time.
         error = due.errors_of_all.get(row.vm, 0.0)
         return _has(ledger, error) if error >= -INSUFFICIENT_FROM else ""
 
@@ -221,7 +227,7 @@ def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
 
 
 def no_false_ok(runs: Runs) -> Iterator[Violation]:
-    """Who is said to be well is."""
+    """A VM reported as ok does get its share."""
 
     def false(ledger: Ledger, row: VmStatus, start_s: int, end_s: int) -> str:
         if row.verdict is not Verdict.OK:
@@ -245,7 +251,7 @@ def _has(ledger: Ledger, error: float) -> str:
 def _false_verdicts(
     ledger: Ledger, verdict: str, false: Callable[[Ledger, VmStatus, int, int], str]
 ) -> Iterator[Violation]:
-    """Verdicts that do not agree with the counters for some epochs on end.
+    """Verdicts that contradict the counters for several consecutive epochs.
 
     The daemon's window restarts if the server did not answer, which status reports as `no-mechanism`.
     """
@@ -297,7 +303,7 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
 
 
 def limits_settle(runs: Runs) -> Iterator[Violation]:
-    """Limits and weights stay once nothing changes."""
+    """Limits and weights stay the same once nothing else changes."""
     run = runs.daemon.run
     for calm in runs.daemon.calms():
         start_s = calm.start_s + CALM_AFTER_S
@@ -319,7 +325,7 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
 def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
     """No VM gains by a hostile pattern at the cost of others, and no other VM loses.
 
-    Where pages of the hostile VM cost more and shares are of pages, all have less in the same proportion, the
+    If pages of the hostile VM cost more and shares are of pages, all have less in the same proportion, the
     hostile one included: a loss is one of requests and of the share.
     """
     if runs.honest is None:
@@ -352,7 +358,7 @@ def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
 
 
 def _below_due(ledger: Ledger, vm: str) -> bool:
-    """Whether it has less than it is entitled to; what another VM left unused does not count."""
+    """Whether the VM has less than it is entitled to; capacity that another VM left unused does not count."""
     got = due = 0.0
     for start_s in range(_START_S, ledger.run.seconds - BLOCK_S + 1, BLOCK_S):
         amount = ledger.sum(ledger.measure, vm, start_s, start_s + BLOCK_S)
@@ -388,26 +394,26 @@ def _problems(status: HostStatus, *, quiet: bool) -> Iterator[tuple[str, str]]:
 
 
 def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
-    """Every VM that is here is in the status with its own device, and no other is."""
+    """Every running VM is in the status with its own device, and no other VM is."""
     run = runs.daemon.run
     wrong: dict[tuple[str, str], float] = {}
     for epoch in run.epochs:
         second = int(epoch.at_s)
         if second < 2 or second + 2 > run.seconds:
             continue
-        here = {vm for row, vm in enumerate(run.vms) if run.here[row, second - 1 : second + 1].all()}
-        gone = {vm for row, vm in enumerate(run.vms) if not run.here[row, second - 2 : second + 2].any()}
+        running = {vm for row, vm in enumerate(run.vms) if run.running[row, second - 1 : second + 1].all()}
+        absent = {vm for row, vm in enumerate(run.vms) if not run.running[row, second - 2 : second + 2].any()}
         on_device = {row.vm for row in epoch.status.vms if row.device}
-        for vm in here - on_device:
-            wrong.setdefault((vm, "is here and not in the status"), epoch.at_s)
-        for vm in gone & on_device:
-            wrong.setdefault((vm, "is in the status and not here"), epoch.at_s)
+        for vm in running - on_device:
+            wrong.setdefault((vm, "is running but not in the status"), epoch.at_s)
+        for vm in absent & on_device:
+            wrong.setdefault((vm, "is in the status but not running"), epoch.at_s)
     for (vm, what), at_s in wrong.items():
         yield Violation("status", at_s, vm, what)
 
 
 def all_is_restored(runs: Runs) -> Iterator[Violation]:
-    """A clean stop is quick, and leaves everything as it was before the daemon once moves have ended."""
+    """A clean stop is quick, and everything is as it was before the daemon once moves have ended."""
     run = runs.daemon.run
     if run.stop_s > STOP_WITHIN_S:
         yield Violation("restored", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
@@ -428,7 +434,9 @@ CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
     "status": status_knows_the_vms,
     "restored": all_is_restored,
 }
-"""By the name that `bench/simulate.py --checks` takes; the first line of each says what it asks for."""
+"""Checks by the name that `bench/simulate.py --checks` takes; the first docstring line of each says what it
+requires.
+"""
 
 
 def check(
@@ -439,7 +447,7 @@ def check(
     names: Collection[str] = tuple(CHECKS),
     measure: Measure = Measure.PAGES,
 ) -> list[Violation]:
-    """Everything that was not kept, in the order of time."""
+    """All violations, by time."""
     runs = Runs(
         Ledger(daemon, measure),
         None if without is None else Ledger(without, measure),
@@ -450,7 +458,7 @@ def check(
 
 
 def by_check(violations: Iterable[Violation]) -> dict[str, list[Violation]]:
-    """The same by check."""
+    """Violations by the name of the check."""
     found: dict[str, list[Violation]] = defaultdict(list)
     for violation in violations:
         found[violation.check].append(violation)
@@ -458,7 +466,7 @@ def by_check(violations: Iterable[Violation]) -> dict[str, list[Violation]]:
 
 
 def _stretches(seconds: Collection[int]) -> Iterator[tuple[int, int]]:
-    """First and last of those that follow on each other."""
+    """First and last number of each run of consecutive numbers."""
     ordered: Sequence[int] = sorted(seconds)
     first = previous = None
     for at_s in ordered:

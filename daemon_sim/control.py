@@ -1,6 +1,6 @@
 """The control socket of a simulated drive: commands and replies of `ftl_emul/serve/src/control`, as objects.
 
-A test compares the names in these replies with those of a drive that is really served.
+A test compares the names in these replies with those of a really served drive.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _OPERATIONS = {
     "zeroes": "write_zeroes",
     "flushes": "flushes",
 }
-"""By the name in replies, the core's."""
+"""Operations: the core's name by the name in replies."""
 _NOT_REPORTED = frozenset(
     {"victim_histogram", "wear_page_writes", "min_erases", "max_erases", "moved_pages_of"}
 )
-"""What the core counts and the server does not report."""
+"""Counters of the core that the server does not report."""
 _PERCENTILES = ("p50", "p99", "p999")
 
 
@@ -38,23 +38,23 @@ class DaemonKilled(BaseException):
 
 
 class SimulatedServer:
-    """Answers for one drive; and does not, or late, when the scenario says so."""
+    """Answers for one drive; or late, or not at all, if the scenario says so."""
 
     def __init__(self, drive: SimulatedDrive) -> None:
         self.drive = drive
         self.silent = False
         self.delay_s = 0.0
         self.connection = 0
-        """Number of the connections that hold; all before were closed."""
+        """Number of the open connections; all earlier ones were closed."""
         self.commands: list[tuple[int, str, dict[str, Any]]] = []
-        """Every command that changes something, and when it came (ns)."""
+        """Every command that changes something, with its time (ns)."""
         self.statistics_calls = 0
         self.statistics_s = 0.0
-        """CPU time of making them."""
+        """CPU time of making the statistics."""
         self.kill_at: int | None = None
-        """The command from now on at which the daemon is killed."""
+        """Index of the command at which the daemon is killed."""
         self._cached: dict[str, dict[str, Any]] = {}
-        """The last reply about each namespace, as long as it holds."""
+        """The last reply about each namespace, while it is valid."""
         self._cached_at_ns = -1
 
     def connect(self, path: Path, timeout_s: float) -> SimulatedControl:  # noqa: ARG002 - there is one server
@@ -65,11 +65,11 @@ class SimulatedServer:
         return SimulatedControl(self, timeout_s)
 
     def wait(self, wait_s: float) -> None:
-        """Virtual time passes."""
+        """Let virtual time pass."""
         self.drive.run_to(self.drive.now_ns + round(wait_s * NS_PER_S))
 
     def answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a command. Raises ControlError where the server would refuse it."""
+        """The reply to a command. Raises ControlError if the server would refuse it."""
         if self.kill_at is not None:
             self.kill_at -= 1
             if self.kill_at < 0:
@@ -118,20 +118,20 @@ class SimulatedServer:
     def _namespace(self, name: str) -> Namespace:
         found = self.drive.namespaces.get(name)
         if found is None:
-            raise ControlError("refused", f'there is no namespace "{name}"')
+            raise ControlError("refused", f'namespace "{name}" does not exist')
         return found
 
     def _statistics(self) -> dict[str, Any]:
         drive, device = self.drive, self.drive.device
         if self._cached_at_ns != device.now_ns:
-            # Within an epoch the daemon asks for all of it again and again.
+            # Within an epoch the daemon asks for all of it repeatedly.
             self._cached_at_ns = device.now_ns
             self._cached.clear()
-        for nsid, (namespace, made) in enumerate(
+        for nsid, (namespace, record) in enumerate(
             zip(drive.namespaces.values(), drive.record.namespace, strict=True), 1
         ):
             if namespace.name not in self._cached:
-                counted = self._statistics_of(namespace, made)
+                counted = self._statistics_of(namespace, record)
                 self._cached[namespace.name] = {"nsid": nsid, "recorded": False, **counted}
         return {
             "v": 1,
@@ -186,13 +186,13 @@ class SimulatedServer:
             "pending": pending,
         }
 
-    def _statistics_of(self, namespace: Namespace, made: NamespaceRecord) -> dict[str, Any]:
+    def _statistics_of(self, namespace: Namespace, record: NamespaceRecord) -> dict[str, Any]:
         device, tenant = self.drive.device, namespace.tenant
         totals = self.drive.queue_totals(namespace)
         completed = {operation: totals.pop(name) for operation, name in _OPERATIONS.items()}
         return {
             "name": namespace.name,
-            "size_bytes": made.size_bytes,
+            "size_bytes": record.size_bytes,
             "healthy": True,
             "reason": None,
             "weight": namespace.weight,
@@ -227,16 +227,16 @@ class SimulatedControl(ControlClient):
         self._connection = server.connection
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection = -1
 
     def command(self, op: str, **fields: object) -> dict[str, Any]:
-        """As over a socket, with its timeout in virtual time."""
+        """Send a command and return its reply, with the socket's timeout in virtual time."""
         server = self._server
         if self._connection != server.connection:
             raise ControlError("unreachable", "the server does not answer: it closed the connection")
         if server.silent or server.delay_s >= self._timeout_s:
-            # A command that is answered too late is carried out all the same.
+            # A command that is answered too late is executed all the same.
             server.wait(self._timeout_s)
             if not server.silent:
                 server.answer(op, fields)
@@ -255,7 +255,7 @@ def _plain(record: object) -> dict[str, Any]:
 
 
 def _latencies(recent: LatencyUs | None) -> dict[Literal["read", "write"], dict[str, float | None]]:
-    """Percentiles of the last whole ten seconds."""
+    """Percentiles of the last full ten seconds."""
     none = dict.fromkeys(("mean", *_PERCENTILES))
 
     def percentiles(values: list[float], count: int) -> dict[str, float | None]:

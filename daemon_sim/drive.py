@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ftl_emul import LatencyUs
 
 
-# The requests of one simulated VM, a few at a time, made as they are needed.
+# The requests of one simulated VM, a few at a time, generated as they are needed.
 
 
 NS_PER_S = 1_000_000_000
@@ -28,9 +28,9 @@ _TIMES = ("read_ns", "program_ns", "erase_ns", "transfer_ns", "suspend_ns")
 _DRAWN = 2048
 """Requests drawn at a time."""
 _FED = 256
-"""Requests that the drive is given at a time: what a VM changes takes effect after those."""
+"""Requests passed to the drive at a time: changes of a VM take effect after them."""
 _HOT_SET_STEP = 0.37
-"""Of the space: how far a hot set moves."""
+"""How far a hot set moves, as a share of the space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class FedRequests:
 
 
 class RequestStream:
-    """Endless, and the same for the same seed as far as hot sets stay where they are."""
+    """Endless requests, the same for the same seed as long as hot sets stay where they are."""
 
     def __init__(self, load: Load, pages: int, page_bytes: int, seed: tuple[int, ...], now_ns: int) -> None:
-        """Within a namespace of so many pages; `now_ns` is when an open loop begins."""
+        """Requests to a namespace of `pages` pages; `now_ns` is the start of an open loop."""
         kind = WORKLOADS[load.workload]
         self._load = load
         self._span_bytes = pages * PAGE_BYTES
@@ -59,7 +59,7 @@ class RequestStream:
         self._used = 0
 
     def next(self, now_ns: int) -> FedRequests:
-        """The next requests, for a moment at which the VM has none left."""
+        """The next requests; called when the VM has none left."""
         if self._drawn is None or self._used >= _DRAWN:
             self._drawn, self._used = self._draw(), 0
         part = slice(self._used, self._used + _FED)
@@ -89,7 +89,7 @@ class RequestStream:
         )
 
     def _placed(self, drawn: FedRequests, part: slice, now_ns: int) -> NDArray[np.uint64]:
-        """Where the requests are, with the hot set where it is by now."""
+        """Offsets of the requests, given the present position of the hot set."""
         offset = drawn.offset_bytes[part]
         if self._load.moves_every_s is None:
             return offset
@@ -106,7 +106,7 @@ class RequestStream:
 
 
 _UPKEEP_NS = NS_PER_S // 5
-"""As the server: how often blocks of moves are handed over without the help of host writes."""
+"""Interval at which blocks of moves are handed over without host writes, as in the server."""
 _DRAIN_NS = NS_PER_S // 100
 _RECENT_S = 10
 _PERCENTILES = [50.0, 99.0, 99.9]
@@ -114,7 +114,7 @@ _PERCENTILES = [50.0, 99.0, 99.9]
 
 @dataclass(slots=True)
 class Namespace:
-    """One namespace, and who works on it."""
+    """One namespace, and the VM that uses it."""
 
     name: str
     tenant: int
@@ -124,26 +124,26 @@ class Namespace:
     limit_bytes_s: float | None = None
     stream: RequestStream | None = None
     recent: LatencyUs | None = None
-    """Latencies of the last whole ten seconds."""
+    """Latencies of the last full ten seconds."""
     counted_before: dict[str, int] = field(default_factory=dict)
-    """By queues that it had before: an emulated drive counts from zero with each."""
+    """Counters of its earlier queues: an emulated drive counts each queue from zero."""
 
 
 class SimulatedDrive:
     """Virtual time passes in `run_to` only."""
 
     def __init__(self, scenario: Scenario, record: SsdRecord, at_each_second: Callable[[int], None]) -> None:
-        """`at_each_second` gets the number of each second that is over."""
+        """`at_each_second` is called with the number of each second that has ended."""
         self.record = record
         self.page_bytes = record.drive.page_bytes
         self._seed = scenario.seed
         self._at_each_second = at_each_second
         self.device = Device(_config(record, scenario.drive.slowdown))
         self.namespaces: dict[str, Namespace] = {}
-        for number, made in enumerate(record.namespace):
-            pages = made.size_bytes // self.page_bytes
-            tenant = self.device.create_tenant(pages, record.isolated, made.ops_blocks)
-            self.namespaces[made.name] = Namespace(made.name, tenant, pages, made.weight)
+        for number, entry in enumerate(record.namespace):
+            pages = entry.size_bytes // self.page_bytes
+            tenant = self.device.create_tenant(pages, record.isolated, entry.ops_blocks)
+            self.namespaces[entry.name] = Namespace(entry.name, tenant, pages, entry.weight)
             if tenant != number:
                 raise AssertionError("tenants are numbered in their order")
         self._by_tenant = list(self.namespaces.values())
@@ -158,7 +158,7 @@ class SimulatedDrive:
 
     @property
     def now_ns(self) -> int:
-        """Since the simulation began."""
+        """Time since the simulation began."""
         return self.device.now_ns - self._started_ns
 
     def run_to(self, now_ns: int) -> None:
@@ -192,13 +192,13 @@ class SimulatedDrive:
                     namespace.recent = self.device.latency_us(namespace.tenant, _PERCENTILES)
             self.device.clear_latencies()
 
-    # Who works on it.
+    # Users of namespaces.
 
     def occupy(self, name: str, load: Load, seed: tuple[int, ...]) -> None:
         """A client begins to use a namespace that was idle."""
         namespace = self.namespaces[name]
         while self.device.outstanding(namespace.tenant):
-            # What its last user left behind takes some milliseconds.
+            # The requests of its last user take some milliseconds to end.
             self.run_to(self.now_ns + _DRAIN_NS)
         namespace.counted_before = self.queue_totals(namespace)
         self.device.open_queue(namespace.tenant, load.queue_depth if load.rate_iops is None else None)
@@ -209,16 +209,16 @@ class SimulatedDrive:
         )
 
     def vacate(self, name: str) -> None:
-        """Stop all clients."""
+        """Stop all clients of the namespace."""
         namespace = self.namespaces[name]
         self.device.pause(namespace.tenant, True)
         namespace.stream, namespace.recent = None, None
 
     def pause(self, name: str, *, paused: bool) -> None:
-        """Who works on it sleeps, or continues."""
+        """Pause or continue the clients of the namespace."""
         self.device.pause(self.namespaces[name].tenant, paused)
 
-    # What is set.
+    # Settings.
 
     def set_weight(self, namespace: Namespace, weight: float) -> None:
         """Raises DriveError."""
@@ -235,10 +235,10 @@ class SimulatedDrive:
         ends = [None if end is None else end.tenant for end in (source, target)]
         self.device.request_move(ends[0], ends[1], blocks)
 
-    # What it counts.
+    # Counters.
 
     def queue_totals(self, namespace: Namespace) -> dict[str, int]:
-        """Of all queues that the namespace ever had."""
+        """Counters of the namespace, summed over all queues it ever had."""
         record, before = self.device.queue_counters(namespace.tenant), namespace.counted_before
         return {name: getattr(record, name) + before.get(name, 0) for name in counters_of(record)}
 
@@ -247,7 +247,7 @@ _COUNTERS: dict[type, tuple[str, ...]] = {}
 
 
 def counters_of(record: object) -> tuple[str, ...]:
-    """Whatever the core counts in a record, by its names: a new one there needs no change here."""
+    """All numbers of a core record by name: a new counter needs no change here."""
     found = _COUNTERS.get(type(record))
     if found is None:
         found = tuple(name for name in dir(record) if not name.startswith("_"))

@@ -1,6 +1,6 @@
 """Entitlement and service of every VM, from the drive's own counters, not from the daemon's reports.
 
-A VM that wants more is due its share by weight of the pages that those who want more got together: minimums
+A VM that wants more is entitled to its share by weight of the pages that all such VMs got together: minimums
 first, maximums clipped. Device time or requests can be compared instead.
 """
 
@@ -19,18 +19,18 @@ from slo_ctl.decide.entitlement import shares_of
 from slo_ctl.model import Slo
 
 BLOCK_S = 10
-"""What is judged is looked at in pieces of so many seconds."""
+"""Length in seconds of the blocks that are judged."""
 WANTS_FROM = 0.95
-"""A VM with requests waiting for this share of the time wants more."""
+"""A VM with requests waiting for at least this share of the time wants more."""
 _RESTS_UP_TO = 0.80
-"""One with less does not; in between it may or may not."""
+"""A VM with less does not want more; between the two it may or may not."""
 MINIMUMS_UP_TO = 0.95
-"""Of all: the rest is divided by weight, whatever the minimums are."""
+"""Largest sum of minimums, as a share of all: the rest is divided by weight, whatever the minimums are."""
 _S_PER_NS = 1e-9
 
 
 class Measure(StrEnum):
-    """What shares are of."""
+    """The quantity that shares divide."""
 
     PAGES = "pages"
     """Host pages read and written."""
@@ -42,38 +42,37 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Over some seconds, by VM that wants more."""
+    """Entitlement and service over a period, by VM that wants more."""
 
     shares: dict[str, float]
-    """Its entitlement to `of`."""
+    """Entitlement of each VM, as a share of the measured quantity."""
     got: dict[str, float]
-    """The same as it was."""
+    """Share that each VM got."""
     iops: dict[str, float]
-    """Of all VMs."""
+    """IOPS of all VMs."""
     wanting: dict[str, float]
-    """Of all VMs: share of the time with requests waiting."""
+    """Share of the time with requests waiting, of all VMs."""
     total: float
-    """What the shares are of."""
+    """The total that the shares divide."""
     errors_of_all: dict[str, float]
-    """As `error`, where everybody counts: whoever wants no more is due what it used, as long as that is not
-    above its own share."""
+    """As `error`, for all VMs: one that wants no more is entitled to what it used, up to its own share."""
 
     def error(self, vm: str) -> float:
-        """What was missed, relative: -0.1 is a tenth less than due; 0 of a VM that wants no more."""
+        """Relative deviation: -0.1 is a tenth less than the entitlement; 0 for a VM that wants no more."""
         due = self.shares.get(vm, 0.0)
         return self.got[vm] / due - 1 if due > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """Seconds in which the same VMs want more, and neither SLOs nor VMs change."""
+    """A period in which the same VMs want more, and neither SLOs nor VMs change."""
 
     start_s: int
     end_s: int
 
 
 class Ledger:
-    """Answers for one run."""
+    """Entitlement and service in one run."""
 
     def __init__(self, run: Result, measure: Measure = Measure.PAGES) -> None:
         self.run = run
@@ -96,16 +95,16 @@ class Ledger:
         }
 
     def sum(self, name: str, vm: str, start_s: int, end_s: int) -> float:
-        """Of a counter over some seconds."""
+        """Sum of a counter of a VM over a period."""
         sums = self._sums[name][self._row[vm]]
         return float(sums[end_s] - sums[start_s])
 
     def total(self, name: str, start_s: int, end_s: int) -> float:
-        """The same of all VMs."""
+        """Sum of a counter of all VMs over a period."""
         return float((self._sums[name][:, end_s] - self._sums[name][:, start_s]).sum())
 
     def slo(self, vm: str, at_s: float) -> Slo:
-        """In force at a moment."""
+        """SLO of a VM in force at a moment."""
         found = Slo()
         for change in self._slo_changes.get(vm, ()):
             if change.at_s <= at_s:
@@ -113,7 +112,7 @@ class Ledger:
         return found
 
     def page_cost_ns(self, vm: str, start_s: int, end_s: int) -> tuple[float, float]:
-        """Time of dies, GC included, and of channels that a page took."""
+        """Time that a page took of the dies, GC included, and of the channels."""
         pages = self.sum("pages", vm, start_s, end_s)
         each_ns = self.sum("device_ns", vm, start_s, end_s) / pages if pages else 0.0
         channel_ns = min(self._transfer_ns, each_ns)
@@ -124,7 +123,7 @@ class Ledger:
         return self._dies * length_s / _S_PER_NS, self._channels * length_s / _S_PER_NS
 
     def utilisation(self, start_s: int, end_s: int) -> float:
-        """Of the dies or of the channels, whichever is higher."""
+        """Utilisation of the dies or of the channels, whichever is higher."""
         channel_ns = min(
             self.total("pages", start_s, end_s) * self._transfer_ns, self.total("device_ns", start_s, end_s)
         )
@@ -133,11 +132,11 @@ class Ledger:
         return max(die_ns / dies_ns, channel_ns / channels_ns)
 
     def wanting(self, vm: str, start_s: int, end_s: int) -> float:
-        """Share of the time with requests of it waiting."""
+        """Share of the time with requests of the VM waiting."""
         return self.sum("queued_ns", vm, start_s, end_s) * _S_PER_NS / (end_s - start_s)
 
     def wants_more(self, vm: str, start_s: int, end_s: int) -> bool | None:
-        """Whether it would have taken more; None where that cannot be determined.
+        """Whether the VM would have used more; None if that cannot be determined.
 
         With fewer requests outstanding than dies a VM may wait only for itself.
         """
@@ -147,7 +146,7 @@ class Ledger:
         return False if wanting <= _RESTS_UP_TO else None
 
     def due(self, start_s: int, end_s: int) -> Due:
-        """Over some seconds."""
+        """Entitlement and service over a period."""
         if (start_s, end_s) not in self._dues:
             self._dues[start_s, end_s] = self._due(start_s, end_s)
         return self._dues[start_s, end_s]
@@ -192,7 +191,7 @@ class Ledger:
 
     @staticmethod
     def in_measure(slo: Slo, used: float, iops: float) -> Slo:
-        """The SLO with its bounds as what they come to, by what a request of this VM takes."""
+        """The SLO with its bounds converted to the measure, by the cost of a request of this VM."""
         each = used / iops if iops else 0.0
         return Slo(
             weight=slo.weight,
@@ -201,7 +200,7 @@ class Ledger:
         )
 
     def calms(self) -> Iterator[Calm]:
-        """Longest stretches without a change, in whole blocks."""
+        """Longest periods without a change, in whole blocks."""
         changes = self.changes()
         start_s, before = 0, None
         end_s = 0
@@ -218,7 +217,7 @@ class Ledger:
             yield Calm(start_s, end_s)
 
     def changes(self) -> list[float]:
-        """When anything happened, and when a disturbance was over."""
+        """Times of all events, and of the ends of disturbances."""
         found: list[float] = []
         for at_s, event in self.run.happened:
             found.append(at_s)
@@ -227,7 +226,7 @@ class Ledger:
         return found
 
     def disturbed(self, start_s: float, end_s: float, after_s: float = 10.0) -> bool:
-        """Whether the daemon could not do its work in some of these seconds, or shortly before."""
+        """Whether a disturbance kept the daemon from its work in this period, or shortly before."""
         return any(
             event.what in DISTURBANCES and at_s <= end_s and start_s <= at_s + event.lasts_s + after_s
             for at_s, event in self.run.happened
@@ -235,7 +234,7 @@ class Ledger:
 
 
 _ENOUGH_PAGES = 200
-"""What a page costs is known from so many."""
+"""Pages from which the cost of a page can be determined."""
 _HALVINGS = 24
 
 
@@ -246,20 +245,19 @@ class _Claim:
     most: float
     """Pages in a second."""
     cost_ns: tuple[float, float]
-    """Of a page: dies, channels."""
+    """Cost of a page: dies, channels."""
 
     def at(self, level: float) -> float:
         return min(max(level * self.weight, self.least), self.most)
 
 
 def ideal_pages(with_daemon: Ledger, without: Ledger, start_s: int, end_s: int, around_s: int) -> float:
-    """The pages that the fluid ideal (GPS) serves in some seconds, where shares are of pages.
+    """The pages that the fluid ideal (GPS) serves in a period, if shares are of pages.
 
-    In each second a VM that wants more has its share by weight, within its minimum and maximum; any other
+    In each second a VM that wants more has its share by weight, within its minimum and maximum; any other VM
     asks for what it had in either run. A page takes dies and channels for as long as it did without the
-    daemon, before any OPS was moved; and whichever of them is scarce is as busy as it was then. GC comes in
-    lumps, and at other moments in the other run: both are those of the worst window of this length around
-    then.
+    daemon, before any OPS was moved; and the scarcer of them is as busy as it was then. GC comes in bursts,
+    and at other moments in the other run: both are those of the worst window of this length around then.
     """
     length_s = end_s - start_s
     first_s, last_s = max(0, start_s - around_s), min(without.run.seconds, end_s + around_s)
@@ -291,7 +289,7 @@ def _claim(with_daemon: Ledger, without: Ledger, vm: str, at_s: int, cost_ns: tu
 
 
 def _served(claims: Sequence[_Claim], busy: float, capacity_ns: tuple[float, float]) -> float:
-    """Pages in a second at the level at which no resource is more than `busy`."""
+    """Pages served in a second if no resource is used more than `busy`."""
 
     def takes(level: float) -> float:
         return max(
@@ -303,5 +301,5 @@ def _served(claims: Sequence[_Claim], busy: float, capacity_ns: tuple[float, flo
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if takes(middle) <= busy else (low, middle)
-    # Minimums beyond what the drive can do are kept in proportion.
+    # Minimums beyond the capacity of the drive are kept in proportion.
     return sum(claim.at(low) for claim in claims) * min(1.0, busy / (takes(low) or 1.0))

@@ -1,4 +1,4 @@
-"""The simulated host: which VMs are there and what they do, and the daemon's observer of them."""
+"""The simulated host: its VMs and their activity, and the daemon's observer of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from slo_ctl.observe.streams import ExportPaths, Inventory, streams_from, tagged
 
 @dataclass(slots=True)
 class _Standing:
-    """What a VM is doing."""
+    """State of a VM."""
 
     vm: SimulatedVm
     number: int
     namespace: int | None = None
-    """Where it works; None: it is not here."""
+    """Number of the namespace it uses; None: it is not running."""
     visits: int = 0
     asleep: bool = False
-    """By an event."""
+    """Put to sleep by an event."""
     resting: bool = False
-    """By its load."""
+    """Asleep as its load prescribes."""
 
 
 class SimulatedHost:
@@ -40,15 +40,15 @@ class SimulatedHost:
         self._vms = {vm.name: _Standing(vm, number) for number, vm in enumerate(scenario.vms)}
         self._inventory: Inventory | None = None
         for vm in scenario.vms:
-            if vm.here:
+            if vm.running:
                 self.arrive(vm.name)
 
     def namespace_of(self, name: str) -> int | None:
-        """Where a VM is; None: it is not here."""
+        """Number of the namespace of a VM; None: it is not running."""
         return self._vms[name].namespace
 
     def arrive(self, name: str, namespace: int | None = None) -> bool:
-        """Start a VM; False where it is here already, or another has the namespace."""
+        """Start a VM; False if it is already running, or another VM uses the namespace."""
         standing = self._vms[name]
         wanted = standing.vm.namespace if namespace is None else namespace
         taken = {other.namespace for other in self._vms.values()}
@@ -63,7 +63,7 @@ class SimulatedHost:
         return True
 
     def leave(self, name: str) -> bool:
-        """Shut a VM down; False where it is not here."""
+        """Shut down a VM; False if it is not running."""
         standing = self._vms[name]
         if standing.namespace is None:
             return False
@@ -73,17 +73,17 @@ class SimulatedHost:
         return True
 
     def migrate(self, name: str, namespace: int) -> bool:
-        """Have a VM continue with another namespace; False where it cannot."""
+        """Move a VM to another namespace; False if that is impossible."""
         taken = {other.namespace for other in self._vms.values()}
         return namespace not in taken and self.leave(name) and self.arrive(name, namespace)
 
     def sleep(self, name: str, *, asleep: bool) -> None:
-        """A VM asks for nothing, or continues."""
+        """Let a VM sleep or wake up, by an event."""
         self._vms[name].asleep = asleep
         self._let(self._vms[name])
 
     def rest(self, name: str, *, resting: bool) -> None:
-        """The same, as its load has it."""
+        """Let a VM sleep or wake up, as its load prescribes."""
         self._vms[name].resting = resting
         self._let(self._vms[name])
 
@@ -93,10 +93,10 @@ class SimulatedHost:
             self._drive.pause(namespace_name(standing.namespace), paused=paused)
 
     def inventory(self) -> Inventory:
-        """What libvirt would report; the same object until a VM comes or goes."""
+        """The inventory that libvirt would report; the same object until a VM comes or goes."""
         if self._inventory is None:
-            here = [each for each in self._vms.values() if each.namespace is not None]
-            vms = sorted((self._vm_of(each) for each in here), key=lambda vm: vm.name)
+            running = [each for each in self._vms.values() if each.namespace is not None]
+            vms = sorted((self._vm_of(each) for each in running), key=lambda vm: vm.name)
             streams = tagged(
                 (stream for vm in vms for stream in streams_from(vm, {})),
                 self._exports,
@@ -122,38 +122,38 @@ class SimulatedHost:
 
 
 class SimulatedObserver:
-    """What the daemon sees of the host (`daemon.observer.Observer`)."""
+    """The host as the daemon sees it (`daemon.observer.Observer`)."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
     def observe(self) -> Inventory:
-        """The VMs that are there."""
+        """The running VMs."""
         return self._host.inventory()
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
-        """The configuration names none."""
+        """No effect: the simulated configuration names no cgroups or namespaces."""
 
     def delays(
         self,
         inventory: Inventory,  # noqa: ARG002
         names: Collection[str] | None = None,  # noqa: ARG002
     ) -> tuple[dict[str, BlockDelay], str]:
-        """There is no block device."""
+        """Empty: there is no block device."""
         return {}, ""
 
     def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:  # noqa: ARG002
-        """There is no block device."""
+        """Empty: there is no block device."""
         return {}
 
     def take_tuned(self) -> set[str]:
-        """No external tuning in libvirt."""
+        """Empty: nothing is tuned in libvirt."""
         return set()
 
     def announce(self, xml: str) -> str:
-        """No libvirt starts VMs."""
+        """No effect: no libvirt starts VMs."""
         del xml
         return ""
 
     def close(self) -> None:
-        """There is nothing to release."""
+        """No effect: there is nothing to release."""

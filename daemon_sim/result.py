@@ -1,4 +1,4 @@
-"""What a simulation leaves: counters by second and VM, every epoch's status, and what was set."""
+"""The result of a simulation: counters by second and VM, every epoch's status, and all settings made."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ COUNTED = (
     "queued_ns",
     "throttled_ns",
 )
-"""Of a second: what grew in it. Pages are those that the VM read and wrote; `queued_ns` is the time with a
-request that waits for its turn, where the core counts it, and else the time with any request."""
+"""Counters, as their growth in a second. Pages are those that the VM read and wrote; `queued_ns` is the time
+with a request that waits for its turn if the core counts it, otherwise the time with any request.
+"""
 GAUGED = ("ops_blocks", "weight", "limit_iops")
-"""At the end of a second; a limit that is not there is infinite."""
+"""Values at the end of a second; a missing limit is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that the daemon set on the drive."""
+    """A setting that the daemon made on the drive."""
 
     at_s: float
     op: str
@@ -52,7 +53,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class SloChange:
-    """The SLO of a VM from a moment on."""
+    """SLO of a VM from a moment on."""
 
     at_s: float
     vm: str
@@ -67,45 +68,46 @@ class Result:
     with_daemon: bool
     vms: tuple[str, ...]
     by_second: dict[str, Matrix]
-    """By a name of COUNTED or GAUGED: a row for each VM, a column for each second. Where a VM is not here
-    during a second it has counted nothing."""
-    here: NDArray[np.bool_]
-    """By VM and second: whether it was on a namespace from the second's beginning to its end."""
+    """Values by a name of COUNTED or GAUGED: a row for each VM, a column for each second. 0 while a VM is not
+    running.
+    """
+    running: NDArray[np.bool_]
+    """By VM and second: whether the VM was on a namespace for the entire second."""
     total_ops_blocks: int
     moves_ns: NDArray[np.float64]
-    """Die time that moves of OPS took, by second."""
+    """Die time that moves of OPS took, by second (ns)."""
     epochs: list[Epoch] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     happened: list[tuple[float, Event]] = field(default_factory=list)
     """Events that took place."""
     slo_changes: list[SloChange] = field(default_factory=list)
     failures: list[tuple[float, str]] = field(default_factory=list)
-    """Epochs and commands of operators that raised what they never should."""
+    """Exceptions of epochs and of operators' commands that must not happen."""
     not_restored: tuple[str, ...] = ()
-    """What a clean stop at the end left otherwise than it was."""
+    """Settings that a clean stop at the end did not restore."""
     stop_s: float = 0.0
-    """How long that took, in virtual time."""
+    """Duration of that stop, in virtual time."""
     missed_epochs: int = 0
     statistics_calls: int = 0
     """Replies of the server with all its counters."""
     drive_s: float = 0.0
-    """CPU time of the emulated SSD and of making its requests; not part of what is repeatable."""
+    """CPU time of the emulated SSD and of generating its requests; not part of the repeatable result."""
     daemon_s: float = 0.0
-    """CPU time of the daemon, likewise."""
+    """CPU time of the daemon; not part of the repeatable result either."""
     epochs_s: float = 0.0
-    """The part of that in epochs; the rest is `vm set`, starts and stops."""
+    """Part of `daemon_s` spent in epochs; the rest is `vm set`, starts and stops."""
 
     @property
     def seconds(self) -> int:
-        """Length."""
-        return int(self.here.shape[1])
+        """Length of the run in seconds."""
+        return int(self.running.shape[1])
 
     def of(self, name: str) -> Matrix:
-        """One of `by_second`."""
+        """Values of `by_second`."""
         return self.by_second[name]
 
     def digest(self) -> str:
-        """The same for two runs only where everything is the same, to the bit."""
+        """Hash of the result; two runs have the same one only if they are equal to the bit."""
         found = hashlib.sha256()
         for name in (*COUNTED, *GAUGED):
             found.update(self.by_second[name].tobytes())
@@ -118,26 +120,26 @@ class Result:
 
 
 class Recorder:
-    """Takes down the counters of every second."""
+    """Records the counters of every second."""
 
     def __init__(self, vms: tuple[str, ...]) -> None:
         self._vms = vms
         self._last: dict[str, dict[str, float]] = {}
         self._where: dict[str, int | None] = {}
         self._rows: list[list[tuple[float, ...]]] = []
-        self._here: list[list[bool]] = []
+        self._running: list[list[bool]] = []
         self._moved_ns: list[int] = []
 
     def begin(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
-        """Before the first second."""
+        """Start, before the first second."""
         self._last = {name: _counted(drive, each) for name, each in drive.namespaces.items()}
         self._where = {vm: host.namespace_of(vm) for vm in self._vms}
 
     def second(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
-        """One more is over."""
+        """Record one second, which has ended."""
         now = {name: _counted(drive, each) for name, each in drive.namespaces.items()}
         namespaces = list(drive.namespaces.values())
-        rows, here = [], []
+        rows, running = [], []
         for vm in self._vms:
             where = host.namespace_of(vm)
             stayed = where is not None and where == self._where[vm]
@@ -148,15 +150,15 @@ class Recorder:
                 counted, before = now[namespace.name], self._last[namespace.name]
                 grew = (counted[name] - before[name] for name in COUNTED)
                 rows.append((*grew, *_gauged(drive, namespace)))
-            here.append(stayed)
+            running.append(stayed)
             self._where[vm] = where
         self._last = now
         self._moved_ns.append(drive.device.moves().done_ns)
         self._rows.append(rows)
-        self._here.append(here)
+        self._running.append(running)
 
     def by_second(self) -> dict[str, Matrix]:
-        """All seconds."""
+        """Recorded values of all seconds."""
         table = np.array(self._rows, np.float64).reshape(len(self._rows), len(self._vms), -1)
         names = (*COUNTED, *GAUGED)
         return {name: np.ascontiguousarray(table[:, :, at].T) for at, name in enumerate(names)}
@@ -165,9 +167,9 @@ class Recorder:
         """Die time that moves of OPS took in each second."""
         return np.diff(np.array([0, *self._moved_ns], np.float64))
 
-    def here(self) -> NDArray[np.bool_]:
-        """By VM and second."""
-        return np.array(self._here, np.bool_).reshape(len(self._here), len(self._vms)).T
+    def running(self) -> NDArray[np.bool_]:
+        """By VM and second: whether the VM was on a namespace."""
+        return np.array(self._running, np.bool_).reshape(len(self._running), len(self._vms)).T
 
 
 _NOTHING = (*(0.0 for _ in COUNTED), 0.0, 1.0, np.inf)

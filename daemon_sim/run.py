@@ -1,4 +1,4 @@
-"""Running a scenario: virtual time, the daemon's epochs when they are due, and what happens in between."""
+"""Running a scenario: virtual time, the daemon's epochs when they are due, and events in between."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, check_fields
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _SINCE_1970_S = 1_767_225_600.0
-"""2026, when every simulation begins."""
+"""Start of every simulation, in 2026."""
 _SINCE_BOOT_S = 1000.0
 _LONGEST_RESTORE_S = 3600.0
-"""How long a drive may take to move all OPS back after a clean stop."""
+"""Longest time in which a drive may move all OPS back after a clean stop."""
 _LATE_S = 5.0
-"""Past the end of a scenario: what a clean stop may take."""
+"""Time past the end of a scenario that a clean stop may take."""
 
 
 def simulate(scenario: Scenario, *, daemon: bool = True) -> Result:
-    """Run a scenario; without the daemon, weights are set by hand, as the SLOs say, and nothing else is.
+    """Run a scenario; without the daemon, weights are set by hand according to the SLOs, and nothing else is.
 
-    What both runs have in common is everything that happens, at the same moments.
+    Both runs have the same events at the same moments.
     """
     memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="slo-ctl-simulate-", dir=memory) as root, _quiet():
@@ -72,7 +72,7 @@ class _Simulation:
         self._daemon: Daemon | None = None
         self._schedule = Schedule(scenario.epoch_s, self._clock.monotonic_s())
         self._ahead: list[tuple[int, int, Callable[[], None]]] = []
-        """What will happen: when (ns), a number that keeps the order, and what."""
+        """Pending events: time (ns), a number that keeps the order, and the action."""
         self._number = itertools.count()
         self._fields: dict[str, dict[str, float]] = {}
         self._killed_in_s: float | None = None
@@ -111,7 +111,7 @@ class _Simulation:
             with_daemon=self._with_daemon,
             vms=tuple(vm.name for vm in self._scenario.vms),
             by_second={name: table[:, :seconds] for name, table in by_second.items()},
-            here=self._recorder.here()[:, :seconds],
+            running=self._recorder.running()[:, :seconds],
             total_ops_blocks=total,
             moves_ns=self._recorder.moves_ns(),
             epochs=self._epochs,
@@ -158,7 +158,7 @@ class _Simulation:
             self._start_daemon()
 
     def _rest(self, vm: str, awake_s: float, asleep_s: float) -> Callable[[], None]:
-        """Becoming idle and active again, endlessly."""
+        """Let a VM become idle and active again, endlessly."""
 
         def fall_asleep() -> None:
             self._host.rest(vm, resting=True)
@@ -205,12 +205,12 @@ class _Simulation:
                 self._failures.append((at_s, f"epoch: {type(error).__name__}: {error}"))
         self._epochs_s += self._daemon_s - before_s
         if self._server.kill_at is not None:
-            # The epoch had fewer commands: it is killed after it.
+            # The epoch had fewer commands: the daemon is killed after it.
             self._server.kill_at = None
             self._disconnect(self._killed_in_s or 0.0)
 
     def _disconnect(self, down_s: float) -> None:
-        """The daemon's process ends, without giving anything back; a new one is started later."""
+        """End the daemon's process without restoring anything; a new one is started later."""
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
             daemon.stop(undo=False)
@@ -218,7 +218,7 @@ class _Simulation:
             self._at(self._now_s + down_s, self._start_daemon)
 
     def _end(self) -> tuple[str, ...]:
-        """A clean stop; what is not as it was before."""
+        """Stop the daemon cleanly and record settings that were not restored."""
         if self._daemon is None:
             return ()
         if not self._scenario.stops:
@@ -245,7 +245,7 @@ class _Simulation:
         )
 
     def _in_force(self) -> dict[str, float]:
-        """What the daemon may change."""
+        """The settings of the drive that the daemon may change."""
         found: dict[str, float] = {}
         for name, namespace in self._drive.namespaces.items():
             found[f"{name} weight"] = namespace.weight
@@ -259,7 +259,7 @@ class _Simulation:
         yield
         self._daemon_s += time.process_time() - began_s - (self._server.statistics_s - answers_s)
 
-    # What happens.
+    # Events.
 
     def _carry_out(self, event: Event) -> None:
         match event.what:
@@ -286,7 +286,7 @@ class _Simulation:
                 self._set_weights_by_hand()
 
     def _set_slo(self, vm: str, fields: Fields) -> bool:
-        """False where it is refused, such as a minimum above the maximum."""
+        """Set an SLO; False if it is refused, such as a minimum above the maximum."""
         merged = self._fields.get(vm, {}) | dict(fields)
         try:
             check_fields(merged)
@@ -313,8 +313,8 @@ class _Simulation:
         return True
 
     def _with_store(self, do: Callable[[Daemon], object]) -> None:
-        """`vm set` by the daemon's API; while none runs, by one that runs no epoch."""
-        daemon, made = self._daemon, self._daemon is None
+        """Run `vm set` through the daemon's API; without a daemon, through one that runs no epoch."""
+        daemon, temporary = self._daemon, self._daemon is None
         if daemon is None:
             self._start_daemon()
             daemon, self._daemon = self._daemon, None
@@ -324,10 +324,10 @@ class _Simulation:
             do(daemon)
         except Exception as error:
             self._failures.append((self._now_s, f"vm set: {type(error).__name__}: {error}"))
-        if made:
+        if temporary:
             daemon.stop(undo=False)
             daemon.waker.close()
-        # Files of one moment, and of one size, are distinguished by when they were made.
+        # Files of one moment and of one size are distinguished by their time of creation.
         at_ns = round(self._clock.time_s() * NS_PER_S) + next(self._number)
         os.utime(self._places.slos, ns=(at_ns, at_ns))
 
@@ -345,7 +345,7 @@ class _Simulation:
                     self._drive.set_weight(namespace, weight)
 
     def _set_policy(self, policy: str) -> bool:
-        """What a reload of the configuration does."""
+        """Change the policy, as a reload of the configuration does."""
         self._policy = policy
         if self._daemon is not None:
             config = self._daemon.config
@@ -353,13 +353,13 @@ class _Simulation:
         return self._daemon is not None
 
     def _disturb(self, event: Event) -> bool:
-        """Something that is between the daemon and its work."""
+        """Start a disturbance, which keeps the daemon from its work."""
         if self._daemon is None:
             return False
         over_s = self._now_s + event.lasts_s
         match event.what:
             case What.STALL:
-                # No epoch is begun before.
+                # No epoch begins before the end of the disturbance.
                 self._drive.run_to(_ns(over_s))
             case What.HANG_UP:
                 self._server.connection += 1
@@ -391,7 +391,7 @@ def _ns(time_s: float) -> int:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The daemon's log goes nowhere: what it says is in its status too."""
+    """Discard the daemon's log: its messages are in its status too."""
     logger = logging.getLogger("slo_ctl.daemon")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""What is simulated: a drive, VMs with their loads and SLOs, and what happens to them. Values only."""
+"""What is simulated: a drive, VMs with their loads and SLOs, and events. Values only."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ Fields = tuple[tuple[str, float], ...]
 class Drive:
     """The emulated SSD.
 
-    Large drives have large pages, so that an hour of a TiB is simulated in seconds too: what matters to OPS
-    and GC are numbers of blocks and of pages in a block, not their bytes.
+    Large drives have large pages, so that an hour of a TiB is also simulated in seconds: OPS and GC depend on
+    numbers of blocks and of pages in a block, not on their bytes.
     """
 
     spec: str
-    """Keys of `slo-ctl device create` but for the name."""
+    """Keys of `slo-ctl device create` without the name."""
     namespaces: int
-    """All of one size."""
+    """Number of namespaces, all of the same size."""
     slowdown: float = 1.0
     """Factor by which reads, programs, erases and transfers take longer than the daemon assumes."""
 
     def record(self) -> SsdRecord:
         """The record that the daemon reads."""
         names = [f"name={namespace_name(number)}" for number in range(self.namespaces)]
-        made = plan_device(f"name={DEVICE},{self.spec}", names)
-        if not isinstance(made, SsdRecord):
+        record = plan_device(f"name={DEVICE},{self.spec}", names)
+        if not isinstance(record, SsdRecord):
             raise TypeError(f"{self.spec} is no SSD")
-        return made.model_copy(update={"created": "2026-01-01T00:00:00+00:00"})
+        return record.model_copy(update={"created": "2026-01-01T00:00:00+00:00"})
 
 
 def namespace_name(number: int) -> str:
-    """Of one namespace of the drive."""
+    """Name of a namespace of the drive."""
     return f"ns{number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a VM asks of its namespace."""
+    """Load of a VM on its namespace."""
 
     workload: str = "uniform"
     """One of `traces.workload_kinds.WORKLOADS`. Sizes are in units of 4 KiB for a page of the drive, whatever
@@ -58,14 +58,14 @@ class Load:
     queue_depth: int = 4
     """Closed loop: requests kept outstanding."""
     rate_iops: float | None = None
-    """Open loop: requests arrive at random at this mean rate, whatever becomes of those before."""
+    """Open loop: requests arrive at random at this mean rate, whether earlier ones have ended or not."""
     trim_share: float = 0.0
-    """Share of the writes that are TRIMs of the same pages instead."""
+    """Share of the writes that are replaced by TRIMs of the same pages."""
     awake_s: float = math.inf
-    """It works for so long, then sleeps for `asleep_s`, and so on."""
+    """The VM works for this time, then sleeps for `asleep_s`, and so on."""
     asleep_s: float = 0.0
     moves_every_s: float | None = None
-    """Its hot set moves on by a part of the space."""
+    """Interval at which its hot set moves by a part of the space."""
 
     def __str__(self) -> str:
         words = [self.workload, *(f"{name}={value}" for name, value in self.parameters)]
@@ -87,15 +87,15 @@ class SimulatedVm:
     namespace: int
     load: Load = field(default_factory=Load)
     slo_fields: Fields = ()
-    """By `vm set`, before the daemon starts."""
-    here: bool = True
-    """From the beginning; else an event brings it."""
+    """SLO as set by `vm set` before the daemon starts."""
+    running: bool = True
+    """Whether it runs from the beginning; otherwise an event starts it."""
     honest: Load | None = None
-    """What it would do if it were not hostile; None: it is not."""
+    """Its load if it were not hostile; None: it is not hostile."""
 
     @property
     def slo(self) -> Slo:
-        """Its SLO in the beginning."""
+        """Its initial SLO."""
         return slo_of(self.slo_fields)
 
 
@@ -107,7 +107,7 @@ class What(StrEnum):
     UNSET_SLO = "unset slo"
     """`vm unset`."""
     SLEEP = "sleep"
-    """The VM asks for nothing any more."""
+    """The VM stops sending requests."""
     WAKE = "wake"
     ARRIVE = "arrive"
     """The VM is started on its namespace, or on the one given."""
@@ -116,9 +116,11 @@ class What(StrEnum):
     MIGRATE = "migrate"
     """The VM continues with another namespace that no other VM uses."""
     STOP_DAEMON = "stop daemon"
-    """It gives everything back; started again after `lasts_s`."""
+    """The daemon stops cleanly; it is started again after `lasts_s`."""
     KILL_DAEMON = "kill daemon"
-    """Within its next epoch, at its command number `command` to the drive; started again after `lasts_s`."""
+    """The daemon is killed in its next epoch, at its command number `command` to the drive; it is started
+    again after `lasts_s`.
+    """
     SILENCE = "silence"
     """The drive's server does not answer for `lasts_s`."""
     DELAY = "delay"
@@ -126,7 +128,7 @@ class What(StrEnum):
     HANG_UP = "hang up"
     """The drive's server closes all connections."""
     STALL = "stall"
-    """The daemon gets no CPU for `lasts_s`: epochs are left out."""
+    """The daemon gets no CPU for `lasts_s`: epochs are missed."""
     SET_POLICY = "set policy"
     """SIGHUP to the daemon, with another policy in its configuration."""
 
@@ -134,12 +136,12 @@ class What(StrEnum):
 DISTURBANCES = frozenset(
     {What.SILENCE, What.DELAY, What.HANG_UP, What.STALL, What.STOP_DAEMON, What.KILL_DAEMON}
 )
-"""Events that no VM is to blame for, and during which the daemon cannot do its work."""
+"""Events not caused by a VM, during which the daemon cannot do its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happens."""
+    """An event of a simulation."""
 
     at_s: float
     what: What
@@ -179,13 +181,13 @@ class Scenario:
     epoch_s: float = 1.0
     window_s: float = 10.0
     stops: bool = True
-    """In the end the daemon is stopped and gives everything back; else it just ends."""
+    """Whether the daemon is stopped cleanly at the end; otherwise it just ends."""
 
     def __post_init__(self) -> None:
         names = {vm.name for vm in self.vms}
         if len(names) < len(self.vms):
             raise ValueError("two VMs have one name")
-        taken = [vm.namespace for vm in self.vms if vm.here]
+        taken = [vm.namespace for vm in self.vms if vm.running]
         if len(set(taken)) < len(taken):
             raise ValueError("two VMs have one namespace")
         if any(not 0 <= vm.namespace < self.drive.namespaces for vm in self.vms):
@@ -199,11 +201,11 @@ class Scenario:
         return frozenset(vm.name for vm in self.vms if vm.honest is not None)
 
     def honest(self) -> Scenario:
-        """The same without hostile VMs."""
+        """The same scenario without hostile loads."""
         vms = tuple(replace(vm, load=vm.honest, honest=None) if vm.honest else vm for vm in self.vms)
         return replace(self, vms=vms)
 
 
 def slo_of(fields: Fields) -> Slo:
-    """The SLO in force where only `vm set` sets anything."""
+    """SLO of a VM if only `vm set` sets SLOs."""
     return Slo(**{name: value for name, value in fields if name in FIELD_NAMES})

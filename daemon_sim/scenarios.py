@@ -1,4 +1,4 @@
-"""The scenarios: those that have names, on drives of several sizes, and one for every seed."""
+"""The scenarios: named ones, on drives of several sizes, and one for every seed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ DRIVES = {
     "64GiB": "preset=fast15,size=64GiB,op=15%,page=16KiB,block=8MiB",
     "1TiB": "preset=fast15,size=1TiB,op=15%,page=128KiB,block=64MiB",
 }
-"""By size. The larger ones have pages of 16 and 128 KiB, and all but the smallest have blocks of 512 pages:
-4,800 to 19,000 of them. The smallest, of 1,250 blocks of 64 pages, is for tests with many seeds."""
+"""Drives by size. The larger ones have pages of 16 and 128 KiB, and all but the smallest have blocks of 512
+pages: 4,800 to 19,000 of them. The smallest, of 1,250 blocks of 64 pages, is for tests with many seeds.
+"""
 
 DEFAULT_SIZE = "8GiB"
 _MANY = "preset=fast15,size=8GiB,op=30%,channels=4,dies=4,block=512KiB"
@@ -49,12 +50,12 @@ def _with_load(vms: tuple[SimulatedVm, ...], number: int, **changes: object) -> 
 
 
 def _steady(drive: Drive) -> Scenario:
-    """Nothing happens."""
+    """No events."""
     return Scenario("steady", drive, _vms(8))
 
 
 def _sleep_and_wake(drive: Drive) -> Scenario:
-    """Two VMs pause at times, a third sleeps for ten minutes."""
+    """Two VMs pause now and then, a third sleeps for ten minutes."""
     vms = _vms(8)
     vms = _with_load(vms, 2, load=replace(_READER, awake_s=90.0, asleep_s=60.0))
     vms = _with_load(vms, 5, load=replace(_HOT, awake_s=40.0, asleep_s=20.0))
@@ -64,7 +65,7 @@ def _sleep_and_wake(drive: Drive) -> Scenario:
 
 
 def _slo_changes(drive: Drive) -> Scenario:
-    """`vm set` again and again, then not at all."""
+    """`vm set` repeatedly, then not at all."""
     events = []
     for burst in range(6):
         for number in range(16):
@@ -78,7 +79,7 @@ def _slo_changes(drive: Drive) -> Scenario:
 
 def _come_and_go(drive: Drive) -> Scenario:
     """VMs are started, shut down and migrated to other namespaces."""
-    vms = tuple(replace(vm, here=vm.namespace < 5) for vm in _vms(8))
+    vms = tuple(replace(vm, running=vm.namespace < 5) for vm in _vms(8))
     events = (
         Event(150, What.ARRIVE, "vm5"),
         Event(400, What.LEAVE, "vm0"),
@@ -95,7 +96,7 @@ def _come_and_go(drive: Drive) -> Scenario:
 
 
 def _hot_sets(drive: Drive) -> Scenario:
-    """Hot sets move on: every minute, every five and every ten."""
+    """Hot sets move every minute, every five and every ten."""
     vms = _vms(8, (_HOT,))
     for number, every_s in ((0, 60.0), (3, 300.0), (6, 600.0)):
         vms = _with_load(vms, number, load=replace(_HOT, moves_every_s=every_s))
@@ -103,7 +104,7 @@ def _hot_sets(drive: Drive) -> Scenario:
 
 
 def _trim(drive: Drive) -> Scenario:
-    """A third of what some VMs write is trimmed instead."""
+    """Some VMs trim instead of a third of their writes."""
     vms = _vms(8)
     vms = _with_load(vms, 0, load=replace(_WRITER, trim_share=0.35))
     vms = _with_load(vms, 5, load=replace(_HOT, trim_share=0.35))
@@ -121,7 +122,7 @@ def _restarts(drive: Drive) -> Scenario:
 
 
 def _late(drive: Drive) -> Scenario:
-    """The drive's server is slow, silent or gone at times, and the daemon gets no CPU."""
+    """The drive's server is at times slow, silent or closes connections, and the daemon gets no CPU."""
     events = []
     for n in range(9):
         at_s = 150 + 380.0 * n
@@ -139,7 +140,7 @@ def _slow_device(drive: Drive) -> Scenario:
 
 
 def _bounds(drive: Drive) -> Scenario:
-    """Minimums and maximums, some of which cannot all be had."""
+    """Minimums and maximums, some of which cannot all be met."""
     vms = _vms(8)
     vms = _with_load(vms, 0, slo_fields=(("min_iops", 200.0),))
     vms = _with_load(vms, 3, slo_fields=(("max_iops", 120.0),))
@@ -161,7 +162,7 @@ def _light(drive: Drive) -> Scenario:
 
 
 def _many(_drive: Drive) -> Scenario:
-    """500 VMs, each tenth of which works hard; a minute of them."""
+    """500 VMs, a tenth of which work hard; for a minute."""
     vms = tuple(
         SimulatedVm(
             f"vm{number}",
@@ -206,7 +207,7 @@ def _hostile_trim(drive: Drive) -> Scenario:
     return _hostile(drive, "hostile-trim", load)
 
 
-_MADE: dict[str, Callable[[Drive], Scenario]] = {
+_SCENARIOS: dict[str, Callable[[Drive], Scenario]] = {
     "steady": _steady,
     "sleep-and-wake": _sleep_and_wake,
     "slo-changes": _slo_changes,
@@ -225,18 +226,18 @@ _MADE: dict[str, Callable[[Drive], Scenario]] = {
     "hostile-trim": _hostile_trim,
 }
 
-NAMES = tuple(_MADE)
+NAMES = tuple(_SCENARIOS)
 
 
-def described(name: str) -> str:
-    """A scenario in a sentence."""
-    return (_MADE[name].__doc__ or "").strip()
+def description_of(name: str) -> str:
+    """One-sentence description of a scenario."""
+    return (_SCENARIOS[name].__doc__ or "").strip()
 
 
 def scenario(name: str, size: str = DEFAULT_SIZE, seed: int = 0, hours: float | None = None) -> Scenario:
-    """The scenario of a name, of its own length unless `hours` are given. `many` has a drive of its own."""
-    made = _MADE[name](Drive(DRIVES[size], 8))
-    return replace(made, seed=seed, length_s=made.length_s if hours is None else 3600.0 * hours)
+    """The scenario of a name, of its own length unless `hours` is given. `many` has a drive of its own."""
+    base = _SCENARIOS[name](Drive(DRIVES[size], 8))
+    return replace(base, seed=seed, length_s=base.length_s if hours is None else 3600.0 * hours)
 
 
 # A scenario for every seed: small drives of large blocks, so that a run takes a second.
@@ -253,11 +254,11 @@ _DEPTHS = (8, 16, 32)
 _LEAST_S, _MOST_S = 180, 480
 _MOST_EVENTS = 8
 _HOSTILE_PART = 0.25
-"""Of the scenarios."""
+"""Share of hostile scenarios."""
 
 
 def random_scenario(seed: int) -> Scenario:
-    """The scenario of a seed, the same for ever unless this function changes."""
+    """The scenario of a seed; always the same unless this function changes."""
     random = Random(f"slo-ctl {seed}")  # noqa: S311 - to be repeated
     vms_there = random.randint(2, 8)
     namespaces = vms_there + random.choice((0, 0, 1))
@@ -280,8 +281,8 @@ def _vm(random: Random, number: int) -> SimulatedVm:
         fields["min_iops"] = float(random.choice((50, 150, 300)))
     if random.random() < 0.12:
         fields["max_iops"] = float(random.choice((300, 500, 1000)))
-    here = number < 2 or random.random() < 0.85
-    return SimulatedVm(f"vm{number}", number, _load(random), tuple(fields.items()), here)
+    running = number < 2 or random.random() < 0.85
+    return SimulatedVm(f"vm{number}", number, _load(random), tuple(fields.items()), running)
 
 
 def _load(random: Random) -> Load:
@@ -313,14 +314,14 @@ def _hostile_instead(random: Random, vm: SimulatedVm) -> SimulatedVm:
         replace(honest, trim_share=0.5),
         replace(honest, workload="hotcold", moves_every_s=10.0),
     )
-    return replace(vm, load=random.choice(patterns), honest=honest, here=True)
+    return replace(vm, load=random.choice(patterns), honest=honest, running=True)
 
 
 def _event(random: Random, vms: list[SimulatedVm], namespaces: int, length_s: float) -> Event:
     what = random.choice((*(What.SET_SLO,) * 4, *(each for each in What if each is not What.SET_POLICY)))
     at_s = round(random.uniform(0.05, 0.95) * length_s, random.choice((0, 1, 3)))
     event = Event(at_s, what)
-    # Whether a hostile VM gains is seen where it is there all the time.
+    # Whether a hostile VM gains can be judged only if it is running all the time.
     candidates = [vm.name for vm in vms if vm.honest is None] or [vms[-1].name]
     vm = random.choice(candidates)
     match what:

@@ -1,4 +1,4 @@
-"""A scenario on trial: run as often as its checks need, and what came of it, for people and programs."""
+"""A trial of a scenario: as many runs as its checks need, and their result as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from daemon_sim.scenarios import DEFAULT_SIZE, random_scenario, scenario
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to simulate, as it is ordered on the command line."""
+    """What to simulate, as given on the command line."""
 
     seed: int = 0
     scenario: str | None = None
-    """None: the random one of the seed."""
+    """Name of the scenario; None: the random one of the seed."""
     size: str = DEFAULT_SIZE
     hours: float | None = None
     policy: str | None = None
     checks: tuple[str, ...] = tuple(CHECKS)
     measure: Measure = Measure.PAGES
 
-    def made(self) -> Scenario:
+    def build(self) -> Scenario:
         """The scenario."""
         if self.scenario is None:
-            made = random_scenario(self.seed)
+            base = random_scenario(self.seed)
         else:
-            made = scenario(self.scenario, self.size, self.seed, self.hours)
-        return made if self.policy is None else replace(made, policy=self.policy)
+            base = scenario(self.scenario, self.size, self.seed, self.hours)
+        return base if self.policy is None else replace(base, policy=self.policy)
 
     def command(self) -> str:
-        """The one that does it again."""
+        """The command line that repeats it."""
         words = ["python bench/simulate.py", f"--seed {self.seed}"]
         if self.scenario is not None:
             words.append(f"--scenario {self.scenario}")
@@ -58,12 +58,12 @@ _MEASURES = {
     Measure.REQUESTS: "requests",
 }
 MEASURES = {name: measure for measure, name in _MEASURES.items()}
-"""By their names on the command line."""
+"""Measures by their names on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it."""
+    """Result of a trial."""
 
     order: Order
     run: Result
@@ -72,7 +72,7 @@ class Trial:
 
     @property
     def passed(self) -> bool:
-        """Nothing was violated."""
+        """Whether nothing was violated."""
         return not self.violations
 
     def counts(self) -> dict[str, int]:
@@ -80,26 +80,27 @@ class Trial:
         return {name: len(found) for name, found in by_check(self.violations).items()}
 
     def lines(self, most: int = 12) -> list[str]:
-        """For people: the VMs, the cost, and the first `most` violations of each check."""
-        made, run = self.run.scenario, self.run
+        """The result as text: the VMs, the cost, and the first `most` violations of each check."""
+        run = self.run
+        name, seed, drive = run.scenario.name, run.scenario.seed, run.scenario.drive
         epochs = max(1, len(run.epochs))
-        asked, commands = run.statistics_calls / epochs, len(run.commands) / epochs
+        statistics, others = run.statistics_calls / epochs, len(run.commands) / epochs
         lines = [
-            f"{made.name}: {run.seconds} s, {len(run.vms)} VMs, {len(run.happened)} events, seed {made.seed}",
-            f"drive: {made.drive.spec}",
+            f"{name}: {run.seconds} s, {len(run.vms)} VMs, {len(run.happened)} events, seed {seed}",
+            f"drive: {drive.spec}",
             f"CPU: drive {run.drive_s:.1f} s, daemon {run.daemon_s:.1f} s",
-            f"an epoch: {1e3 * run.epochs_s / epochs:.1f} ms, {asked:.1f} `stats`, {commands:.1f} others",
+            f"an epoch: {1e3 * run.epochs_s / epochs:.1f} ms, {statistics:.1f} `stats`, {others:.1f} others",
             *_vm_table(run, self.without, self.order.measure),
         ]
-        for name, found in by_check(self.violations).items():
-            lines.append(f"{name}: {len(found)} violations")
+        for check_name, found in by_check(self.violations).items():
+            lines.append(f"{check_name}: {len(found)} violations")
             lines += [f"  {violation}" for violation in found[:most]]
         if not self.violations:
             lines.append(f"nothing violated of {', '.join(self.order.checks)}")
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The result as JSON."""
         return {
             "scenario": self.run.scenario.name,
             "seed": self.order.seed,
@@ -116,27 +117,27 @@ class Trial:
         }
 
 
-def tried(order: Order, *, with_daemon: bool = True) -> Trial:
-    """Run it, with what its checks compare it with."""
-    made = order.made()
+def run_trial(order: Order, *, with_daemon: bool = True) -> Trial:
+    """Run a scenario and the runs that its checks compare it with."""
+    planned = order.build()
     if not with_daemon:
-        return Trial(order, simulate(made, daemon=False), None, ())
-    run = simulate(made)
-    without = simulate(made, daemon=False) if {"conserved", "busy"} & set(order.checks) else None
-    honest = simulate(made.honest()) if made.hostile and "hostile" in order.checks else None
+        return Trial(order, simulate(planned, daemon=False), None, ())
+    run = simulate(planned)
+    without = simulate(planned, daemon=False) if {"conserved", "busy"} & set(order.checks) else None
+    honest = simulate(planned.honest()) if planned.hostile and "hostile" in order.checks else None
     found = check(run, without, honest, names=order.checks, measure=order.measure)
     return Trial(order, run, without, tuple(found))
 
 
-_MOST_ROWS = 16
-_TOLD_S = 60
+_MAX_ROWS = 16
+_VM_TABLE_S = 60
 
 
 def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str]:
-    """A line for each VM, over the last stretch without a change, or else the second half of the run."""
+    """A line for each VM, over the last period without a change, or otherwise the second half of the run."""
     ledger = Ledger(run, measure)
     start_s, end_s = run.seconds // 2, run.seconds
-    calms = [calm for calm in ledger.calms() if calm.end_s - calm.start_s >= _TOLD_S]
+    calms = [calm for calm in ledger.calms() if calm.end_s - calm.start_s >= _VM_TABLE_S]
     if calms:
         start_s, end_s = calms[-1].start_s, calms[-1].end_s
     before = Ledger(without, measure) if without is not None else None
@@ -145,7 +146,7 @@ def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str
         f"{'VM':8} {'IOPS':>8} {'without':>8} {'WAF':>5} {'OPS':>5} {'due':>6} {'got':>6} {'limit':>7}  load"
     )
     lines = [f"from {start_s} to {end_s} s, shares of {_MEASURES[measure]} among those who want more:", head]
-    for vm in run.scenario.vms[:_MOST_ROWS]:
+    for vm in run.scenario.vms[:_MAX_ROWS]:
         row = run.vms.index(vm.name)
         pages = max(1.0, ledger.sum("pages", vm.name, start_s, end_s))
         moved = run.of("gc_pages")[row, start_s:end_s].sum() / pages
@@ -162,8 +163,8 @@ def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str
         )
         figures = "".join(f"{cell:>9}" for cell in cells)
         lines.append(f"{vm.name:8.8}{figures}  {_fields(dict(vm.slo_fields))}{vm.load}")
-    if len(run.vms) > _MOST_ROWS:
-        lines.append(f"and {len(run.vms) - _MOST_ROWS} more")
+    if len(run.vms) > _MAX_ROWS:
+        lines.append(f"and {len(run.vms) - _MAX_ROWS} more")
     return lines
 
 

@@ -22,7 +22,7 @@ _WINDOW_BLOCKS = 8
 
 
 class ExtAllocator(Allocator):
-    """ext-like."""
+    """Allocator of ext2 and ext3."""
 
     def _find(self, most: int, goal: int, metadata: bool) -> Extent:  # noqa: ARG002 - all blocks alike
         space = self.space
@@ -51,18 +51,18 @@ class ExtAllocator(Allocator):
 # full, the other serves.
 
 BORDER_SHARE = 0.1
-"""Of the drive, for formatted nodes."""
+"""Share of the drive for formatted nodes."""
 
 
 class ReiserAllocator(Allocator):
-    """ReiserFS-like."""
+    """Allocator of ReiserFS."""
 
     def _find(self, most: int, goal: int, metadata: bool) -> Extent:
         blocks = self.space.blocks
         border = int(blocks * BORDER_SHARE)
         start, end = (0, border) if metadata else (border, blocks)
         goal = goal if start <= goal < end else start
-        # Behind the left neighbour; around from the start of this part; the other part.
+        # Behind the left neighbour, then from the start of this part, then the other part.
         other = (border, blocks) if metadata else (0, border)
         for low, high in ((goal, end), (start, goal), other):
             run = self.space.free_run(low, high, most)
@@ -76,18 +76,18 @@ class ReiserAllocator(Allocator):
 
 @dataclass(slots=True)
 class Stream:
-    """Allocations that fill one logical block after the other."""
+    """A stream of allocations that fills one logical block after the other."""
 
     logical: int | None = None
-    """The one being filled; it is not in the queue."""
+    """The logical block being filled; it is not in the queue."""
     at: int = 0
-    """Where the search continues in it."""
+    """Position in it at which the search continues."""
     touched: bool = False
-    """The next sync writes to it."""
+    """Whether the next sync writes to it."""
 
 
 class GreedySpaceAllocator(Allocator):
-    """The paper's, without any regard to where a file's other blocks are."""
+    """The paper's allocator, which ignores where a file's other blocks are."""
 
     STREAMS: ClassVar[int] = 1
 
@@ -98,11 +98,11 @@ class GreedySpaceAllocator(Allocator):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory needed besides the file system's own map of free space."""
+        """Memory needed in addition to the file system's own map of free space."""
         return self._queue.memory_bytes
 
     def free_in(self, logical: int) -> int:
-        """Free blocks of a logical block, as the queue knows them."""
+        """Free blocks of a logical block, from the queue."""
         return self._queue.free(logical)
 
     def release(self, extent: Extent) -> None:
@@ -111,7 +111,7 @@ class GreedySpaceAllocator(Allocator):
         self._count(extent, 1)
 
     def _stream(self, most: int, metadata: bool) -> Stream:  # noqa: ARG002 - all alike
-        """The stream that serves such an allocation."""
+        """The stream for such an allocation."""
         return self._streams[0]
 
     def _find(self, most: int, goal: int, metadata: bool) -> Extent:  # noqa: ARG002 - no goal
@@ -140,7 +140,7 @@ class GreedySpaceAllocator(Allocator):
     def _most_free(self) -> int:
         best = self._queue.most_free()
         if best is None:
-            # What other streams were to fill is all there is left.
+            # Only logical blocks reserved for other streams are left.
             for each in self._streams:
                 self._leave(each)
             best = self._queue.most_free()
@@ -191,13 +191,14 @@ class GreedySpaceAllocator(Allocator):
 # Directories are kept together, and with them the metadata that their files share.
 
 SMALL_SHARE = 1 / 128
-"""Of a logical block, the most that a small write is, and the least free space for which one is entered: a
-merge copies a hundred times as much, whatever is written."""
+"""Largest size of a small write, and least free space of a logical block that takes one, as a share of a
+logical block: a merge copies a hundred times as much in any case.
+"""
 _LARGE, _METADATA, _SMALL = range(3)
 
 
 class GreedyLocalAllocator(GreedySpaceAllocator):
-    """Greedy, with what is written together kept together."""
+    """Greedy-Space that keeps together what is written together."""
 
     STREAMS = 3
     packs_directories = True
@@ -207,19 +208,19 @@ class GreedyLocalAllocator(GreedySpaceAllocator):
         super().__init__(space, logical_block, trim)
         self._small = max(1, int(logical_block * SMALL_SHARE))
         self._touched = BucketQueue(space.free_by(logical_block), logical_block, empty=True)
-        """Logical blocks that this sync writes to, those that streams fill left out."""
+        """Logical blocks that this sync writes to, without those being filled by streams."""
 
     @property
     def memory_bytes(self) -> int:
-        """Two queues."""
+        """Memory of the two queues."""
         return super().memory_bytes + self._touched.memory_bytes
 
     def rewritten(self, block: int) -> None:
-        """The next sync writes to its logical block."""
+        """Note that the next sync writes to the logical block of this block."""
         self._touch(block // self.logical_block)
 
     def synced(self, metadata: NDArray[np.int64]) -> None:
-        """The next sync starts with nothing."""
+        """Forget the logical blocks of the last sync."""
         del metadata
         self._touched.clear()
         for stream in self._streams:
@@ -272,11 +273,11 @@ class GreedyLocalAllocator(GreedySpaceAllocator):
 
 
 class Row(NamedTuple):
-    """An allocator, the metadata that it comes with, and what it does in a line."""
+    """An allocator, its metadata layout and a one-line description."""
 
     allocator: type[Allocator]
     layout: str
-    """A name of `LAYOUTS`."""
+    """A name in `LAYOUTS`."""
     description: str
 
 

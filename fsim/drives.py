@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REQUEST_BLOCKS = 128
 """The kernel sends at most 512 KiB at once (max_sectors_kb)."""
 OCCUPANT = "file system"
-"""Name of the one namespace of a drive in errors."""
+"""Name of the drive's only namespace in error messages."""
 _QUEUE_DEPTH = 32
 _NS_PER_S = 1e9
 
@@ -46,13 +46,13 @@ def shape_of(spec: str) -> tuple[int, int]:
 
 
 class SyncedDrive:
-    """A drive that was written all over before, to which a file system writes."""
+    """A drive that was written completely before, to which a file system writes."""
 
     def __init__(self, spec: str, trim: bool, log_blocks: int = LOG_BLOCKS) -> None:
-        """`spec` as for `slo-ctl replay --device`; `trim`: it gets what the file system freed.
+        """`spec` as for `slo-ctl replay --device`; `trim`: the file system trims blocks that it frees.
 
-        Where OPS are fewer blocks than `log_blocks`, all of them are log blocks. With `mapping=fast` one is
-        the sequential one; mappings without log blocks keep the spec's own OPS.
+        If OPS has fewer blocks than `log_blocks`, all of them are log blocks. With `mapping=fast` one of them
+        is the sequential one; mappings without log blocks keep the spec's own OPS.
         """
         plan = plan_whole(spec, OCCUPANT)
         if plan.config.merges:
@@ -69,7 +69,7 @@ class SyncedDrive:
         self._start = self._device.counters(self._tenant)
 
     def fill(self, blocks: Iterable[Extent]) -> None:
-        """Write these extents without a clock, and with TRIM give up all others: the state before a run."""
+        """Write these extents without a clock and, with TRIM, trim all others: the state before a run."""
         table = np.array(sorted(blocks), dtype=np.int64).reshape(-1, 2)
         if self._trim:
             self._apply(Op.TRIM, np.array([0]), np.array([self.blocks]))
@@ -77,7 +77,7 @@ class SyncedDrive:
         self._start = self._device.counters(self._tenant)
 
     def play(self, sync: Sync) -> float:
-        """Write a sync; returns the seconds that it took."""
+        """Write a sync; returns the seconds it took."""
         begun = self._device.now_ns
         if self._trim and sync.freed:
             table = np.array(sync.freed, dtype=np.int64)
@@ -87,7 +87,7 @@ class SyncedDrive:
         return (self._device.now_ns - begun) / _NS_PER_S
 
     def wear(self) -> Wear:
-        """Since the drive was filled."""
+        """Work since the drive was filled."""
         now, before = self._device.counters(self._tenant), self._start
         return Wear(
             host_page_writes=now.host_page_writes - before.host_page_writes,
@@ -110,7 +110,7 @@ class SyncedDrive:
 
 
 def requests(blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Starts and counts of the requests that the block layer makes of blocks in this order."""
+    """Starts and lengths of the requests that the block layer makes of blocks in this order."""
     if not len(blocks):
         return blocks, blocks
     breaks = np.flatnonzero(np.diff(blocks) != 1) + 1

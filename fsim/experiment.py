@@ -1,9 +1,8 @@
-"""One point of the paper's figures 4 and 5: a file system filled so far, and Postmark on it."""
+"""One point of the paper's figures 4 and 5: a file system filled to some utilisation, and Postmark on it."""
 
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +25,8 @@ from slo_ctl.base.version import tool_version
 from slo_ctl.decide.profile_fit import half_width
 from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, log_blocks_of, plan_whole
 
-# What comparing allocators found out: the JSON of `slo-ctl fsim`, typed.
-#
-# Units are in the names. Times are virtual, of an emulated drive. What is not known is null.
+# Result of a comparison of allocators: the JSON of `slo-ctl fsim`, typed.
+# Units are in the names. Times are virtual, of an emulated drive. Unknown values are null.
 
 FORMAT_VERSION: Literal[1] = 1
 CONFIDENCE = 0.95
@@ -44,11 +42,6 @@ class Mean(_Model):
     mean: float
     half_width: float | None = None
 
-    @property
-    def known(self) -> float:
-        """The half width, infinite where it is not known."""
-        return math.inf if self.half_width is None else self.half_width
-
 
 class Point(_Model):
     """One allocator at one utilisation of one drive."""
@@ -56,15 +49,15 @@ class Point(_Model):
     allocator: str
     utilisation: float
     elapsed_s: list[float]
-    """For each seed, in the order of `AllocationResult.seeds`."""
+    """Values in the order of `AllocationResult.seeds`."""
     elapsed: Mean
-    """In seconds."""
+    """Elapsed time in seconds."""
     ratio: Mean | None = None
-    """To the base allocator's time with the same seed; null where that is not there."""
+    """Ratio to the base allocator's time with the same seed; null if that was not measured."""
     blocks_per_merge: float
     """The paper's n: 4 KiB blocks that a sync writes to each logical block it touches."""
     switch_merges: float
-    """Merges: means over seeds."""
+    """Merges, as means over seeds."""
     partial_merges: float
     full_merges: float
     waf: float | None
@@ -76,34 +69,34 @@ class DrivePoints(_Model):
 
     name: str
     device: str
-    """As for `slo-ctl replay --device`."""
+    """Spec as for `slo-ctl replay --device`."""
     capacity_bytes: int
     logical_block_bytes: int
     log_blocks: int | None
-    """Null for a mapping without."""
+    """Null for a mapping without log blocks."""
     points: list[Point] = Field(default_factory=list)
 
     def curve(self, allocator: str) -> dict[float, Point]:
-        """An allocator's points by utilisation."""
+        """Points of an allocator by utilisation."""
         return {point.utilisation: point for point in self.points if point.allocator == allocator}
 
 
 class AllocationResult(_Model):
-    """Everything a comparison of allocators found out."""
+    """Result of a comparison of allocators."""
 
     format_version: Literal[1] = FORMAT_VERSION
     kind: Literal["allocation"] = "allocation"
     tool_version: str = Field(default_factory=tool_version)
     label: Literal["emulated"] = "emulated"
     command: str
-    """Repeats the run."""
+    """Command line that repeats the run."""
     workload: str
     synthetic: bool
-    """Made up, as Postmark is; not a trace."""
+    """Whether the workload is synthetic, such as Postmark, and not a trace."""
     trim: bool
     seeds: list[int]
     base: str
-    """The allocator that ratios refer to."""
+    """The allocator that ratios are relative to."""
     allocators: list[str]
     utilisations: list[float]
     drives: list[DrivePoints]
@@ -116,21 +109,21 @@ class AllocationResult(_Model):
 
 
 SYNC_BYTES = 16 << 20
-"""Dirty data and metadata that make a sync."""
+"""Dirty data and metadata that start a sync."""
 _FILL_NUMBERS = 1 << 40
-"""Files and directories of the filling are numbered from here, apart from Postmark's."""
+"""First number of files and directories of the filling, to keep them apart from Postmark's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """The experiment."""
+    """One run of one allocator on one drive."""
 
     allocator: str
-    """A name of `ALLOCATORS`."""
+    """A name in `ALLOCATORS`."""
     setting: str
-    """A name of `postmark.SETTINGS`; what `trace` is called where there is one."""
+    """A name in `postmark.SETTINGS`; with `trace`, the name of the trace."""
     drive: str
-    """As for `slo-ctl replay --device`."""
+    """Spec as for `slo-ctl replay --device`."""
     utilisation: float
     trim: bool = False
     churn: float = 0.0
@@ -139,44 +132,43 @@ class Experiment:
     log_blocks: int = LOG_BLOCKS
     seed: int = 1
     trace: TraceSource | None = None
-    """In place of Postmark."""
+    """Workload instead of Postmark."""
     transactions: int | None = None
-    """Of Postmark, in place of its setting's."""
+    """Number of Postmark transactions, instead of that of its setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Results."""
+    """Result of an experiment."""
 
     elapsed_s: float
     """Virtual time that the drive took for all syncs."""
     syncs: int
     logical_blocks_written: int
-    """Logical blocks that each sync wrote to, added up."""
+    """Logical blocks that each sync wrote to, summed."""
     wear: Wear
 
     @property
     def blocks_per_merge(self) -> float:
-        """The paper's n, 4 KiB blocks that a sync writes to each logical block that it touches."""
+        """The paper's n: 4 KiB blocks that a sync writes to each logical block it touches."""
         return self.wear.host_page_writes / max(1, self.logical_blocks_written)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the file system of an experiment writes: it does not depend on how the drive maps blocks."""
+    """The writes of the file system in an experiment: they do not depend on the mapping of the drive."""
 
     blocks: int
-    """Of the drive and, in blocks too, its logical blocks."""
+    """Blocks of the drive and of each of its logical blocks."""
     logical_block: int
     filled: tuple[Extent, ...]
-    """In use before the first sync."""
+    """Extents in use before the first sync."""
     syncs: tuple[Sync, ...]
 
 
 def run(experiment: Experiment) -> Outcome:
-    """Fill, run, measure.
-
-    Raises NoSpaceError where the files do not fit, UserError for the drive, TraceError for the trace.
+    """Fill, run, measure. Raises NoSpaceError if the files do not fit, UserError for the drive, TraceError
+    for the trace.
     """
     return play(experiment, work_of(experiment))
 
@@ -199,7 +191,7 @@ def work_of(experiment: Experiment) -> Work:
             system.make_directory(directory)
     syncs = []
     for step in _steps(experiment):
-        # Those of a trace turn up in the order of their numbers.
+        # Files of a trace appear in the order of their numbers.
         while step.directory >= directories:
             system.make_directory(directories)
             directories += 1
@@ -211,7 +203,7 @@ def work_of(experiment: Experiment) -> Work:
 
 
 def play(experiment: Experiment, work: Work) -> Outcome:
-    """Measure the drive of an experiment under `work`, which is that of a drive of the same shape."""
+    """Measure the drive of an experiment under `work`, which was made for a drive of the same geometry."""
     drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
     if (drive.blocks, drive.logical_block) != (work.blocks, work.logical_block):
         raise ValueError(f"the work is not for {experiment.drive}")
@@ -233,7 +225,7 @@ def _steps(experiment: Experiment) -> Iterator[Step]:
     return steps(setting, experiment.seed)
 
 
-# Allocators compared: every one at every utilisation of every drive with every seed, on all processors.
+# Comparison of allocators: each one at each utilisation of each drive with each seed, on all processors.
 
 Key = tuple[str, str, float, int]
 """Drive, allocator, utilisation, seed."""
@@ -241,14 +233,14 @@ Key = tuple[str, str, float, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The comparison."""
+    """Parameters of the comparison."""
 
     allocators: tuple[str, ...]
-    """Names of `ALLOCATORS`."""
+    """Names in `ALLOCATORS`."""
     drives: Mapping[str, str]
     """Specs as for `slo-ctl replay --device`, by name."""
     workload: str
-    """A name of `postmark.SETTINGS`, or what the trace is called."""
+    """A name in `postmark.SETTINGS`, or the name of the trace."""
     trace: TraceSource | None = None
     utilisations: tuple[float, ...]
     trim: bool = False
@@ -260,11 +252,11 @@ class Sweep:
 
     @property
     def base(self) -> str:
-        """The allocator that ratios refer to: ext where it is there."""
+        """The allocator that ratios are relative to: ext if it is among them."""
         return "ext" if "ext" in self.allocators else self.allocators[0]
 
     def experiments(self) -> dict[Key, Experiment]:
-        """All runs, point by point, so that a partial result has whole points."""
+        """All runs, point by point, so that a partial result has complete points."""
         return {
             (drive, allocator, utilisation, seed): Experiment(
                 allocator=allocator,
@@ -286,15 +278,15 @@ class Sweep:
 
 
 def preset(name: str, changes: Mapping[str, str]) -> str:
-    """A drive of table I with some keys of its spec changed."""
+    """A drive of table I with some keys of its spec replaced."""
     return join_pairs(split_pairs("drive", PAPER_DRIVES[name]) | dict(changes))
 
 
 def compare(sweep: Sweep, command: str, progress: ProgressSink, jobs: int) -> AllocationResult:
     """Run all of it on `jobs` processes.
 
-    Ctrl-C ends it with the points that were whole by then (`complete` is then False). Raises UserError for a
-    drive that cannot be, TraceError for a trace, and UserError where a file system is too small.
+    Ctrl-C ends it with the points that were complete by then (`complete` is then False). Raises UserError for
+    an invalid drive, TraceError for a trace, and UserError if a file system is too small.
     """
     drives = {name: _drive(name, spec, sweep.log_blocks) for name, spec in sweep.drives.items()}
     outcomes: dict[Key, Outcome] = {}
@@ -377,40 +369,40 @@ def _points(sweep: Sweep, drive: str, outcomes: Mapping[Key, Outcome]) -> list[P
     for utilisation in sweep.utilisations:
         base = _seeds(sweep, (drive, sweep.base, utilisation), outcomes)
         for allocator in sweep.allocators:
-            got = _seeds(sweep, (drive, allocator, utilisation), outcomes)
-            if got:
-                points.append(_point(allocator, utilisation, got, base))
+            of_seeds = _seeds(sweep, (drive, allocator, utilisation), outcomes)
+            if of_seeds:
+                points.append(_point(allocator, utilisation, of_seeds, base))
     return points
 
 
 def _seeds(
     sweep: Sweep, point: tuple[str, str, float], outcomes: Mapping[Key, Outcome]
 ) -> list[Outcome] | None:
-    """Of all seeds; None where one is missing."""
+    """The outcomes of all seeds; None if one is missing."""
     found = [outcomes.get((*point, seed)) for seed in sweep.seeds]
     whole = [outcome for outcome in found if outcome is not None]
     return whole if len(whole) == len(found) else None
 
 
-def _point(allocator: str, utilisation: float, got: list[Outcome], base: list[Outcome] | None) -> Point:
-    elapsed_s = [outcome.elapsed_s for outcome in got]
+def _point(allocator: str, utilisation: float, outcomes: list[Outcome], base: list[Outcome] | None) -> Point:
+    elapsed_s = [outcome.elapsed_s for outcome in outcomes]
     ratios = [own / other.elapsed_s for own, other in zip(elapsed_s, base or (), strict=False)]
-    host = sum(outcome.wear.host_page_writes for outcome in got)
-    merged = sum(outcome.wear.merge_page_writes for outcome in got)
+    host = sum(outcome.wear.host_page_writes for outcome in outcomes)
+    merged = sum(outcome.wear.merge_page_writes for outcome in outcomes)
     return Point(
         allocator=allocator,
         utilisation=utilisation,
         elapsed_s=elapsed_s,
         elapsed=mean_of(elapsed_s),
         ratio=mean_of(ratios) if ratios else None,
-        blocks_per_merge=fmean(outcome.blocks_per_merge for outcome in got),
-        switch_merges=fmean(outcome.wear.switch_merges for outcome in got),
-        partial_merges=fmean(outcome.wear.partial_merges for outcome in got),
-        full_merges=fmean(outcome.wear.full_merges for outcome in got),
+        blocks_per_merge=fmean(outcome.blocks_per_merge for outcome in outcomes),
+        switch_merges=fmean(outcome.wear.switch_merges for outcome in outcomes),
+        partial_merges=fmean(outcome.wear.partial_merges for outcome in outcomes),
+        full_merges=fmean(outcome.wear.full_merges for outcome in outcomes),
         waf=(host + merged) / host if host else None,
     )
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Mean and half width."""
+    """Mean and half width of its interval."""
     return Mean(mean=fmean(values), half_width=half_width(values, CONFIDENCE) if len(values) > 1 else None)

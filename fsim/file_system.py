@@ -19,7 +19,7 @@ from fsim.space import BLOCK_BYTES, Allocator, Extent
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# What happens to the files of a file system, step by step: workloads yield it, it is carried out there.
+# Changes of files, step by step: workloads yield them, a file system executes them.
 
 
 class Action(Enum):
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 CHECKPOINT_SYNCS = 6
-"""Metadata is written in place each so many syncs: 30 s (dirty_expire_centisecs) over 5 s (a commit)."""
+"""Metadata is written in place every so many syncs: 30 s (dirty_expire_centisecs) over 5 s (a commit)."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sync:
-    """Blocks that one sync writes, in this order, each part ascending; and those freed since the last."""
+    """Blocks that a sync writes, in this order, each part ascending; and those freed since the last sync."""
 
     data: NDArray[np.int64]
     journal: NDArray[np.int64]
@@ -65,7 +65,7 @@ class Sync:
     freed: tuple[Extent, ...]
 
     def logical_blocks(self, size: int) -> int:
-        """How many logical blocks of `size` file-system blocks are written to, in all three parts."""
+        """Number of logical blocks of `size` file-system blocks that all three parts write to."""
         return sum(len(np.unique(part // size)) for part in (self.data, self.journal, self.metadata))
 
 
@@ -73,7 +73,7 @@ class FileSystem:
     """One file system, in memory."""
 
     def __init__(self, layout: Layout, allocator: Allocator) -> None:
-        """`layout` has been prepared on the allocator's space."""
+        """`layout` was prepared on the allocator's space."""
         self._layout = layout
         self._allocator = allocator
         self._files: dict[int, _File] = {}
@@ -88,7 +88,7 @@ class FileSystem:
 
     @property
     def utilisation(self) -> float:
-        """Share of the blocks that is used."""
+        """Share of used blocks."""
         return self._allocator.space.utilisation
 
     @property
@@ -97,21 +97,23 @@ class FileSystem:
         return (self._dirty_blocks + len(self._journalled)) * BLOCK_BYTES
 
     def extents(self, file: int) -> list[Extent]:
-        """Where a file's data is."""
+        """Extents of a file's data."""
         return list(self._files[file].extents)
 
     def make_directory(self, directory: int) -> None:
-        """A directory, by a number that is new."""
+        """Create a directory with a new number."""
         self._journalled |= self._layout.make_directory(directory, self._allocator)
 
     def create(self, file: int, directory: int, size: int) -> None:
-        """A file, by a number that is new, of so many bytes."""
+        """Create a file with a new number and `size` bytes."""
         self._files[file] = _File(directory)
         self._journalled |= self._layout.add_file(directory, file, self._allocator)
         self.append(file, size)
 
     def append(self, file: int, size: int) -> None:
-        """So many bytes more. NoSpaceError where there are no blocks for them; the size stays then."""
+        """Append `size` bytes to a file. Raises NoSpaceError if there are no blocks for them; the file keeps
+        its size then.
+        """
         inode = self._files[file]
         new_size = inode.size + size
         blocks = -(-new_size // BLOCK_BYTES)
@@ -140,7 +142,7 @@ class FileSystem:
         self._dirty_blocks += more
 
     def _allocate(self, index: int, more: int, goal: int) -> tuple[list[Extent], list[Extent]]:
-        """Blocks for pointers, and for data. Takes nothing where there is no room for both."""
+        """Allocate blocks for pointers and for data. Allocates nothing if there is no space for both."""
         allocator = self._allocator
         if allocator.metadata_apart and index and index + more <= allocator.space.free_blocks:
             return allocator.allocate(index, goal, metadata=True), allocator.allocate(more, goal)
@@ -148,14 +150,14 @@ class FileSystem:
         return _split(allocator.allocate(index + more, goal), index)
 
     def _rewrite_last(self, file: int, inode: _File) -> None:
-        """The last block is not full and is written again."""
+        """Mark the last block dirty, if it is not full: an append rewrites it."""
         start, count = inode.extents[-1]
         self._allocator.rewritten(start + count - 1)
         self._dirty.setdefault(file, []).append(Extent(start + count - 1, 1))
         self._dirty_blocks += 1
 
     def overwrite(self, file: int, offset: int, size: int) -> None:
-        """So many bytes at an offset within the file again, in place. ValueError beyond its blocks."""
+        """Overwrite bytes at an offset within the file, in place. Raises ValueError beyond its blocks."""
         inode = self._files[file]
         first, end = offset // BLOCK_BYTES, -(-(offset + size) // BLOCK_BYTES)
         if offset < 0 or size < 1 or end > inode.blocks:
@@ -184,21 +186,21 @@ class FileSystem:
             self.delete(step.file)
 
     def delete(self, file: int) -> None:
-        """A file less. What of it was not written yet never is."""
+        """Delete a file. Dirty data of it is never written."""
         inode = self._files.pop(file)
         self._dirty_blocks -= sum(extent.blocks for extent in self._dirty.pop(file, ()))
         self._journalled |= self._layout.remove_file(inode.directory, file)
-        gone = inode.extents + inode.index
-        self._journalled |= self._layout.bitmaps(gone)
+        freed = inode.extents + inode.index
+        self._journalled |= self._layout.bitmaps(freed)
         for start, count in inode.index:
             self._journalled.difference_update(range(start, start + count))
             self._to_clean.difference_update(range(start, start + count))
-        for extent in gone:
+        for extent in freed:
             self._allocator.release(extent)
-        self._freed += gone
+        self._freed += freed
 
     def sync(self, last: bool = False) -> Sync:
-        """Everything dirty; metadata in place too each CHECKPOINT_SYNCS, and with `last`."""
+        """Write everything dirty; metadata in place too every CHECKPOINT_SYNCS, and with `last`."""
         data = expand(extent for extents in self._dirty.values() for extent in extents)
         journal = self._log(len(self._journalled))
         self._to_clean |= self._journalled
@@ -213,7 +215,7 @@ class FileSystem:
         return Sync(data, journal, metadata, freed)
 
     def settle(self) -> None:
-        """Everything dirty has been written and the journal cleaned, without a `Sync` that reports it."""
+        """Mark everything dirty as written and the journal as cleaned, without reporting a `Sync`."""
         self._dirty, self._dirty_blocks, self._freed = {}, 0, []
         self._journalled.clear()
         self._to_clean.clear()
@@ -243,7 +245,7 @@ def _split(extents: list[Extent], count: int) -> tuple[list[Extent], list[Extent
 
 
 def expand(extents: Iterable[Extent]) -> NDArray[np.int64]:
-    """The blocks of extents, ascending, each once."""
+    """The blocks of extents, ascending, without duplicates."""
     table = np.array(list(extents), dtype=np.int64).reshape(-1, 2)
     counts = table[:, 1]
     offsets = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)

@@ -1,7 +1,7 @@
-"""Metadata of a file system: where it is, and which of it a change makes dirty.
+"""Metadata of a file system: its location, and the blocks that a change makes dirty.
 
-In memory and on the drive as of Linux 2.6.27 with 4 KiB blocks, in outline: what decides how far writes are
-apart.
+In memory and on the drive as of Linux 2.6.27 with 4 KiB blocks, in outline: the properties that determine how
+far apart writes are.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ _SCRAMBLE = 2_654_435_761
 
 
 class Layout(ABC):
-    """Metadata blocks. `prepare` takes the fixed ones before there is an allocator."""
+    """Metadata blocks. `prepare` occupies the fixed ones before there is an allocator."""
 
     journal: range | tuple[int, ...]
     """Blocks of the journal, in order."""
 
     @abstractmethod
     def prepare(self, space: SpaceMap) -> None:
-        """Take the fixed blocks of an empty file system."""
+        """Occupy the fixed blocks of an empty file system."""
 
     @abstractmethod
     def make_directory(self, directory: int, allocator: Allocator) -> set[int]:
-        """A new directory; returns the metadata blocks that this changes, as all of these do."""
+        """Add a directory; returns the metadata blocks changed, as do the next three methods."""
 
     @abstractmethod
     def add_file(self, directory: int, file: int, allocator: Allocator) -> set[int]:
-        """A new file."""
+        """Add a file."""
 
     @abstractmethod
     def remove_file(self, directory: int, file: int) -> set[int]:
-        """A file less."""
+        """Remove a file."""
 
     @abstractmethod
     def change_file(self, directory: int, file: int) -> set[int]:
-        """A file's size or pointers."""
+        """Change a file's size or pointers."""
 
     @abstractmethod
     def goal(self, directory: int, last_block: int | None) -> int:
-        """Where a file's next block would best be."""
+        """The preferred block for a file's next data."""
 
     @abstractmethod
     def index_blocks(self, blocks: int) -> int:
-        """Blocks of pointers that a file of so many data blocks has beside them."""
+        """Number of pointer blocks of a file with so many data blocks."""
 
     def note_data(self, directory: int, extents: Iterable[Extent]) -> None:  # noqa: B027 - not all care
-        """Data went there."""
+        """Note where data of a file was placed."""
 
     def bitmaps(self, extents: Iterable[Extent]) -> set[int]:
-        """Bitmap blocks that speak of these."""
+        """The bitmap blocks of these blocks."""
         changed: set[int] = set()
         for start, count in extents:
             for group in range(start // GROUP_BLOCKS, (start + count - 1) // GROUP_BLOCKS + 1):
@@ -63,7 +63,9 @@ class Layout(ABC):
 
 
 class ExtLayout(Layout):
-    """Bitmaps and a part of the inode table in each group; an inode is in its directory's group."""
+    """Metadata of ext3: bitmaps and a part of the inode table in each group; an inode is in its directory's
+    group.
+    """
 
     INODES_PER_GROUP = GROUP_BLOCKS * BLOCK_BYTES // 8192
     """mke2fs's default of the time, an inode for 8 KiB."""
@@ -76,7 +78,7 @@ class ExtLayout(Layout):
     def __init__(self) -> None:
         self._tables: list[int] = []
         self._directories: list[int] = []
-        """Directories in each group."""
+        """Number of directories in each group."""
         self._inodes_used: list[int] = []
         self._free_inodes: list[list[int]] = []
         self._group_of: dict[int, int] = {}
@@ -103,7 +105,7 @@ class ExtLayout(Layout):
         self.journal = tuple(journal)
 
     def make_directory(self, directory: int, allocator: Allocator) -> set[int]:
-        """In the group that Orlov's allocator picks, as the directories are all at the top."""
+        """Add the directory in the group that Orlov's allocator chooses, as a top-level directory."""
         group = self._last_group if allocator.packs_directories else self._spread(allocator.space, directory)
         if self._inodes_used[group] + self.INODES_PER_GROUP // 4 > self.INODES_PER_GROUP:
             group = self._spread(allocator.space, directory)
@@ -115,10 +117,9 @@ class ExtLayout(Layout):
         return {entries[0].start, self._take_inode(~directory, group)} | self.bitmaps(entries)
 
     def _spread(self, space: SpaceMap, directory: int) -> int:
-        """Orlov: of the groups with as many free inodes and blocks as the mean, the one with fewest
-        directories.
+        """Of the groups with at least the mean of free inodes and blocks, the one with fewest directories.
 
-        The search starts at a group drawn at random; here the directory's number, scrambled.
+        Orlov starts the search at a random group; here it starts at the hash of the directory's number.
         """
         groups = len(self._tables)
         free = space.free_by(GROUP_BLOCKS)
@@ -149,7 +150,7 @@ class ExtLayout(Layout):
         return {self._entries[directory], inode, self._inode_bitmap(file)}
 
     def remove_file(self, directory: int, file: int) -> set[int]:
-        """The same blocks."""
+        """Same blocks as `add_file`."""
         changed = {self._entries[directory], self._inode_block(file), self._inode_bitmap(file)}
         group, number = divmod(self._inode_of.pop(file), self.INODES_PER_GROUP)
         self._free_inodes[group].append(number)
@@ -165,7 +166,7 @@ class ExtLayout(Layout):
         return {self._inode_block(file)}
 
     def goal(self, directory: int, last_block: int | None) -> int:
-        """Behind the file's last block; else the start of its directory's group."""
+        """Behind the file's last block; otherwise the start of its directory's group."""
         if last_block is not None:
             following = last_block + 1
             return following if following < len(self._tables) * GROUP_BLOCKS else last_block
@@ -177,12 +178,14 @@ class ExtLayout(Layout):
 
 
 class ReiserLayout(Layout):
-    """One tree: leaves hold directory entries, stat data and pointers, in the order of the keys."""
+    """Metadata of ReiserFS, one tree: leaves hold directory entries, stat data and pointers, in the order of
+    the keys.
+    """
 
     FILES_PER_LEAF = 20
     """Entry, stat data, pointers and their item heads: about 200 B a file."""
     JOURNAL_BLOCKS = 8_193
-    """mkreiserfs's default, and its header."""
+    """mkreiserfs's default, with its header."""
     JOURNAL_START = 18
 
     def __init__(self) -> None:
@@ -205,7 +208,7 @@ class ReiserLayout(Layout):
             space.occupy(start, 1)
 
     def make_directory(self, directory: int, allocator: Allocator) -> set[int]:
-        """A first leaf."""
+        """Its first leaf."""
         self._leaves[directory], self._unused[directory], self._counts[directory] = [], [], 0
         return self._grow(directory, allocator)
 
@@ -218,7 +221,7 @@ class ReiserLayout(Layout):
         return {self._last_leaf} | self.bitmaps(extents)
 
     def add_file(self, directory: int, file: int, allocator: Allocator) -> set[int]:
-        """Items in the first leaf of the directory with room."""
+        """The items go into the first leaf of the directory with free space."""
         unused = self._unused[directory]
         changed: set[int] = set()
         if unused:
@@ -232,7 +235,7 @@ class ReiserLayout(Layout):
         return changed | self.change_file(directory, file)
 
     def remove_file(self, directory: int, file: int) -> set[int]:
-        """Items out of their leaf."""
+        """The items are removed from their leaf."""
         changed = self.change_file(directory, file)
         self._unused[directory].append(self._slots.pop(file))
         return changed
@@ -242,7 +245,7 @@ class ReiserLayout(Layout):
         return {self._leaves[directory][self._slots[file] // self.FILES_PER_LEAF]}
 
     def goal(self, directory: int, last_block: int | None) -> int:
-        """Behind the file's last block, else the newest one of its directory, else the border."""
+        """Behind the file's last block; otherwise the newest one of its directory; otherwise the border."""
         left = last_block if last_block is not None else self._last_data.get(directory)
         return int(self._blocks * BORDER_SHARE) if left is None else min(left + 1, self._blocks - 1)
 
@@ -262,13 +265,15 @@ class ReiserLayout(Layout):
 
 
 class SpreadReiserLayout(ReiserLayout):
-    """With `dirid_groups`, a default of Linux 2.6.27: a hash picks the group of a directory's first data."""
+    """ReiserFS with `dirid_groups`, a default of Linux 2.6.27: a hash picks the group of a directory's first
+    data.
+    """
 
     METADATA_PART = 2_048
-    """Blocks at the start of a group that are left to metadata."""
+    """Blocks at the start of a group that are reserved for metadata."""
 
     def goal(self, directory: int, last_block: int | None) -> int:
-        """As else; a directory without data starts in its group."""
+        """As in the base class; a directory without data starts in its group."""
         if last_block is None and directory not in self._last_data:
             groups = max(1, self._blocks // GROUP_BLOCKS)
             group = directory * _SCRAMBLE % (1 << 32) * groups >> 32

@@ -29,7 +29,7 @@ def render_allocation(result: AllocationResult) -> str:
 
 
 def _rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, str, list[str]]]:
-    """Class of its key, allocator and its cells."""
+    """Class of the row's key, allocator and cells."""
     return [
         (
             key_class(index),
@@ -41,7 +41,7 @@ def _rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, str, 
 
 
 def _merge_rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, list[str]]]:
-    """Allocator; switch, partial and full merges at each utilisation; none for a mapping without."""
+    """Allocator; switch, partial and full merges at each utilisation; empty without log blocks."""
     if drive.log_blocks is None:
         return []
     rows = []
@@ -84,7 +84,7 @@ def _chart(result: AllocationResult, drive: DrivePoints) -> Curves:
 
 
 def _elapsed(point: Point | None) -> str:
-    """The mean in seconds, with half its interval."""
+    """Mean elapsed time in seconds, with half its interval."""
     if point is None:
         return numbers.UNKNOWN
     half = point.elapsed.half_width

@@ -16,7 +16,7 @@ BLOCK_BYTES = 4096
 
 
 _PART = 1 << 15
-"""Blocks for which it is known at once whether any is free."""
+"""Blocks in a part of the map; each part has a flag for whether any of its blocks is free."""
 
 
 class NoSpaceError(Exception):
@@ -31,7 +31,7 @@ class Extent(NamedTuple):
 
 
 class SpaceMap:
-    """One byte a block, searched at the speed of memchr; parts without a free block are passed over."""
+    """One byte per block, searched at the speed of memchr; parts without a free block are skipped."""
 
     def __init__(self, blocks: int) -> None:
         if blocks < 1:
@@ -44,17 +44,17 @@ class SpaceMap:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return len(self._used)
 
     @property
     def free_blocks(self) -> int:
-        """Free blocks."""
+        """Number of free blocks."""
         return self._free
 
     @property
     def utilisation(self) -> float:
-        """Share of the blocks that is used, metadata included: the paper's x-axis."""
+        """Share of used blocks, metadata included: the paper's x-axis."""
         return 1.0 - self._free / len(self._used)
 
     def is_free(self, block: int) -> bool:
@@ -62,7 +62,7 @@ class SpaceMap:
         return not self._used[block]
 
     def free_run(self, start: int, end: int, most: int) -> Extent | None:
-        """The first free blocks in [start, end), as many as follow each other, `most` of them at most."""
+        """The first consecutive free blocks in [start, end), at most `most`."""
         first = self._used.find(0, start, min(end, start - start % _PART + _PART))
         if first < 0:
             part = start // _PART + 1
@@ -78,7 +78,7 @@ class SpaceMap:
         return Extent(first, (limit if after < 0 else after) - first)
 
     def free_window(self, start: int, end: int, least: int, most: int) -> Extent | None:
-        """The first of [start, end) that begins `least` free blocks in a row; `most` of them at most."""
+        """The first range in [start, end) of at least `least` and at most `most` consecutive free blocks."""
         first = self._used.find(bytes(least), start, end)
         if first < 0:
             return None
@@ -87,11 +87,11 @@ class SpaceMap:
         return Extent(first, (limit if after < 0 else after) - first)
 
     def free_in(self, start: int, end: int) -> int:
-        """How many blocks of [start, end) are free."""
+        """Number of free blocks in [start, end)."""
         return int(np.count_nonzero(np.frombuffer(self._used, dtype=np.uint8)[start:end] == 0))
 
     def free_by(self, size: int) -> list[int]:
-        """How many blocks are free in each `size` blocks in turn."""
+        """Number of free blocks in each successive range of `size` blocks."""
         used = np.frombuffer(self._used, dtype=np.uint8)
         starts = np.arange(0, len(used), size)
         lengths = np.minimum(size, len(used) - starts)
@@ -103,7 +103,7 @@ class SpaceMap:
         return free
 
     def used_extents(self) -> list[Extent]:
-        """Everything that is used."""
+        """All used blocks."""
         found: list[Extent] = []
         at = self._used.find(1)
         while at >= 0:
@@ -114,7 +114,9 @@ class SpaceMap:
         return found
 
     def occupy(self, start: int, count: int) -> None:
-        """Take free blocks. ValueError, and nothing changes, where one is taken or there is none."""
+        """Mark free blocks as used. Raises ValueError, and changes nothing, if one is in use or the range is
+        empty.
+        """
         self._check(start, count)
         if self._used.find(1, start, start + count) >= 0:
             raise ValueError(f"a block of {start}+{count} is in use")
@@ -123,7 +125,7 @@ class SpaceMap:
         self._note(start, count, -1)
 
     def release(self, start: int, count: int) -> None:
-        """Give blocks back. ValueError, and nothing changes, where one is free already."""
+        """Free blocks. Raises ValueError, and changes nothing, if one is free already."""
         self._check(start, count)
         if self._used.find(0, start, start + count) >= 0:
             raise ValueError(f"a block of {start}+{count} is free")
@@ -134,38 +136,37 @@ class SpaceMap:
     def _note(self, start: int, count: int, sign: int) -> None:
         while count:
             part = start // _PART
-            here = min(count, (part + 1) * _PART - start)
-            self._free_of_part[part] += sign * here
+            in_part = min(count, (part + 1) * _PART - start)
+            self._free_of_part[part] += sign * in_part
             if self._free_of_part[part]:
                 self._open |= 1 << part
             else:
                 self._open &= ~(1 << part)
-            start, count = start + here, count - here
+            start, count = start + in_part, count - in_part
 
     def _check(self, start: int, count: int) -> None:
         if start < 0 or count < 1 or start + count > len(self._used):
             raise ValueError(f"no blocks {start}+{count} in a file system of {len(self._used)}")
 
 
-# What a file system asks of an allocator.
+# The interface of an allocator.
 
 
 class Allocator(ABC):
-    """Chooses blocks of a `SpaceMap`; the only one to change the map once it is made.
+    """Chooses blocks of a `SpaceMap` and alone changes it.
 
-    What is used when it is made (superblocks, tables, the journal) stays so.
+    Blocks in use when it is created (superblocks, tables, the journal) stay in use.
     """
 
     packs_directories: ClassVar[bool] = False
-    """New directories go where the last one went, instead of being spread over the drive."""
+    """Whether new directories are placed next to the last one, instead of being spread over the drive."""
 
     metadata_apart: ClassVar[bool] = False
-    """Blocks of pointers are asked for as metadata, apart from the data in front of which they else are."""
+    """Whether pointer blocks are requested as metadata, apart from the data; otherwise they precede it."""
 
     def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
-        """`logical_block` is in file-system blocks; allocators that know no logical blocks ignore it.
-
-        `trim`: the drive gets what is freed, as a file system mounted with `discard` knows.
+        """`logical_block` is in file-system blocks; some allocators ignore it. `trim`: the file system trims
+        blocks that it frees, as one mounted with `discard`.
         """
         if logical_block < 1 or space.blocks % logical_block:
             raise ValueError("a file system is a whole number of logical blocks")
@@ -174,9 +175,9 @@ class Allocator(ABC):
         self.trim = trim
 
     def allocate(self, count: int, goal: int, metadata: bool = False) -> list[Extent]:
-        """Take `count` blocks, near `goal` if locality means something here, in the order to be filled.
+        """Allocate `count` blocks, near `goal` if the allocator regards locality, in the order to be filled.
 
-        Raises NoSpaceError, having taken nothing, where fewer are free.
+        Raises NoSpaceError, and allocates nothing, if fewer are free.
         """
         if count > self.space.free_blocks:
             raise NoSpaceError(f"{count} blocks wanted, {self.space.free_blocks} free")
@@ -193,24 +194,24 @@ class Allocator(ABC):
         return found
 
     def release(self, extent: Extent) -> None:
-        """Give blocks back."""
+        """Free blocks."""
         self.space.release(*extent)
 
     def rewritten(self, block: int) -> None:  # noqa: B027 - not all care
-        """The next sync writes to this block, which was allocated before."""
+        """Note that the next sync writes to this block, which was allocated before."""
 
     def synced(self, metadata: NDArray[np.int64]) -> None:  # noqa: B027 - not all care
-        """A sync is over, and it wrote these metadata blocks in place."""
+        """Note that a sync is over, and wrote these metadata blocks in place."""
 
     @abstractmethod
     def _find(self, most: int, goal: int, metadata: bool) -> Extent:
-        """At least one free block; there is one."""
+        """Find free blocks, at least one; the caller knows that there is one."""
 
     def _take(self, run: Extent) -> None:
         self.space.occupy(*run)
 
 
-# Logical blocks ordered by their free space: a bucket for each count, and the fullest known at once.
+# Logical blocks ordered by their free space: a bucket for each count.
 #
 # The paper keeps a red-black tree with 36 B a logical block (section V, table I). Here buckets are doubly
 # linked lists in flat arrays and a bit for each bucket says whether anything is in it: taking out, putting
@@ -221,10 +222,10 @@ _NONE = -1
 
 
 class BucketQueue:
-    """Logical blocks 0 .. n-1, each with a free count of 0 .. capacity, and in the queue or not."""
+    """Logical blocks 0 .. n-1, each with a free count of 0 .. capacity, in the queue or not."""
 
     def __init__(self, free: list[int], capacity: int, empty: bool = False) -> None:
-        """All of them in the queue, of equals the first first; or with `empty` none of them."""
+        """Start with all of them in the queue, in ascending order; with `empty`, with none."""
         if any(not 0 <= count <= capacity for count in free):
             raise ValueError(f"free counts lie between 0 and {capacity}")
         self._free = array("i", free)
@@ -241,16 +242,16 @@ class BucketQueue:
 
     @property
     def memory_bytes(self) -> int:
-        """Of counts, links, marks, heads and the bits of the buckets."""
+        """Memory of counts, links, marks, heads and the bits of the buckets."""
         columns = (self._free, self._next, self._previous, self._heads)
         return sum(len(c) * c.itemsize for c in columns) + len(self._in_queue) + -(-len(self._heads) // 8)
 
     def free(self, block: int) -> int:
-        """Free blocks of a logical block, in the queue or not."""
+        """Free blocks of a logical block, whether it is in the queue or not."""
         return self._free[block]
 
     def holds(self, block: int) -> bool:
-        """Whether it is in the queue."""
+        """Whether a logical block is in the queue."""
         return bool(self._in_queue[block])
 
     def most_free(self) -> int | None:
@@ -259,7 +260,7 @@ class BucketQueue:
         return self._heads[highest] if highest > 0 else None
 
     def put(self, block: int) -> None:
-        """Into the queue, in front of its equals."""
+        """Put a logical block into the queue, before those with equal free space."""
         if self._in_queue[block]:
             raise ValueError(f"logical block {block} is in the queue")
         count = self._free[block]
@@ -273,7 +274,7 @@ class BucketQueue:
         self._in_queue[block] = 1
 
     def take_out(self, block: int) -> None:
-        """Out of the queue; its free count stays known."""
+        """Take a logical block out of the queue; its free count is kept."""
         if not self._in_queue[block]:
             raise ValueError(f"logical block {block} is not in the queue")
         count, after, before = self._free[block], self._next[block], self._previous[block]
@@ -288,7 +289,7 @@ class BucketQueue:
         self._in_queue[block] = 0
 
     def clear(self) -> None:
-        """Take all out that are in the queue, in a time that goes with how many they are."""
+        """Empty the queue, in time proportional to its length."""
         while self._filled:
             block = self._heads[self._filled.bit_length() - 1]
             while block != _NONE:
@@ -298,7 +299,7 @@ class BucketQueue:
             self._filled &= ~(1 << (self._filled.bit_length() - 1))
 
     def change(self, block: int, by: int) -> None:
-        """Add to the free count."""
+        """Add to the free count of a logical block."""
         queued = self._in_queue[block]
         if queued:
             self.take_out(block)

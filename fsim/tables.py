@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_allocation(console: Console, result: AllocationResult) -> None:
-    """Header, one table per drive, and the notes."""
+    """Print a header, one table per drive, and the notes."""
     console.print(Text(headline(result), style="bold"))
     if not result.complete:
         console.print(Text("PARTIAL: interrupted before the end.", "yellow"))
@@ -31,7 +31,7 @@ def print_allocation(console: Console, result: AllocationResult) -> None:
 
 
 def headline(result: AllocationResult) -> str:
-    """The experiment in one line."""
+    """Description of the experiment in one line."""
     synthetic = ", synthetic workload" if result.synthetic else ""
     trim = "on" if result.trim else "off"
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
@@ -39,7 +39,7 @@ def headline(result: AllocationResult) -> str:
 
 
 def drive_line(drive: DrivePoints) -> str:
-    """A drive in one line."""
+    """Description of a drive in one line."""
     logs = f", {drive.log_blocks} log blocks" if drive.log_blocks is not None else ""
     return (
         f"drive {printable(drive.name)}: {numbers.size(drive.capacity_bytes)}, logical blocks of "
@@ -67,7 +67,7 @@ def drive_table(result: AllocationResult, drive: DrivePoints) -> Table:
 
 
 def cell(point: Point | None, base: str) -> str:
-    """Seconds, and the ratio where it is not one to itself."""
+    """Seconds, and the ratio unless the allocator is the base."""
     if point is None:
         return numbers.UNKNOWN
     mean_s = point.elapsed.mean

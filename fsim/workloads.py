@@ -1,4 +1,4 @@
-"""Filling a file system up to a utilisation, as the paper did before each run (section V)."""
+"""Filling a file system to a utilisation, as the paper did before each run (section V)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 LEAST_BYTES = 1 << 10
 MOST_BYTES = 16 << 20
-"""Files between 1 KiB and 16 MiB (section V); sizes are drawn evenly, which the paper does not say."""
+"""Largest file: files have between 1 KiB and 16 MiB (section V), with uniformly distributed sizes (not stated
+in the paper).
+"""
 DIRECTORIES = 100
-"""Chosen: the paper does not say in which directories the files are."""
+"""Chosen by us: the paper does not state in which directories the files are."""
 
 
 def fill(system: FileSystem, utilisation: float, seed: int, first_number: int, churn: float = 0.0) -> None:
     """Create files of random sizes in random directories until `utilisation` is reached.
 
-    `churn` is the share of those files that is then deleted, at random, and made up for by new ones: a file
-    system that has aged. Directories and files are numbered from `first_number`. The same seed gives the
-    same files in the same order whatever the allocator.
+    `churn` is the share of those files that is then deleted, at random, and replaced by new ones: an aged
+    file system. Directories and files are numbered from `first_number`. The same seed gives the same files in
+    the same order with every allocator.
     """
     if not 0.0 <= utilisation < 1.0:
         raise ValueError(f"a utilisation lies between 0 and 1, not {utilisation}")
@@ -75,7 +77,7 @@ class PostmarkSetting:
     """One configuration."""
 
     files: int
-    """Created first."""
+    """Number of files created first."""
     directories: int
     least_bytes: int
     most_bytes: int
@@ -96,14 +98,14 @@ at hand, and the paper does not repeat the numbers.
 
 
 class _Draws:
-    """Uniform numbers, drawn by the thousand."""
+    """Uniform random numbers, drawn by the thousand."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
         self._numbers: list[float] = []
 
     def below(self, limit: int) -> int:
-        """0 .. limit - 1."""
+        """A number from 0 to limit - 1."""
         if not self._numbers:
             self._numbers = self._generator.random(_DRAWS).tolist()
         return int(self._numbers.pop() * limit)
@@ -150,7 +152,7 @@ def steps(setting: PostmarkSetting, seed: int) -> Iterator[Step]:
         yield delete(len(alive) - 1)
 
 
-# A block trace as files: what it writes to a region of its address space is a file.
+# A block trace as files: each region of its address space that it writes to is a file.
 #
 # A trace says which blocks were written, not which files they belonged to. Here each region of
 # `region_bytes` of a volume is a file, and regions that follow each other share a directory. A block's first
@@ -164,7 +166,7 @@ REGIONS_PER_DIRECTORY = 64
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:
-    """Where the trace is, and how it becomes files."""
+    """The trace, and how it is turned into files."""
 
     path: Path
     format: str | None = None
@@ -174,18 +176,18 @@ class TraceSource:
 
 @dataclass(slots=True)
 class _Region:
-    """A file in the making."""
+    """State of the file of one region."""
 
     file: int
     places: dict[int, int] = field(default_factory=dict)
-    """Blocks of the region, by where in the file they are."""
+    """Blocks of the region, with their position in the file."""
     alive: int = 0
-    gone: set[int] = field(default_factory=set)
-    """Blocks that were trimmed since they were last written."""
+    trimmed: set[int] = field(default_factory=set)
+    """Blocks that were trimmed and not written since."""
 
 
 def trace_steps(source: TraceSource) -> Iterator[Step]:
-    """The whole trace. Raises TraceError for what cannot be read."""
+    """All file changes of the trace. Raises TraceError if it cannot be read."""
     reader = open_trace(
         source.path, format=source.format, on_error="skip" if source.skip_bad_records else "raise"
     )
@@ -193,7 +195,7 @@ def trace_steps(source: TraceSource) -> Iterator[Step]:
 
 
 def steps_of(batches: Iterable[Batch], region_bytes: int) -> Iterator[Step]:
-    """The changes of files that the requests come to."""
+    """The file changes that these requests amount to."""
     if region_bytes < BLOCK_BYTES or region_bytes % BLOCK_BYTES:
         raise ValueError(f"a region is a whole number of blocks of {BLOCK_BYTES} bytes")
     return _Files(region_bytes // BLOCK_BYTES).steps(batches)
@@ -220,12 +222,12 @@ class _Files:
                     yield from self._trim(where, low, high) if trim else self._write(where, low, high)
 
     def _parts(self, start: int, blocks: int) -> Iterator[tuple[int, int, int]]:
-        """Regions of a request, and which of their blocks."""
+        """Regions of a request, each with the blocks that the request covers."""
         while blocks:
             number, low = divmod(start, self._region_blocks)
-            here = min(blocks, self._region_blocks - low)
-            yield number, low, low + here
-            start, blocks = start + here, blocks - here
+            in_region = min(blocks, self._region_blocks - low)
+            yield number, low, low + in_region
+            start, blocks = start + in_region, blocks - in_region
 
     def _write(self, where: tuple[int, int], low: int, high: int) -> Iterator[Step]:
         region = self._regions.get(where)
@@ -234,9 +236,9 @@ class _Files:
             region = self._regions[where] = _Region(self._files)
             self._files += 1
         places, file = region.places, region.file
-        known = sorted(places[block] for block in range(low, high) if block in places)
+        existing = sorted(places[block] for block in range(low, high) if block in places)
         new = [block for block in range(low, high) if block not in places]
-        for first, end in _runs(known):
+        for first, end in _runs(existing):
             size = (end - first) * BLOCK_BYTES
             yield Step(Action.OVERWRITE, file, directory, size, first * BLOCK_BYTES)
         if new:
@@ -244,17 +246,17 @@ class _Files:
             for block in new:
                 places[block] = len(places)
             yield Step(action, file, directory, len(new) * BLOCK_BYTES)
-        back = region.gone.intersection(range(low, high))
-        region.gone -= back
-        region.alive += len(new) + len(back)
+        rewritten = region.trimmed.intersection(range(low, high))
+        region.trimmed -= rewritten
+        region.alive += len(new) + len(rewritten)
 
     def _trim(self, where: tuple[int, int], low: int, high: int) -> Iterator[Step]:
         region = self._regions.get(where)
         if region is None:
             return
-        gone = {block for block in range(low, high) if block in region.places} - region.gone
-        region.gone |= gone
-        region.alive -= len(gone)
+        trimmed = {block for block in range(low, high) if block in region.places} - region.trimmed
+        region.trimmed |= trimmed
+        region.alive -= len(trimmed)
         if not region.alive:
             del self._regions[where]
             yield Step(Action.DELETE, region.file, self._directory(where), 0)

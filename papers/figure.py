@@ -1,4 +1,4 @@
-"""What a figure of a paper is here: an experiment, and the rules that judge its result."""
+"""A figure of a paper as an experiment, with the rules that judge its result."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ CONFIDENCE = 0.95
 
 
 class Shape(StrEnum):
-    """How a panel is drawn."""
+    """How a panel is plotted."""
 
     BARS = "bars"
     """A group of bars for each row, a bar for each column."""
     LINES = "lines"
     """A line for each row; the columns are numbers on the x axis."""
     POINTS = "points"
-    """The same, without lines between the points."""
+    """Like LINES, without lines between the points."""
     TABLE = "table"
-    """Not drawn."""
+    """Not plotted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """What one trial measured: numbers by row and column."""
+    """Result of one trial: numbers by row and column."""
 
     title: str
     unit: str
     cells: Mapping[tuple[str, str], float]
     shape: Shape = Shape.BARS
     digits: int = 3
-    """Significant digits that are shown."""
+    """Significant digits shown."""
     x_label: str = ""
-    """Of the columns, where they are numbers."""
+    """Label of the columns, if they are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Mean over the seeds."""
         return fmean(self.values)
 
     @property
@@ -71,12 +71,12 @@ class Table:
 
     @property
     def rows(self) -> list[str]:
-        """In the order of the experiment."""
+        """Names of rows, in the order of the experiment."""
         return list(dict.fromkeys(row for row, _ in self.cells))
 
     @property
     def columns(self) -> list[str]:
-        """In the order of the experiment; numbers in their own order."""
+        """Names of columns, in the order of the experiment; numbers in ascending order."""
         found = list(dict.fromkeys(column for _, column in self.cells))
         return sorted(found, key=float) if self.shape in (Shape.LINES, Shape.POINTS) else found
 
@@ -88,22 +88,23 @@ class Results:
         self.tables = {table.title: table for table in tables}
 
     def cell(self, panel: str, row: str, column: str) -> Cell:
-        """One number; KeyError where the experiment did not measure it."""
+        """One number. Raises KeyError if the experiment did not measure it."""
         return self.tables[panel].cells[row, column]
 
     def mean(self, panel: str, row: str, column: str) -> float:
-        """Its mean over the seeds."""
+        """Mean of one number over the seeds."""
         return self.cell(panel, row, column).mean
 
     def paired(self, panel: str, row: str, column: str, than: str) -> Cell:
-        """`column` divided by `than`, seed by seed."""
+        """`column` divided by `than`, for each seed."""
         mine, other = self.cell(panel, row, column).values, self.cell(panel, row, than).values
         return Cell(tuple(a / b if b else math.inf for a, b in zip(mine, other, strict=True)))
 
 
 def gathered(trials: Sequence[Sequence[Panel]]) -> Results:
-    """The panels of all seeds, each with the numbers of every seed; one that some seed did not measure is
-    left out."""
+    """The panels of all seeds, each with the numbers of every seed; numbers missing with some seed are
+    omitted.
+    """
     tables = []
     for panels in zip(*trials, strict=True):
         first = panels[0]
@@ -119,37 +120,38 @@ class Trial:
 
     seed: int
     quick: bool
-    """Small and short, for CI: the same rules have to hold."""
+    """Small and short, for CI; the same rules must hold."""
 
 
 class NotPossibleError(Exception):
-    """The experiment needs something that this machine lacks; the text says what."""
+    """The experiment needs something that this machine lacks; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a rule says about a result."""
+    """Verdict of a rule on a result."""
 
     ours: str
     agrees: bool
 
 
 NOT_IN_QUICK = Judged("not in a quick run", True)
-"""Of a rule about what only the full run measures."""
+"""Verdict of a rule about something that only the full run measures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One statement of the paper and when our result agrees with it."""
+    """One statement of the paper, and the rule for agreement with it."""
 
     paper: str
-    """What the paper says, with its numbers where it has them."""
+    """The statement of the paper, with its numbers if it has any."""
     rule: str
-    """When we agree, in words; what `judge` checks."""
+    """The condition for agreement, in words; checked by `judge`."""
     judge: Callable[[Results], Judged]
     differs: str = ""
-    """Why our result does not agree, and what demonstrates it; empty where it agrees. A reason that is no
-    longer needed is an error too."""
+    """Why our result does not agree, and how that is demonstrated; empty if it agrees. A reason that is no
+    longer needed is an error too.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +164,19 @@ class Figure:
     shows: str
     """What the paper shows."""
     ours: str
-    """What stands in for its devices and workloads here."""
+    """What replaces its devices and workloads in our experiment."""
     labels: tuple[str, ...]
     """What is not real: emulated, synthetic, modelled."""
     run: Callable[[Trial], list[Panel]] | None
-    """None where the paper describes its set-up and nothing can be measured."""
+    """None if the paper describes its set-up and nothing can be measured."""
     rules: tuple[Rule, ...] = ()
     seeds: int = 5
     quick_seeds: int = 2
     missing: str = ""
-    """Why nothing is run although there is something to measure."""
+    """Why nothing is run although it could be measured."""
 
 
-# Rules that many figures have.
+# Rules common to many figures.
 
 
 def close(
@@ -217,7 +219,7 @@ def between(paper: str, where: tuple[str, str, str], low: float, high: float, di
 def ordered(
     paper: str, panel: str, column: str, rows: Sequence[str], differs: str = "", *, least_gap: float = 0.0
 ) -> Rule:
-    """Along `rows` the means of `column` fall, each by at least `least_gap` of the one before."""
+    """The means of `column` decrease along `rows`, each by at least `least_gap` of the previous one."""
 
     def judge(results: Results) -> Judged:
         means = [results.mean(panel, row, column) for row in rows]
@@ -238,7 +240,7 @@ def lower_in(
     *,
     at_most: float = 1.0,
 ) -> Rule:
-    """In each row `column` is below `at_most` times `than`, with every seed."""
+    """In each row `column` is less than `at_most` times `than`, with every seed."""
 
     def judge(results: Results) -> Judged:
         ratios = {row: results.paired(panel, row, column, than) for row in rows}
@@ -265,7 +267,7 @@ def interval_within(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> Rule:
-    """The 95 % interval of a mean, or of `column` divided by `than` seed by seed, lies between two bounds."""
+    """The 95 % interval of a mean, or of `column` divided by `than` per seed, lies between two bounds."""
     panel, row, column = where
 
     def judge(results: Results) -> Judged:
@@ -287,7 +289,7 @@ def proportional(
     tolerance: float,
     differs: str = "",
 ) -> Rule:
-    """The columns of `row`, named after VMs, are to one another as their weights."""
+    """The columns of `row`, named after VMs, are in the ratio of their weights."""
 
     def judge(results: Results) -> Judged:
         means = {vm: results.mean(panel, row, vm) for vm in weights}

@@ -9,7 +9,7 @@ from slo_ctl.show.html import render_page
 
 
 def html(result: PapersResult) -> str:
-    """A page with everything; all texts are escaped."""
+    """A page with all results; all texts are escaped."""
     papers = [
         (title, [(figure, _charts(figure), _tables(figure)) for figure in figures])
         for _, title, figures in by_paper(result)

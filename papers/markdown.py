@@ -30,29 +30,29 @@ _QUICK = "Results marked quick are of small runs with few seeds."
 
 
 def markdown(result: PapersResult) -> str:
-    """The page."""
+    """Text of the page."""
     lines = ["# The papers, figure by figure", "", *_INTRODUCTION, "", *_MADE]
     if any(_is_quick(figure) for figure in result.figures):
         lines += ["", _QUICK]
     lines += ["", f"{summary_line(result)}; {result.machine}.", ""]
-    told = _Told()
+    shown = _Shown()
     for _, title, figures in by_paper(result):
         lines += [f"## {title}", "", "| figure | agreement |", "|---|---|"]
         lines += [f"| {_link(figure, _heading(figure))} | {figure.agreement.value} |" for figure in figures]
         lines.append("")
         for figure in figures:
-            lines += _section(figure, told)
+            lines += _section(figure, shown)
     return "\n".join(lines).rstrip() + "\n"
 
 
-class _Told:
-    """What the page has said so far: where a text or a table is the same again, it is referred to."""
+class _Shown:
+    """Texts and tables that the page has already shown: repeated ones are replaced by a reference."""
 
     def __init__(self) -> None:
         self._where: dict[object, FigureOutcome] = {}
 
     def before(self, what: object, figure: FigureOutcome) -> FigureOutcome | None:
-        """The figure that had it, if any; from now on this one has it."""
+        """The earlier figure that showed it; None, and remembered, if this figure is the first."""
         first = self._where.setdefault(what, figure)
         return None if first is figure else first
 
@@ -74,16 +74,16 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _section(figure: FigureOutcome, told: _Told) -> Iterator[str]:
+def _section(figure: FigureOutcome, shown: _Shown) -> Iterator[str]:
     yield from (f"### {_heading(figure)}", "")
     yield from (f"**{figure.agreement.value.capitalize()}** ({'; '.join(_made_of(figure))})", "")
     yield from (f"**{source_of(figure)}.** {figure.shows}", "")
-    same = told.before(figure.ours, figure)
+    same = shown.before(figure.ours, figure)
     yield from (f"**Here.** As {_link(same, same.key)}." if same else f"**Here.** {figure.ours}", "")
     if figure.rules:
         yield from _rules(figure)
         yield ""
-    yield from _tables(figure, told)
+    yield from _tables(figure, shown)
 
 
 def _made_of(figure: FigureOutcome) -> Iterator[str]:
@@ -127,13 +127,13 @@ def _reason(rule: RuleOutcome, indent: str, said: set[str]) -> Iterator[str]:
         yield f"{indent}{rule.reason}"
 
 
-def _tables(figure: FigureOutcome, told: _Told) -> Iterator[str]:
+def _tables(figure: FigureOutcome, shown: _Shown) -> Iterator[str]:
     """Folded; those that an earlier figure has are referred to."""
     own: list[TableOutcome] = []
     others: list[FigureOutcome] = []
     for table in figure.tables:
         if len(table.columns()) <= MOST_COLUMNS:
-            first = told.before(table.model_dump_json(), figure)
+            first = shown.before(table.model_dump_json(), figure)
             if first is None:
                 own.append(table)
             elif first not in others:

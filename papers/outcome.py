@@ -1,4 +1,4 @@
-"""Running figures, judging them, and the result as JSON."""
+"""Runs figures, judges them, and returns the result as JSON."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FORMAT_VERSION: Literal[1] = 1
 
 
 class Agreement(StrEnum):
-    """Of a rule, and of a figure as the least of its rules."""
+    """Agreement of a rule; for a figure, the worst of its rules."""
 
     AGREES = "agrees"
     EXPLAINED = "differs, explained"
     DIFFERS = "differs"
-    """Without a reason that is demonstrated, or with one that is no longer needed."""
+    """Differs without a demonstrated reason, or with a reason that is no longer needed."""
     DESCRIBED = "described"
     """Nothing to measure: the paper's set-up."""
     NOT_RUN = "not run"
@@ -42,7 +42,7 @@ class _Model(BaseModel):
 
 
 class RuleOutcome(_Model):
-    """One statement of the paper, ours, and whether they agree."""
+    """One statement of the paper, our result, and whether they agree."""
 
     paper: str
     rule: str
@@ -72,11 +72,11 @@ class TableOutcome(_Model):
     cells: list[CellOutcome]
 
     def rows(self) -> list[str]:
-        """In order."""
+        """Names of rows, in order."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     def columns(self) -> list[str]:
-        """In order; numbers in their own."""
+        """Names of columns, in order; numbers in ascending order."""
         found = list(dict.fromkeys(cell.column for cell in self.cells))
         return sorted(found, key=float) if self.shape in ("lines", "points") else found
 
@@ -86,7 +86,7 @@ class TableOutcome(_Model):
 
 
 class FigureOutcome(_Model):
-    """One figure."""
+    """Result of one figure."""
 
     key: str
     title: str
@@ -97,7 +97,7 @@ class FigureOutcome(_Model):
     agreement: Agreement
     seeds: list[int] = Field(default_factory=list)
     cpu_s: float = 0.0
-    """Of all trials."""
+    """CPU time of all trials."""
     rules: list[RuleOutcome] = Field(default_factory=list)
     tables: list[TableOutcome] = Field(default_factory=list)
     note: str = ""
@@ -105,7 +105,7 @@ class FigureOutcome(_Model):
 
 
 class PapersResult(_Model):
-    """Everything that a run of `slo-ctl paper` found out."""
+    """Result of a run of `slo-ctl paper`."""
 
     format_version: Literal[1] = FORMAT_VERSION
     kind: Literal["papers"] = "papers"
@@ -132,7 +132,7 @@ def _dumped(value: object) -> str:
 
 
 def read_result(path: Path) -> PapersResult:
-    """An earlier run's `--save-json`. Raises UserError."""
+    """Read a result saved with `--save-json`. Raises UserError."""
     try:
         return PapersResult.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -148,9 +148,9 @@ def read_result(path: Path) -> PapersResult:
 def run_figures(
     figures: Sequence[Figure], *, quick: bool, seed: int, jobs: int, progress: ProgressSink
 ) -> PapersResult:
-    """Run every trial of every figure on `jobs` processes, and judge. What figures share is run once.
+    """Run every trial of every figure on `jobs` processes, and judge.
 
-    Ctrl-C ends it with the figures that were complete by then.
+    Trials that figures share are run once. Ctrl-C ends it with the figures that were complete by then.
     """
     trials = {figure.key: _trials(figure, quick=quick, seed=seed) for figure in figures}
     sharing: dict[tuple[_Experiment, Trial], list[str]] = {}
@@ -183,7 +183,7 @@ def run_figures(
 
 _Experiment = Callable[[Trial], list[Panel]]
 _Measured = tuple[list[Panel] | None, float, str]
-"""Panels, or None and the reason; CPU seconds in between."""
+"""Panels, or None with the reason; CPU seconds in between."""
 
 
 def _trials(figure: Figure, *, quick: bool, seed: int) -> list[Trial]:
@@ -194,7 +194,7 @@ def _trials(figure: Figure, *, quick: bool, seed: int) -> list[Trial]:
 
 
 def _run_all(work: list[tuple[str, Trial]], jobs: int) -> Iterator[_Measured]:
-    """In the order of `work`."""
+    """Results in the order of `work`."""
     if jobs == 1 or len(work) < 2:
         yield from map(_measure, work)
         return
@@ -245,7 +245,7 @@ def _outcome(
 
 
 def judge(figure: Figure, results: Results) -> list[RuleOutcome]:
-    """What each rule of the figure says."""
+    """Verdicts of each rule of the figure."""
     outcomes = []
     for rule in figure.rules:
         judged = rule.judge(results)
@@ -303,8 +303,10 @@ def _rounded(value: float) -> float:
 
 
 def merged(earlier: PapersResult, newer: PapersResult) -> PapersResult:
-    """The figures of both in the order of the papers. The newer result counts, unless it could not be run;
-    what a figure says of the paper and of its set-up is what its record says now."""
+    """The figures of both in the order of the papers, the newer result unless it could not be run.
+
+    Texts on the paper and the set-up are those of the present records.
+    """
     found = {figure.key: figure for figure in earlier.figures}
     found |= {
         figure.key: figure

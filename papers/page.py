@@ -1,4 +1,4 @@
-"""The results as text; `html` has them as a page, `markdown` docs/papers.md."""
+"""The results as text; `html` renders them as a page, `markdown` as docs/papers.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from papers.registry import BEYOND, PAPERS
 from slo_ctl.base.numbers import UNKNOWN
 
 MOST_COLUMNS = 9
-"""Of a table that is shown in the documentation; wider ones are plots of the page only."""
+"""Most columns of a table in the documentation; wider ones are only plotted on the page."""
 
 
 def number(cell: CellOutcome | None, digits: int) -> str:
-    """A mean with half its interval, where there is one that shows."""
+    """A mean with half its interval, if the interval is visible at this precision."""
     if cell is None:
         return UNKNOWN
     text = _plain(cell.mean, digits)
@@ -30,7 +30,7 @@ def _plain(value: float, digits: int) -> str:
 
 
 def by_paper(result: PapersResult) -> Iterator[tuple[str, str, list[FigureOutcome]]]:
-    """Key, title and figures of each paper that has any."""
+    """Key, title and figures of each paper that has figures."""
     for key, title in PAPERS.items():
         figures = [figure for figure in result.figures if figure.key.partition(":")[0] == key]
         if figures:
@@ -38,19 +38,19 @@ def by_paper(result: PapersResult) -> Iterator[tuple[str, str, list[FigureOutcom
 
 
 def summary_line(result: PapersResult) -> str:
-    """How many figures agree."""
+    """How many figures agree, as a sentence."""
     found = [figure.agreement for figure in result.figures]
     parts = [f"{found.count(each)} {each.value}" for each in Agreement if each in found]
     return f"{len(found)} figures and tables: {', '.join(parts)}"
 
 
 def source_of(figure: FigureOutcome) -> str:
-    """Who says what is judged."""
+    """Source of the judged statements."""
     return "Claim" if figure.key.partition(":")[0] == BEYOND else "Paper"
 
 
 def text(result: PapersResult) -> Iterator[str]:
-    """For a terminal."""
+    """The results as text for a terminal."""
     for figure in result.figures:
         yield f"{figure.key}  {figure.title}: {figure.agreement.value}"
         seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"

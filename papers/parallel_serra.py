@@ -19,8 +19,9 @@ from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 WORKERS = (1, 2, 4, 8, 16)
 REPETITIONS = (1, 2, 3, 4)
 OVERHEAD_S = 1.0
-"""Of each piece of work with 1200 MB in reality: fio starts four times, and a message goes to and fro. In
-proportion to the file where that is smaller."""
+"""Real overhead of a piece of work with 1200 MB: fio starts four times, and a message is exchanged. In
+proportion to the file if that is smaller.
+"""
 PAPER_BEST = {
     # Table 4: speed-up with the best number of processes, by repetitions; the least and the most.
     "HDD": {1: (1.37, 1.47), 2: (2.59, 2.76), 3: (1.98, 2.15), 4: (4.83, 5.34)},
@@ -43,18 +44,18 @@ def _overhead_s(name: str, quick: bool) -> float:
 
 
 def _sizes() -> list[int]:
-    """The two extremes of each interval; 64 KiB, which both have, once."""
+    """The two extremes of each interval; 64 KiB, which two intervals have, once."""
     return draw_points(DEFAULT_INTERVALS, 2, 1)
 
 
 def _first_device(seed: int) -> int:
-    """The seed of the first worker's device; the others follow."""
+    """Seed of the first worker's device; the others follow."""
     return max(WORKERS) * seed
 
 
 @lru_cache(maxsize=16)
 def _test_times_s(name: str, quick: bool, seed: int) -> tuple[float, ...]:
-    """Of the four tests of each size, one repetition after the other."""
+    """Times of the four tests of each size, one repetition after the other."""
     device = _device(name, _first_device(seed), quick)
     times = []
     for repetition in range(max(REPETITIONS)):
@@ -67,7 +68,7 @@ def _test_times_s(name: str, quick: bool, seed: int) -> tuple[float, ...]:
 
 
 def _makespan_s(times_s: Sequence[float], workers: int) -> tuple[float, float]:
-    """Until the last is done, each task going to the worker that is free first; and the busy share."""
+    """Time until the last task is done, if each goes to the first free worker; and the busy share."""
     free = [0.0] * workers
     for time_s in times_s:
         heapq.heapreplace(free, free[0] + time_s)
@@ -77,7 +78,7 @@ def _makespan_s(times_s: Sequence[float], workers: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _coordinated(name: str, quick: bool, repetitions: int, workers: int, seed: int) -> tuple[float, float]:
-    """Seconds with our master, which hands out parts of tests, and the busy share."""
+    """Seconds with our coordinator, which hands out parts of tests, and the busy share."""
     plan = SweepPlan(_sizes(), ACCESSES, StoppingRule(0, repetitions, repetitions), None)
     first = _first_device(seed)
     devices = [_device(name, first + worker, quick) for worker in range(workers)]

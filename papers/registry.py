@@ -1,4 +1,4 @@
-"""Every figure there is, by key, in the order of the papers."""
+"""All figures by key, in the order of the papers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from papers import beyond, fast15, greedy_space, parallel_serra, serra
 from papers.figure import Figure
 
 BEYOND = "beyond"
-"""The key of claims that are not in a paper."""
+"""Key of the claims that are not from a paper."""
 PAPERS = {
     "fast15": "Kim, Lee, Noh: Towards SLO Complying SSDs Through OPS Isolation (FAST '15)",
     "greedy-space": "Hyun et al.: A Performance Model and File System Space Allocation Scheme for SSDs",
@@ -14,7 +14,7 @@ PAPERS = {
     "parallel-serra": "Rodrigues Machado et al.: Parallel Storage Devices Profiling with SeRRa",
     BEYOND: "Beyond the papers: what slo-ctl adds",
 }
-"""By the first part of a figure's key."""
+"""Papers by the first part of a figure's key."""
 
 FIGURES: dict[str, Figure] = {
     figure.key: figure

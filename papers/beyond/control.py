@@ -1,4 +1,4 @@
-"""What the policies of slo-ctl add: fair queue with OPS, p99, and what does not starve."""
+"""What the policies of slo-ctl add: fair queue with OPS, p99, and no starvation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from slo_ctl.replay.result import RunResult
 _LABELS = (EMULATED, "synthetic workloads")
 _WEIGHTS = {"VM-1": 1.0, "VM-3": 3.0, "VM-6": 6.0}
 _EXACT = 0.03
-"""By how much a share may differ from its due."""
+"""Largest deviation of a share from the entitlement."""
 
 
 def _small(trial: Trial, full: str, quick: str, *keys: str) -> str:
@@ -36,7 +36,7 @@ def _small(trial: Trial, full: str, quick: str, *keys: str) -> str:
 
 
 def _off_weights(run: RunResult) -> float:
-    """The worst distance of a share of pages from that by weight, in per cent of the latter."""
+    """The largest deviation of a share of pages from that by weight, in per cent of the latter."""
     total, weights = total_pages_per_s(run), sum(vm.weight for vm in run.vms)
     return 100 * max(abs(pages_per_s(vm) / total / (vm.weight / weights) - 1) for vm in run.vms)
 
@@ -50,7 +50,7 @@ def _with_every_seed(
     at_most: float | None = None,
     least: float = 0.0,
 ) -> Rule:
-    """In each of `rows` the number is within the bounds with every seed."""
+    """The number of each of `rows` is within the bounds with every seed."""
 
     def judge(results: Results) -> Judged:
         values = [value for row in rows for value in results.cell(panel, row, column).values]
@@ -79,7 +79,7 @@ _LEVERS: Mapping[str, tuple[Policy[Any], str]] = {
 
 
 def levers(trial: Trial) -> list[Panel]:
-    """Total, WAF and distance from the weights, by what acts."""
+    """Total, WAF and deviation from the weights, by the levers used."""
     panels = []
     for mix, kinds in _MIXES.items():
         totals, waf, off = {}, {}, {}
@@ -163,7 +163,7 @@ FIRST_COME, FAIR, FAIR_P99 = "first come, first served", "fair queue", f"fair qu
 
 
 def latency(trial: Trial) -> list[Panel]:
-    """p99 of a light VM beside heavy ones, and what keeping it costs the total."""
+    """p99 of a light VM with heavy ones, and the cost of keeping it in total throughput."""
     p99, totals = {}, {}
     device = _small(trial, "512MiB", "256MiB")
     duration = "8x" if trial.quick else "20x"
@@ -185,7 +185,7 @@ def latency(trial: Trial) -> list[Panel]:
         (FAIR, Proportional(), "wfq", db),
         (FAIR_P99, Proportional(), "wfq", f"{db},p99={_TARGET_MS:g}ms"),
     )
-    # No rule compares with the first of them.
+    # No rule compares with the first row.
     for name, policy, scheduler, first in cases[1:] if trial.quick else cases:
         with PreparedDrive(Drive((first, *heavy), device, seed=trial.seed)) as prepared:
             run = prepared.run(policy, scheduler, duration)
@@ -247,7 +247,7 @@ def starvation(trial: Trial) -> list[Panel]:
             (ALGORITHM_1, Algorithm1(), "fifo"),
             (STRICT, ProportionalStrict(), "wfq"),
         )
-        # No rule is about the first of them.
+        # No rule is about the first row.
         for name, policy, scheduler in cases[1:] if trial.quick else cases:
             run = prepared.run(policy, scheduler, "12x" if trial.quick else "20x")
             total = total_pages_per_s(run)

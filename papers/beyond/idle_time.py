@@ -1,4 +1,4 @@
-"""Refining a profile of SeRRa in idle time."""
+"""Refinement of a profile of SeRRa in idle time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ONE_SESSION = "one session as long"
 def _profiled(
     device: str, seed: int, budget_s: float, before: Sequence[Measurement], sizes: Sequence[int]
 ) -> list[Measurement]:
-    """One session of `slo-ctl device profile --budget`, with a file of its own."""
+    """One session of `slo-ctl device profile --budget`, with its own file."""
     rule = StoppingRule(precision=0.0, max_repetitions=1_000_000)
     plan = SweepPlan(sizes, ACCESSES, rule, DEFAULT_TEST_S, budget_s)
     benchmark = make_device(device, _FILE_MB)(seed, True)
@@ -52,7 +52,9 @@ def _summaries(measurements: Sequence[Measurement]) -> Iterator[RatioSummary]:
 
 
 def idle_time(trial: Trial) -> list[Panel]:
-    """Error and confidence of the ratios after so many short sessions, and after one as long as all."""
+    """Error and confidence of the ratios after a number of short sessions, and after one of the same total
+    length.
+    """
     errors, widths = {}, {}
     periods = _PERIODS[:-1] if trial.quick else _PERIODS
     for device in _ROTATING[:1] if trial.quick else _ROTATING:
@@ -77,7 +79,7 @@ def idle_time(trial: Trial) -> list[Panel]:
 
 
 def _last(results: Results) -> str:
-    """The column after the last session."""
+    """The column of the last session."""
     return results.tables["Median error of the ratios"].columns[-2]
 
 

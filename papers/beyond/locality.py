@@ -25,7 +25,7 @@ from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 _ALLOCATORS = ("ext", "greedy-space", "greedy-local")
 _MAPPINGS = ("bast", "fast")
 _QUICK_TRANSACTIONS = 4_000
-"""In quick runs; the setting has 20,000."""
+"""Number of transactions in quick runs; the setting has 20,000."""
 
 
 @lru_cache(maxsize=12)
@@ -50,7 +50,7 @@ def _postmark(
     log_blocks: int = LOG_BLOCKS,
     transactions: int | None = None,
 ) -> fsim.Outcome:
-    """On a drive that is half full."""
+    """Postmark on a drive that is half full."""
     return _outcome(
         Experiment(
             allocator=allocator,
@@ -66,7 +66,7 @@ def _postmark(
 
 
 def allocation(trial: Trial) -> list[Panel]:
-    """Elapsed time of Postmark by allocator, mapping and TRIM; and where it depends on full merges."""
+    """Elapsed time of Postmark by allocator, mapping and TRIM, and its dependence on full merges."""
     trims = (False,) if trial.quick else (False, True)
     large = _elapsed(trial, "cvfs-large", ("sandisk",) if trial.quick else tuple(PAPER_DRIVES), trims)
     why = _log_space(trial)
@@ -107,7 +107,7 @@ class _Case:
 
 
 _FITS = (_Case("samsung"), _Case("samsung", 64), _Case("sandisk", 64), _Case("mtron", 128))
-"""256 MiB of log blocks, or more: as much as the Samsung has with 32 of 8 MiB."""
+"""Number of log blocks of 256 MiB or more in total: as much as the Samsung has with 32 of 8 MiB."""
 _OVERFLOWS = (_Case("samsung", 16), _Case("samsung", 8), _Case("samsung", transactions=80_000))
 _QUICK_FITS = (_Case("sandisk"),)
 _QUICK_OVERFLOWS = (_Case("sandisk", 8),)

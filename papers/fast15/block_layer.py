@@ -1,4 +1,4 @@
-"""Figure 1: what weights of the kernel's block layer keep on a disk and on SSDs, in real time."""
+"""Figure 1: how well weights of the kernel's block layer are kept on a disk and on SSDs, in real time."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from traces.batch import Op
 from traces.synth import workload
 
 WEIGHTS = (1, 2, 5, 10)
-"""The paper names VM-1 and VM-10; the two in between are ours."""
+"""The paper states VM-1 and VM-10; the two in between are chosen by us."""
 _VMS = tuple(f"VM-{weight}" for weight in WEIGHTS)
 DISK, CLEAN, PRECONDITIONED = "disk", "clean SSD", "preconditioned SSD"
 _SSD = "name=d,preset=fast15,size=1GiB,op=15%"
 _DEVICES = {DISK: "name=d,class=disk,size=8GiB", CLEAN: _SSD, PRECONDITIONED: _SSD}
-"""One namespace for all VMs, as on a drive that knows nothing of them."""
+"""One namespace for all VMs, as on a drive that does not distinguish them."""
 _RATIOS, _WAITING = "Relative to VM-1", "Relative to VM-1 where the scheduler waits on SSDs, too"
 _DEVIATION, _BANDWIDTH = "Mean deviation of shares from those by weight", "Total bandwidth"
 _WAITS = ", waiting"
 _BFQ_WEIGHT = 100
-"""Of weight 1, of at most 1,000."""
+"""Weight in bfq for weight 1; the maximum is 1,000."""
 _SYS = Path("/sys")
 _READY_S, _LEAD_S = 60.0, 2.0
 _PAGE_BYTES = 4096
 _RECORDS = 65_536
-"""Requests of the workload that a VM has; more than it gets done."""
+"""Requests of the workload per VM; more than it completes."""
 
 
 def weights_of_the_block_layer(trial: Trial) -> list[Panel]:
@@ -57,7 +57,7 @@ def weights_of_the_block_layer(trial: Trial) -> list[Panel]:
             spec, rotates=device == DISK, preconditioned=device == PRECONDITIONED
         ) as path:
             for name, kind in workloads.items():
-                # CFQ, which the paper's kernel had, waits on disks and not on SSDs that have queues.
+                # CFQ, the scheduler of the paper's kernel, idles on disks and not on SSDs with queues.
                 found = {device: experiment.together(path, kind, trial.seed, waits=device == DISK)}
                 row = f"{name}, {device}"
                 ratios |= _to_the_first(row, found[device])
@@ -83,7 +83,7 @@ def _to_the_first(row: str, bandwidth: Sequence[float]) -> dict[tuple[str, str],
 
 
 def _deviation(bandwidth: Sequence[float]) -> float:
-    """Mean of how far shares are from those by weight, relative to these.
+    """Mean deviation of shares from those by weight, relative to these.
 
     Of shares, not of ratios to VM-1: it has the least, and other work on the machine changes it most.
     """
@@ -95,7 +95,7 @@ def _deviation(bandwidth: Sequence[float]) -> float:
 
 
 class _Experiment:
-    """The kernel's cgroups and programs that it takes. Raises NotPossibleError where they are not there."""
+    """The kernel's cgroups and the required programs. Raises NotPossibleError if they are missing."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -114,7 +114,7 @@ class _Experiment:
 
     @contextmanager
     def block_device(self, spec: str, *, rotates: bool, preconditioned: bool) -> Iterator[str]:
-        """A served device behind a loop device, so that the kernel's schedulers order what it serves."""
+        """A served device behind a loop device, so that the kernel's schedulers order its requests."""
         with ExitStack() as stack:
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-paper-")))
             record, store = plan_device(spec, ()), DeviceStore(places(root))
@@ -163,7 +163,7 @@ class _Experiment:
             began_s, before = time.monotonic(), self._bytes(path, groups)
             time.sleep(self._seconds)
             length_s, after = time.monotonic() - began_s, self._bytes(path, groups)
-        # A VM that got nothing has a page.
+        # Count one page for a VM that got nothing.
         return [max(_PAGE_BYTES, b - a) / length_s for a, b in zip(before, after, strict=True)]
 
     def _groups(self, stack: ExitStack) -> list[Path]:
@@ -223,17 +223,17 @@ def _block(path: str) -> Path:
 
 
 def _chosen(setting: str) -> str:
-    """Of a line such as `none [bfq]`; or all of it."""
+    """The selected value in a line such as `none [bfq]`; the entire line if none is marked."""
     return re.sub(r".*\[(.+)\].*", r"\1", setting.strip())
 
 
 def _schedule(path: str, *, waits: bool) -> None:
-    """Set bfq to wait for the next request of the VM whose turn it is, or to go on to another VM at once."""
+    """Set whether bfq idles for the next request of the current VM or continues with another VM at once."""
     queue = _block(path) / "queue"
     (queue / "iosched" / "low_latency").write_text("0")
     (queue / "iosched" / "strict_guarantees").write_text(str(int(waits)))
     (queue / "iosched" / "slice_idle").write_text("8" if waits else "0")
-    # Turns of a set size: those that bfq tunes by itself are seconds long on a disk.
+    # Fixed time slices: those that bfq tunes by itself are seconds long on a disk.
     (queue / "iosched" / "max_budget").write_text("512")
 
 
@@ -253,8 +253,8 @@ def _requests(path: str, kind: str, offset_bytes: int, size_bytes: int, seed: in
     return "\n".join([*lines, f"{path} close", ""])
 
 
-def _farther(paper: str, device: str, than: str, by: float, differs: str = "") -> Rule:
-    """In each row, by the means over seeds."""
+def _deviates_more(paper: str, device: str, than: str, by: float, differs: str = "") -> Rule:
+    """In each row `device` deviates by more than `than`, by the means over seeds, and by at least `by`."""
 
     def judge(results: Results) -> Judged:
         rows = results.tables[_DEVIATION].rows
@@ -266,7 +266,7 @@ def _farther(paper: str, device: str, than: str, by: float, differs: str = "") -
 
 
 def _close_on_disk() -> Rule:
-    """The two VMs in between; the paper excepts VM-10, and what VM-1 has is little and varies."""
+    """The two VMs in between; the paper excludes VM-10, and VM-1's share is small and varies."""
 
     def judge(results: Results) -> Judged:
         rows = [row for row in results.tables[_RATIOS].rows if row.endswith(DISK)]
@@ -301,9 +301,9 @@ FIGURE_1 = Figure(
     weights_of_the_block_layer,
     (
         _close_on_disk(),
-        _farther("On SSDs it deviates.", CLEAN, DISK, 0.1),
-        _farther("On SSDs it deviates.", PRECONDITIONED, DISK, 0.1),
-        _farther(
+        _deviates_more("On SSDs it deviates.", CLEAN, DISK, 0.1),
+        _deviates_more("On SSDs it deviates.", PRECONDITIONED, DISK, 0.1),
+        _deviates_more(
             "The deviation is worse on the preconditioned SSD.",
             PRECONDITIONED,
             CLEAN,

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.parts import Drive, PreparedDrive
 from papers.fast15.drives import EMULATED, LABELS, WORKLOADS, drive, three
-from papers.fast15.interference import known, mb_s
+from papers.fast15.interference import mb_s, measured
 from papers.figure import (
     Figure,
     Judged,
@@ -27,7 +27,7 @@ from slo_ctl.model import FlashTiming, ShareBy, TimingModel
 from slo_ctl.replay.result import RunResult
 
 _OPS = (7, 15, 30, 50, 100)
-"""Per cent."""
+"""OPS in per cent."""
 
 
 def paper_timing(pages_per_block: int = 128) -> FlashTiming:
@@ -39,7 +39,7 @@ def paper_timing(pages_per_block: int = 128) -> FlashTiming:
 
 
 def equations(trial: Trial) -> list[Panel]:
-    """IOPS and GC writes of uniform writes by OP, and what the equations say from the u that was measured."""
+    """IOPS and GC writes of uniform writes by OP, and the equations' results for the measured u."""
     iops, ratio = {}, {}
     mib = 128 if trial.quick else 512
     for op in _OPS:
@@ -47,12 +47,12 @@ def equations(trial: Trial) -> list[Panel]:
         one = Drive(("name=vm,workload=uniform,qd=1",), text, timing="paper", seed=trial.seed)
         with PreparedDrive(one) as prepared:
             vm = prepared.run(Shared(), "fifo", "10x").vms[0]
-        u = known(vm.victim_u)
-        iops["measured", str(op)] = known(vm.iops)
+        u = measured(vm.victim_u)
+        iops["measured", str(op)] = measured(vm.iops)
         iops["equation 1, u measured", str(op)] = 1e6 / gc_model.write_time_us(paper_timing(), u)
         expected = gc_model.u_at_alpha(1 + op / 100, 128)
         iops["equation 1, u from OP", str(op)] = 1e6 / gc_model.write_time_us(paper_timing(), expected)
-        ratio["measured", str(op)] = known(vm.gc_write_ratio)
+        ratio["measured", str(op)] = measured(vm.gc_write_ratio)
         ratio["u / (1 - u)", str(op)] = u / (1 - u)
     return [
         Panel("IOPS by OP", "page writes/s", iops, Shape.LINES, 4, "over-provisioning, %"),
@@ -103,17 +103,17 @@ EQUATION_2 = Figure(
 )
 
 
-# Algorithm 1 in two readings, and by the IOPS that the SSD is said to have.
+# Algorithm 1 in two readings, and by the specified IOPS of the SSD.
 
 _UNIFORM_WEIGHTS = {"VM-1": 1.0, "VM-3": 3.0, "VM-6": 6.0}
 _BY_TEN = {"VM-1": 1.0, "VM-5": 5.0, "VM-10": 10.0}
 STATIC, DYNAMIC, ADDITIONS = "static", "Algorithm 1", "OPS, limits and fair queue"
 REACHABLE = 0.85
-"""Part of the feasible IOPS that is taken for the specification: above 0.9 the targets cannot all be met."""
+"""Part of the feasible IOPS used as the specification: above 0.9 the targets cannot all be met."""
 _EVERY_GC = "0.001x"
-"""An interval in which there is about one GC for each VM."""
+"""An interval with about one GC for each VM."""
 _KEYS = ("dies=4", "block=256KiB")
-"""A die for each VM's outstanding request, and blocks enough for a tenth of OPS to be more than a few."""
+"""A die for each VM's outstanding request, and enough blocks that a tenth of OPS is more than a few."""
 
 
 def same_workload(kind: str, weights: Mapping[str, float]) -> tuple[str, ...]:
@@ -122,7 +122,9 @@ def same_workload(kind: str, weights: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def feasible_iops(prepared: PreparedDrive, weights: Mapping[str, float]) -> float:
-    """The IOPS of all VMs at which the OPS that their targets need, by equation 1, is the OPS there is."""
+    """The IOPS of all VMs at which the OPS required by their targets, by equation 1, equals the available
+    OPS.
+    """
     timing = paper_timing(prepared.block_pages)
     curves = [
         GcCurve.prior(-(-pages // prepared.block_pages), prepared.block_pages) for pages in prepared.sizes
@@ -152,7 +154,7 @@ def _bandwidths(run: RunResult) -> dict[str, float]:
 
 
 def algorithm_1(trial: Trial) -> list[Panel]:
-    """Shares of three VMs with uniform writes by IOPS specification and by how often OPS is adjusted."""
+    """Shares of three VMs with uniform writes, by IOPS specification and interval of OPS adjustments."""
     cells: dict[tuple[str, str], float] = {}
     ops: dict[tuple[str, str], float] = {}
     vms = same_workload("uniform", _UNIFORM_WEIGHTS)
@@ -160,7 +162,7 @@ def algorithm_1(trial: Trial) -> list[Panel]:
     parts = (REACHABLE, 1.1) if trial.quick else (0.8, REACHABLE, 0.9, 1.0, 1.1)
     with PreparedDrive(drive(trial, vms, *_KEYS, size_mib=768, timing="paper")) as prepared:
         specified = feasible_iops(prepared, _UNIFORM_WEIGHTS)
-        # No rule is about the static split, so that a quick run leaves it out.
+        # No rule is about the static split, so that a quick run omits it.
         cases: dict[str, tuple[Policy[Any], str]] = {} if trial.quick else {STATIC: (Static(), "0.05x")}
         for part in parts:
             cases[f"every GC, {part:g} of the feasible IOPS"] = (Algorithm1(part * specified), _EVERY_GC)
@@ -171,7 +173,7 @@ def algorithm_1(trial: Trial) -> list[Panel]:
         for name, (policy, epoch) in cases.items():
             run = prepared.run(policy, "fifo", duration, epoch=epoch)
             cells |= {(name, vm): value for vm, value in _bandwidths(run).items()}
-            ops |= {(name, vm.name): float(known(vm.ops_blocks)) for vm in run.vms}
+            ops |= {(name, vm.name): float(measured(vm.ops_blocks)) for vm in run.vms}
     return [
         Panel("Bandwidth", "MB/s", cells),
         Panel("OPS", "blocks", ops, Shape.TABLE),
@@ -222,7 +224,7 @@ ALGORITHM_1 = Figure(
         ),
     ),
     seeds=3,
-    # With few blocks a seed alone decides whether VM-1 keeps 16 or 19 of its OPS.
+    # With few blocks the seed alone decides whether VM-1 keeps 16 or 19 of its OPS.
     quick_seeds=5,
 )
 

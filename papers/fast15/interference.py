@@ -1,4 +1,4 @@
-"""Sections 2 and 3: what VMs do to one another on one SSD (figures 2 to 7)."""
+"""Sections 2 and 3: interference of VMs on one SSD (figures 2 to 7)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = tuple(WORKLOADS)
 
 
 def vm_of(run: RunResult, name: str) -> VmResult:
-    """One VM's numbers."""
+    """Result of one VM."""
     return next(vm for vm in run.vms if vm.name == name)
 
 
@@ -37,8 +37,8 @@ def mb_s(vm: VmResult) -> float:
     return vm.bandwidth_bytes_s / 1e6
 
 
-def known(value: float | None) -> float:
-    """A figure that the run must have measured."""
+def measured(value: float | None) -> float:
+    """A value that the run must have measured."""
     if value is None:
         raise ValueError("the run did not measure it")
     return value
@@ -55,7 +55,7 @@ _EQUAL = "read=0.2,bs=16KiB,read_bs=16KiB"
 
 
 def _clean(trial: Trial, *extra: str, keys: tuple[str, ...] = ()) -> dict[tuple[str, str], float]:
-    """Each VM by itself and all at once on a clean drive, for less than it takes GC to begin."""
+    """Each VM by itself and all at once on a clean drive, for less time than it takes GC to begin."""
     cells = {}
     with PreparedDrive(drive(trial, three(SATURATING, *extra), "precondition=no", *keys)) as prepared:
         together = prepared.run(Shared(), "fifo", "0.9x", ("0x", "0.9x"))
@@ -222,8 +222,8 @@ def alone_and_together(trial: Trial) -> dict[str, dict[str, dict[tuple[str, str]
     found: dict[str, dict[str, dict[tuple[str, str], float]]] = {"iops": {}, "u": {}}
 
     def record(meaning: str, name: str, column: str, vm: VmResult) -> None:
-        found["iops"].setdefault(meaning, {})[name, column] = known(vm.iops)
-        found["u"].setdefault(meaning, {})[name, column] = known(vm.victim_u)
+        found["iops"].setdefault(meaning, {})[name, column] = measured(vm.iops)
+        found["u"].setdefault(meaning, {})[name, column] = measured(vm.victim_u)
 
     for meaning, keys in _ALONE.items():
         with PreparedDrive(drive(trial, three("qd=1"), *keys)) as prepared:
@@ -250,8 +250,8 @@ def iops_alone_and_together(trial: Trial) -> list[Panel]:
         together = prepared.run(Shared(), "fifo", "8x")
         for name in NAMES:
             alone = prepared.run(Shared(), "fifo", "8x", only=name)
-            alike[name, "alone"] = known(vm_of(alone, name).iops)
-            alike[name, "together"] = known(vm_of(together, name).iops)
+            alike[name, "alone"] = measured(vm_of(alone, name).iops)
+            alike[name, "together"] = measured(vm_of(together, name).iops)
     return [Panel(f"IOPS, {meaning}", "requests/s", found) for meaning, found in cells.items()]
 
 
@@ -349,7 +349,7 @@ FIGURE_4B = Figure(
 )
 
 
-# Figures 5 and 7: whose pages GC moves, in one pool and in isolation.
+# Figures 5 and 7: owners of the pages that GC moves, in one pool and in isolation.
 
 
 def pages_moved(trial: Trial) -> list[Panel]:
@@ -410,12 +410,14 @@ FIGURE_7 = Figure(
 # Figure 6: mixed and separated initialization.
 
 _INITIAL, _MEASURED = 2.0, 0.3
-"""Drive writes: how much the two VMs write first, and how much is measured then."""
+"""Drive writes of the two VMs at first, and then while measuring."""
 _PAIRS = {"a": ("64KiB", "512KiB"), "b": ("512KiB", "64KiB"), "c": ("512KiB", "512KiB")}
 
 
 def mixed_and_separated(trial: Trial) -> list[Panel]:
-    """Two VMs write a clean drive at once or in turn, as much each; then both run and are measured."""
+    """Two VMs write a clean drive at once or one after the other, equal amounts; then both run and are
+    measured.
+    """
     bandwidth, gc = {}, {}
     end = f"{_INITIAL + _MEASURED:g}x"
     window = (f"{_INITIAL:g}x", end)
@@ -436,7 +438,7 @@ def mixed_and_separated(trial: Trial) -> list[Panel]:
                 run = prepared.run(Shared(), "fifo", end, window)
             row = f"6({panel}) {first} + {second}"
             bandwidth[row, case] = sum(mb_s(vm) for vm in run.vms)
-            gc[row, case] = known(run.waf)
+            gc[row, case] = measured(run.waf)
     return [Panel("Bandwidth of both VMs", "MB/s", bandwidth), Panel("WAF", "", gc)]
 
 

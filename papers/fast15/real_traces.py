@@ -1,4 +1,4 @@
-"""Figures 4a and 4b with real traces, where they are at hand: they may not be redistributed."""
+"""Figures 4a and 4b with real traces, if available: they may not be redistributed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.parts import Drive, PreparedDrive
 from papers.fast15.drives import EMULATED, drive
-from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, fewer_together, known, vm_of
+from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, fewer_together, measured, vm_of
 from papers.figure import Figure, NotPossibleError, Panel, Shape, Trial, lower_in
 from slo_ctl.decide.policies.fast15 import Shared
 from traces.batch import PAGE_BYTES, Op
@@ -35,12 +35,12 @@ def real_traces_alone_and_together(trial: Trial) -> list[Panel]:
     }
     absent = {key: value for key, value in cases[SEPARATE].items() if key[1].startswith("together")}
     for name, text in vms.items():
-        # As many blocks in all, with the data of this VM alone.
+        # The same number of blocks in total, with the data of this VM alone.
         third_mib = _SIZE_MIB // (6 if trial.quick else 3)
         own = Drive((text,), f"preset=fast15,size={third_mib}MiB,op=245%", seed=trial.seed)
         with PreparedDrive(own) as prepared:
             vm = vm_of(prepared.run(Shared(), "fifo", _duration(trial)), name)
-        absent |= {(name, "alone, IOPS"): known(vm.iops), (name, "alone, u"): known(vm.victim_u)}
+        absent |= {(name, "alone, IOPS"): measured(vm.iops), (name, "alone, u"): measured(vm.victim_u)}
     cases[ABSENT] = absent
     panels = []
     for what, unit in (("IOPS", "requests/s"), ("u", "share of valid pages")):
@@ -56,7 +56,7 @@ def real_traces_alone_and_together(trial: Trial) -> list[Panel]:
 
 
 def trace_paths() -> dict[str, Path]:
-    """The traces. Raises NotPossibleError where one is missing."""
+    """Paths of the traces. Raises NotPossibleError if one is missing."""
     folder = os.environ.get(TRACES_VARIABLE, "")
     paths = {name: Path(folder) / file for name, file in TRACES.items()}
     missing = [TRACES[name] for name, path in paths.items() if not folder or not path.is_file()]
@@ -78,8 +78,8 @@ def _both(trial: Trial, vms: dict[str, str], *keys: str) -> dict[tuple[str, str]
             alone = prepared.run(Shared(), "fifo", _duration(trial), only=name)
             for column, run in (("alone", alone), ("together", together)):
                 vm = vm_of(run, name)
-                found[name, f"{column}, IOPS"] = known(vm.iops)
-                found[name, f"{column}, u"] = known(vm.victim_u)
+                found[name, f"{column}, IOPS"] = measured(vm.iops)
+                found[name, f"{column}, u"] = measured(vm.victim_u)
     return found
 
 

@@ -13,7 +13,7 @@ _GB, _KIB = 1e9, 1024
 
 
 def workload_table(trial: Trial) -> list[Panel]:
-    """The generators' requests, counted as table 1 counts those of the traces."""
+    """Counts of the generators' requests, as in table 1 for the traces."""
     cells = {}
     for name, kind in WORKLOADS.items():
         total = FAST15[kind].total_bytes // (20 if trial.quick else 1)
@@ -75,7 +75,7 @@ _TABLE_3 = {
 
 
 def simulator_parameters(trial: Trial) -> list[Panel]:
-    """What the preset says."""
+    """Parameters of the preset."""
     del trial
     preset = next(preset for preset in presets() if preset.name == "fast15")
     values = {

@@ -49,7 +49,7 @@ def postmark(
 
 
 def blocks_per_merge(trial: Trial) -> list[Panel]:
-    """How many blocks of a sync lie in one logical block."""
+    """Number of blocks of a sync in one logical block."""
     cells = {}
     for allocator in ("ext", "greedy-space"):
         outcome = postmark(trial, "cvfs-large", allocator, "sandisk", 0.5)
@@ -145,7 +145,7 @@ _BY_LOG_SPACE = (("samsung", LOG_BLOCKS), ("samsung", 16), ("sandisk", LOG_BLOCK
 
 
 def _ratios(results: Results, system: str) -> dict[tuple[str, float], float]:
-    """By drive and utilisation."""
+    """Ratios by drive and utilisation."""
     found = {}
     for drive in LOGICAL_MIB:
         table = results.tables.get(f"With / without, {drive}")
@@ -370,7 +370,7 @@ _PAPER = "paper, KB"
 
 
 def memory(trial: Trial) -> list[Panel]:
-    """Logical blocks of each drive and what Greedy-Space keeps of them."""
+    """Logical blocks of each drive, and memory of Greedy-Space for them."""
     del trial
     cells = {}
     for name in PAPER_DRIVES:

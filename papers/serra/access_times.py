@@ -92,7 +92,7 @@ _BY_FILE_SIZE = "Median error over the four tests, by file size"
 
 
 def _errors(analysis: Analysis, whole: Complete, access: Access) -> list[float]:
-    """Relative, of every size."""
+    """Relative errors, one for each size."""
     return [
         abs((analysis.time_s(access, size) or 0.0) / whole.times_s[access, size] - 1)
         for size in all_sizes(DEFAULT_INTERVALS)

@@ -33,33 +33,34 @@ if TYPE_CHECKING:
 # One disk, or several as RAID-0: `ftl_emul.Disks`, which are served, too.
 
 BARRACUDA_XT = "barracuda-xt"
-"""A 7200/min disk."""
+"""A disk of 7200/min."""
 CHEETAH_15K7 = "cheetah-15k7"
-"""The 15000/min disk of Chimint and Taurus in SAC'15, table 2."""
+"""The disk of 15000/min of Chimint and Taurus in SAC'15, table 2."""
 _READ, _WRITE = 0, 1
 _FILL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayParameters:
-    """Which disks, how they are put together, and where the file is."""
+    """Disks, their arrangement, and the position of the file."""
 
     preset: str
-    """Of `ftl_emul.disk_presets()`, where the sources of its figures are."""
+    """Name in `ftl_emul.disk_presets()`, where the sources of its figures are."""
     disks: int = 1
     stripe_bytes: int = 64 << 10
-    """Of one disk, before the next one's turn (hardware RAID's usual 64 KiB)."""
+    """Stripe on one disk (64 KiB is usual for hardware RAID)."""
     file_bytes: int = 200_000_000
     placed_within: float = 0.1
-    """Every repetition makes its file again, anywhere in this part of the disks from the outside on: a file
-    system with room to spare fills that first."""
+    """Each repetition creates its file anew, anywhere in this outer part of the disks: a file system with
+    free space fills that first.
+    """
 
 
 class DiskArray:
-    """A Benchmark in virtual time, closed loop at queue depth 1, as IOzone with one thread."""
+    """A Benchmark in virtual time, closed loop at queue depth 1, like IOzone with one thread."""
 
     def __init__(self, parameters: ArrayParameters, seed: int, one_file: bool = False) -> None:
-        """With `one_file` all tests share one, written first in the time that is counted."""
+        """With `one_file` all tests share one file, whose first writing is included in the time."""
         self._disks = Disks(parameters.preset, parameters.disks, parameters.stripe_bytes)
         self._parameters = parameters
         self._seed = seed
@@ -94,13 +95,13 @@ class DiskArray:
             size_bytes,
             limit_ns=None if limit_s is None else int(limit_s * 1e9),
         )
-        # Counted, as by IOzone's -e: else tests that are cut short would measure the write cache.
+        # The flush counts, as with IOzone's -e: otherwise shortened tests would measure the write cache.
         self._disks.flush()
         elapsed = (self._disks.now_ns - begun_ns) / 1e9
         return Measurement(access, size_bytes, repetition, elapsed / done, done, elapsed)
 
     def _place(self, size_bytes: int, repetition: int) -> int:
-        """Where the file of that repetition begins."""
+        """Start of the file of this repetition."""
         p = self._parameters
         which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
         room = int(self._disks.capacity_bytes * p.placed_within) - p.file_bytes
@@ -110,31 +111,31 @@ class DiskArray:
 # The emulated SSD in virtual time: the timed FTL of `slo-ctl replay`, preconditioned, at queue depth 1.
 
 _SLICE = 64
-"""Requests given at once to a test that may be cut short."""
+"""Requests passed at once to a test that may be shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What stands between the host and the flash of an NVMe SSD, which takes writes and reads ahead.
+    """The cache between the host and the flash of an NVMe SSD, for writes and read-ahead.
 
-    A command and its transfer take what Memblaze measured on a PBlaze7 7940 with 4 KiB reads in sequence, one
-    at a time: 5.96 us with read-ahead, 56.95 us without ("4K QD1 sequential read"). The interface is PCIe 3.0
-    x4, less its overhead. The size is assumed.
+    A command and its transfer take the times that Memblaze measured on a PBlaze7 7940 with 4 KiB sequential
+    reads, one at a time: 5.96 us with read-ahead, 56.95 us without ("4K QD1 sequential read"). The interface
+    is PCIe 3.0 x4, less its overhead. The size is assumed.
     """
 
     size_bytes: int = 256 << 10
-    """Read ahead of what is read in sequence; written and not yet on the flash."""
+    """Size of the read-ahead of sequential reads, and of written data not yet on the flash."""
     command_s: float = 4.8e-6
     interface_bytes_s: float = 3.5e9
 
     def depth(self, access: Access, size_bytes: int) -> int:
-        """Requests that the flash works on at once, while the host has one outstanding."""
+        """Requests that the flash processes at once, while the host has one outstanding."""
         if access == Access(Order.RANDOM, Direction.READ):
             return 1
         return max(1, self.size_bytes // size_bytes)
 
     def elapsed_s(self, access: Access, size_bytes: int, requests: int, flash_s: float) -> float:
-        """The flash and the interface work at the same time; a random read waits for its command first."""
+        """Flash and interface work at the same time; a random read waits for its command first."""
         transfer_s = requests * size_bytes / self.interface_bytes_s
         commands_s = requests * self.command_s
         if access == Access(Order.RANDOM, Direction.READ):
@@ -143,7 +144,7 @@ class Buffer:
 
 
 class EmulatedSsd:
-    """A Benchmark on a drive that is as full and as worn-in as preconditioning makes it."""
+    """A Benchmark on a preconditioned drive."""
 
     def __init__(
         self, spec: str, file_bytes: int, seed: int, one_file: bool = False, buffer: Buffer | None = None
@@ -207,7 +208,7 @@ class EmulatedSsd:
         return Measurement(access, size_bytes, repetition, elapsed / done, done, elapsed)
 
     def _place(self, size_bytes: int, repetition: int) -> int:
-        """Where the file of that repetition begins."""
+        """Start of the file of this repetition."""
         which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
         return int(np.random.default_rng(which).integers(0, self._room_pages + 1)) * self._page_bytes
 
@@ -231,7 +232,7 @@ class EmulatedSsd:
         self._device.run()
 
 
-# A SATA SSD by its data sheet: a write buffer, read-ahead, and a fixed cost of each request.
+# A SATA SSD by its data sheet: a write buffer, read-ahead, and a fixed cost per request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +285,14 @@ class SataSsd:
         return Measurement(access, size_bytes, repetition, elapsed_s / requests, requests, elapsed_s)
 
 
-# A device that is faster in one run than in the next.
+# A device whose speed varies between runs.
 
 
 class Varying:
-    """A Benchmark that measures what another does, all times longer or shorter by the same part."""
+    """Another Benchmark with all times scaled by one random factor."""
 
     def __init__(self, benchmark: Benchmark, deviation: float, seed: int) -> None:
-        """`deviation`: of that part, the standard deviation over seeds."""
+        """`deviation`: standard deviation of the factor over seeds."""
         self._benchmark = benchmark
         self._factor = max(0.1, np.random.default_rng(seed).normal(1.0, deviation))
 
@@ -316,7 +317,7 @@ class Varying:
 MAX_ERROR = 0.10
 MIN_REPETITIONS = 6
 MAX_REPETITIONS = 500
-"""Against a test that never settles."""
+"""Limit for a test whose mean never settles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,17 +326,17 @@ class Complete:
 
     times_s: Mapping[tuple[Access, int], float]
     spent_s: float
-    """Cost of measuring."""
+    """Time spent measuring."""
     repetitions: float
-    """Mean over all sizes."""
+    """Mean number of repetitions over all sizes."""
 
     def ratio(self, direction: Direction, size_bytes: int) -> float:
-        """Sequential over random throughput."""
+        """Ratio of sequential to random throughput."""
         sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
         return self.times_s[random, size_bytes] / self.times_s[sequential, size_bytes]
 
     def average_ratio(self, direction: Direction) -> float:
-        """Over all sizes."""
+        """Mean ratio over all sizes."""
         return fmean(
             self.ratio(direction, size)
             for access, size in self.times_s
@@ -343,8 +344,7 @@ class Complete:
         )
 
     def errors(self, summary: RatioSummary) -> list[float]:
-        """Relative error of each estimated ratio, as an absolute value; a ratio that is missing is all
-        wrong."""
+        """Relative error of each estimated ratio, as an absolute value; 1 for a missing ratio."""
         return [
             1.0
             if each.value is None
@@ -353,7 +353,7 @@ class Complete:
         ]
 
     def median_error(self, summary: RatioSummary) -> float:
-        """Of the errors over all sizes: the paper's measure."""
+        """Median of the errors over all sizes: the paper's measure."""
         return median(self.errors(summary))
 
 
@@ -399,28 +399,28 @@ def _settled(times: Sequence[float]) -> bool:
     return len(times) >= MIN_REPETITIONS and half_width(times) <= MAX_ERROR * fmean(times)
 
 
-# Nodes with modelled devices, each with a virtual clock: what parallel profiling would gain.
+# Nodes with modelled devices, each with a virtual clock, to estimate the gain of parallel profiling.
 
 
 class VirtualNodes:
     """A Transport whose nodes work at the same time, in virtual time."""
 
     def __init__(self, benchmarks: Sequence[Benchmark], overhead_s: float = 0.0) -> None:
-        """`overhead_s`: what handing out one piece of work costs its node."""
+        """`overhead_s`: cost for a node of receiving one piece of work."""
         self._benchmarks = list(benchmarks)
         self._overhead_s = overhead_s
         self._now_s = 0.0
         self._pending: list[tuple[float, Node, Event]] = []
         self.busy_s = [0.0] * len(self._benchmarks)
-        """How long each node worked."""
+        """Busy time of each node."""
 
     @property
     def names(self) -> Sequence[str]:
-        """By number."""
+        """Names by number."""
         return [f"node {number}" for number in range(len(self._benchmarks))]
 
     def give(self, node: Node, work: Work) -> None:
-        """Do it at once; it counts as done when the node's clock says so."""
+        """Do the work at once; it counts as done at the time of the node's clock."""
         benchmark = self._benchmarks[node]
         begun_s = benchmark.now_s()
         measurements = tuple(
@@ -432,12 +432,12 @@ class VirtualNodes:
         heapq.heappush(self._pending, (self._now_s + took_s, node, Done(node, measurements)))
 
     def dismiss(self, node: Node) -> None:
-        """Nothing more is heard of it."""
+        """Ignore the node from now on."""
         self._pending = [entry for entry in self._pending if entry[1] != node]
         heapq.heapify(self._pending)
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The event that comes next; time passes until then."""
+        """The next event; time passes until then."""
         if not self._pending:
             self._now_s += timeout_s
             return None

@@ -1,4 +1,4 @@
-"""How long profiling takes: tables 1, 2 and 5."""
+"""Duration of profiling: tables 1, 2 and 5."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _EXECUTION, _COMPLETE = "One execution of all tests", "Complete profile"
 _SERRA, _RATIOS = "SeRRa, 1 repetition", "Times as fast"
 _ALL = "all"
 _TIMED = ("HDD", "RAID-0", "SATA SSD", SLOW_BUS)
-"""Those whose five file sizes cost little to simulate."""
+"""Classes whose five file sizes are cheap to simulate."""
 _PAPER_HOURS = {"HDD": (10.38, 15.22), "RAID-0": (2.33, 4.21), "SATA SSD": (2.67, 3.45)}
-"""Table 1: one execution of all tests with all files, the least and the most of each class."""
+"""Table 1: one execution of all tests with all files, smallest and largest of each class."""
 
 
 def times(trial: Trial) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""Profiles of the modelled devices: complete ones, and what SeRRa estimates."""
+"""Profiles of the modelled devices: complete ones, and SeRRa's estimates."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_poin
 from slo_ctl.model.measurement import Access, Benchmark, Direction, Order
 
 QUARTER_FULL = "preset=tlc,size=8GiB,op=300%,block=1536KiB"
-"""A quarter of the drive holds data and the rest is trimmed, as on the paper's nodes (1.2 of 64 to 500
-GB)."""
+"""A quarter of the drive holds data and the rest is trimmed, as on the paper's nodes (1.2 of 64 to 500 GB).
+"""
 SMALL_SSD = "preset=tlc,size=1GiB,op=300%,block=1536KiB"
-"""The same, for quick runs and small files."""
+"""The same drive, smaller, for quick runs and small files."""
 CLASSES = ("HDD", "RAID-0", "SSD")
 BUFFERED = "SSD with a buffer"
 SLOW_BUS = "SATA SSD at 1.5 Gb/s"
@@ -46,7 +46,7 @@ _MB = 1_000_000
 def make_device(name: str, file_mb: int, spec: str = QUARTER_FULL) -> Callable[[int, bool], Benchmark]:
     """A device of one of ALL_CLASSES, SLOW_BUS or VARYING.
 
-    Called with a seed, and whether all tests share one file.
+    The arguments of the result are a seed and whether all tests share one file.
     """
     if name == "SSD":
         return lambda seed, one: EmulatedSsd(spec, file_mb * _MB, seed, one)
@@ -68,19 +68,19 @@ def make_device(name: str, file_mb: int, spec: str = QUARTER_FULL) -> Callable[[
 
 
 def _device(name: str, file_mb: int, seed: int) -> Benchmark:
-    """Each test on a file of its own, as IOzone does."""
+    """A device on which each test has its own file, as with IOzone."""
     return make_device(name, file_mb, SMALL_SSD)(seed, False)
 
 
 def file_mb(trial: Trial, name: str) -> int:
-    """The paper's 1200 MB; less where every page of an SSD is simulated, and in quick runs."""
+    """The paper's 1200 MB; less if every page of an SSD is simulated, and in quick runs."""
     if name in ("SSD", BUFFERED, VARYING):
         return 20 if trial.quick else 40
     return 200 if trial.quick else 1200
 
 
 def file_sizes(trial: Trial) -> tuple[int, ...]:
-    """The paper's five; two of them in quick runs."""
+    """The paper's five sizes; two of them in quick runs."""
     return FILE_MB[:2] if trial.quick else FILE_MB
 
 
@@ -94,7 +94,7 @@ def complete(name: str, megabytes: int, seed: int) -> Complete:
 
 @lru_cache(maxsize=1024)
 def serra(name: str, megabytes: int, seed: int, points: int, repetitions: int) -> tuple[Analysis, float]:
-    """The tool's profile as published, and the virtual seconds that it took."""
+    """The tool's profile as published, and the virtual seconds it took."""
     device = _device(name, megabytes, seed)
     sizes = draw_points(DEFAULT_INTERVALS, points, seed)
     found = measure_as_the_paper(device, sizes, repetitions)
@@ -102,5 +102,5 @@ def serra(name: str, megabytes: int, seed: int, points: int, repetitions: int) -
 
 
 def name_of(access: Access) -> str:
-    """`write`, `random write`, `read`, `random read`."""
+    """One of `write`, `random write`, `read`, `random read`."""
     return f"{'random ' if access.order is Order.RANDOM else ''}{access.direction.value}"

@@ -51,7 +51,7 @@ def ratio_errors(trial: Trial) -> list[Panel]:
 
 
 def _by_size(trial: Trial, direction: Direction) -> dict[tuple[str, str], float]:
-    """The paper's five file sizes, where no page of an SSD is simulated; two of them in quick runs."""
+    """The paper's five file sizes, if no page of an SSD is simulated; two of them in quick runs."""
     cells = {}
     for megabytes in file_sizes(trial):
         for name in MODELLED:

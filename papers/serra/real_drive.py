@@ -1,4 +1,4 @@
-"""A real drive: SeRRa's estimates against every size measured, on a file of this machine's disk."""
+"""A real drive: SeRRa's estimates compared with every size measured, on a file of this machine's disk."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from slo_ctl.profile.session import fill
 from slo_ctl.profile.target import check_direct, check_space, find_target
 
 FOLDER = Path("/var/tmp")  # noqa: S108 - what is made there has a new name and is ours
-"""On a disk, where /tmp may be memory."""
+"""A directory on a disk; /tmp may be in memory."""
 _KIB, _MIB = 1 << 10, 1 << 20
 _SIZES = tuple(size * _KIB for size in (16, 32, 48, 128, 512, 1024, 2048, 3072))
-"""Measured in the sweep: none of those that SeRRa measures with two points, 8, 64 and 4096 KiB."""
+"""Sizes of the sweep, without those that SeRRa measures with two points: 8, 64 and 4096 KiB."""
 _TIMES, _AVERAGE, _DURATION = "Access time", "Average ratio", "Duration"
 _TIME_ERRORS, _RATIO_ERRORS = "Median error of the access time", "Median error of the ratio"
 _SWEEP, _ONE, _FOUR, _ITSELF = "sweep", "SeRRa", "SeRRa, 4 repetitions", "sweep, one half against the other"
@@ -33,7 +33,7 @@ _Times = Mapping[tuple[Access, int], float]
 
 
 def profile_of_a_file(trial: Trial) -> list[Panel]:
-    """Make a file, write it, profile it both ways, remove it."""
+    """Create a file, write it, profile it in both ways, remove it."""
     span_bytes = (16 if trial.quick else 64) * _MIB
     sizes = _SIZES[1:6:2] if trial.quick else _SIZES
     repetitions = 2 if trial.quick else 6
@@ -57,7 +57,7 @@ def profile_of_a_file(trial: Trial) -> list[Panel]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Trials in several processes wait for one another: they would measure each other."""
+    """Let trials in several processes run one at a time: otherwise they would measure each other."""
     descriptor = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -79,7 +79,7 @@ def _compared(fio: Fio, sizes: Sequence[int], repetitions: int, trial: Trial) ->
     swept = _sweep(fio, sizes, repetitions)
     sweep_s = fio.now_s() - begun_s
     measured = {key: fmean(times) for key, times in swept.items()}
-    # Neither half is the earlier one: what changes with time is in both.
+    # Changes with time are in both halves: neither is the earlier one.
     halves = [{key: fmean(times[start::2]) for key, times in swept.items()} for start in (0, 1)]
     others = {
         **{how: (_estimated(analysis, sizes), measured) for how, analysis in estimates.items()},
@@ -118,7 +118,7 @@ def _compared(fio: Fio, sizes: Sequence[int], repetitions: int, trial: Trial) ->
 
 
 def _sweep(fio: Fio, sizes: Sequence[int], repetitions: int) -> dict[tuple[Access, int], list[float]]:
-    """Whole tests of every size, one repetition after the other."""
+    """Complete tests of every size, one repetition after the other."""
     times: dict[tuple[Access, int], list[float]] = {}
     for repetition in range(repetitions):
         for found in measure_as_the_paper(fio, sizes, 1, first_repetition=repetition):
@@ -131,7 +131,7 @@ def _estimated(analysis: Analysis, sizes: Sequence[int]) -> dict[tuple[Access, i
 
 
 def _ratios(times: _Times, direction: Direction, sizes: Sequence[int]) -> list[float]:
-    """Sequential over random throughput."""
+    """Ratios of sequential to random throughput."""
     sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
     return [times[random, size] / times[sequential, size] for size in sizes]
 
@@ -147,7 +147,7 @@ _LIMITS = {
         for direction in ("write", "read")
     },
 }
-"""Of the paper's medians: tables 3 and 4."""
+"""Limits from the paper's medians: tables 3 and 4."""
 _AGREEING = frozenset({(_TIME_ERRORS, "read")})
 """Rows of the recorded run whose errors are within the limits."""
 _NOISE = (

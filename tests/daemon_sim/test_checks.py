@@ -238,9 +238,9 @@ def test_hostile_pages_that_slow_all_vms_alike_are_no_gain() -> None:
 
 def test_missing_status_and_epochs_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
-    run.here[1, 100:200] = False
+    run.running[1, 100:200] = False
     (found,) = check(run, names=["status"])
-    assert (found.vm, found.what) == ("b", "is in the status and not here")
+    assert (found.vm, found.what) == ("b", "is in the status but not running")
     say(run, "a", Verdict.UNAPPLIED, 50, 60, "refused")
     run.failures.append((7.0, "epoch: KeyError"))
     run.not_restored = ("ns0 weight: 1 before, 3 now",)

@@ -15,7 +15,7 @@ from daemon_sim.result import Result
 from daemon_sim.run import simulate
 from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 from daemon_sim.scenarios import DRIVES, NAMES, random_scenario
-from daemon_sim.trial import Order, tried
+from daemon_sim.trial import Order, run_trial
 from slo_ctl.model import Verdict
 
 EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "30"))
@@ -23,7 +23,7 @@ EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "30"))
 
 
 def kept(order: Order) -> None:
-    trial = tried(order)
+    trial = run_trial(order)
     assert trial.passed, "\n".join([*map(str, trial.violations[:9]), f"reproduce: {order.command()}"])
 
 
@@ -69,7 +69,7 @@ def test_server_that_recovers_at_the_stop_is_restored() -> None:
 
 @pytest.mark.slow
 def test_500_vms_pass_cheap_checks() -> None:
-    trial = tried(Order(scenario="many", hours=8 / 3600, checks=("epochs", "status", "moves")))
+    trial = run_trial(Order(scenario="many", hours=8 / 3600, checks=("epochs", "status", "moves")))
     assert trial.passed, trial.violations[:9]
     assert trial.run.statistics_calls <= 3 * len(trial.run.epochs)
 
