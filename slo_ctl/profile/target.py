@@ -138,9 +138,7 @@ def check_direct(target: Target) -> None:
     if target.path is None or target.kind is Kind.BLOCK:
         return
     probe = (
-        target.path
-        if not target.is_test_file
-        else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
+        target.path if not target.is_test_file else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
     )
     how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.is_test_file else os.O_RDONLY
     flags = os.O_DIRECT | os.O_CLOEXEC | how
