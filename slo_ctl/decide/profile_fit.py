@@ -257,9 +257,9 @@ def analyse(
 def paired_log_ratios(measurements: Sequence[Measurement], direction: Direction) -> dict[int, list[float]]:
     """ln(random time / sequential time) of each repetition that has both, by size."""
     times: dict[tuple[int, int], dict[Order, float]] = defaultdict(dict)
-    for each in measurements:
-        if each.access.direction is direction and each.access_time_s > 0:
-            times[each.size_bytes, each.repetition][each.access.order] = each.access_time_s
+    for m in measurements:
+        if m.access.direction is direction and m.access_time_s > 0:
+            times[m.size_bytes, m.repetition][m.access.order] = m.access_time_s
     log_ratios: dict[int, list[float]] = defaultdict(list)
     for (size, _), pair in sorted(times.items()):
         if len(pair) == 2:
@@ -273,9 +273,9 @@ def _curve(
     import numpy as np
 
     by_size: dict[int, list[float]] = defaultdict(list)
-    for each in measurements:
-        if each.access == access and interval.low_bytes <= each.size_bytes <= interval.high_bytes:
-            by_size[each.size_bytes].append(each.access_time_s)
+    for m in measurements:
+        if m.access == access and interval.low_bytes <= m.size_bytes <= interval.high_bytes:
+            by_size[m.size_bytes].append(m.access_time_s)
     if len(by_size) < 2:
         return None
     if method is Fit.LEAST_SQUARES:
@@ -322,13 +322,13 @@ def _summary(
             continue
         value = top / bottom if top is not None and bottom is not None else None
         width = _width_at(size, measured, widths)
-        known = value is not None and math.isfinite(width)
+        complete = value is not None and math.isfinite(width)
         ratios.append(
             Ratio(
                 size,
                 value,
-                value * math.exp(-width) if known and value is not None else None,
-                value * math.exp(width) if known and value is not None else None,
+                value * math.exp(-width) if complete and value is not None else None,
+                value * math.exp(width) if complete and value is not None else None,
                 len(pairs.get(size, ())),
             )
         )

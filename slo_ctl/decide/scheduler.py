@@ -123,7 +123,7 @@ def choose(
     `given`: a scheduler that the operator has configured; None: it is chosen, too.
     """
     cautions: list[str] = []
-    character, found = characterise(facts, analysis, cautions)
+    character, by_character = characterise(facts, analysis, cautions)
     weights, by_weights = _choose_weights(facts, needs, character, analysis, given)
     if given is not None:
         scheduler, by_scheduler = given, Choice("scheduler", given, "the configuration says so")
@@ -133,11 +133,11 @@ def choose(
         )
     parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=weights is Weights.BFQ)
     by_parameters = [
-        Choice(f"{scheduler} {name}", each.value, each.reason, each.source)
-        for name, each in parameters.items()
+        Choice(f"{scheduler} {name}", parameter.value, parameter.reason, parameter.source)
+        for name, parameter in parameters.items()
     ]
     model = qos = None
-    choices = [found, by_weights, by_scheduler, *by_parameters]
+    choices = [by_character, by_weights, by_scheduler, *by_parameters]
     if weights is Weights.IO_COST and analysis is not None:
         model = iocost_model(analysis).line(facts.number)
         qos, qos_reason = iocost_qos(facts.number, needs.p99_target_us)
@@ -152,7 +152,7 @@ def choose(
             )
         if analysis.summary(Direction.WRITE) is None:
             cautions.append("writes were not measured: the kernel keeps its own model of them")
-    values = {name: each.value for name, each in parameters.items()}
+    values = {name: parameter.value for name, parameter in parameters.items()}
     return SchedulerChoice(scheduler, values, weights, model, qos, tuple(choices), tuple(cautions))
 
 
@@ -433,8 +433,8 @@ def choose_tenant_scheduler(
 
 def _by_profile(analysis: Analysis | None, *, rotates: bool) -> tuple[Character, Choice] | None:
     """Character by the measured ratio of reads, else of writes; None without measurements."""
-    known = next(_measured(analysis), None)
-    return None if known is None else _by_ratio(*known, rotates)
+    measured = next(_measured(analysis), None)
+    return None if measured is None else _by_ratio(*measured, rotates)
 
 
 def why_not_kept(

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from slo_ctl.decide.profile_fit import Analysis
 from slo_ctl.model.measurement import Access, Direction, Order
 
-# The numbers that decide which I/O scheduler a device should have, each with where it comes from.
+# Thresholds of the choice of an I/O scheduler, each with its source.
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number that decides."""
+    """A number that a choice depends on."""
 
     value: float
     unit: str
@@ -94,26 +94,26 @@ THRESHOLDS: Mapping[str, Threshold] = {
 
 
 _NO_TARGET_US = 25_000
-"""With a percentile of 0 no latency is a target, and still the kernel accounts in periods of twice this
-(`ioc_refresh_period_us` in blk-iocost.c). 25 ms is its own default for SSDs. With 0 periods are 1 ms: hardly
-a request of a slow drive fits in, and on an emulated NVMe drive 1:3:6 came out as 1:2.6:4.7, where it is
-1:2.9:5.9 with 25 ms."""
+"""Latency for io.cost.qos without a target (percentile 0): the kernel's accounting period is twice this
+(`ioc_refresh_period_us` in blk-iocost.c). 25 ms is the kernel's default for SSDs. With 0, the period is 1 ms,
+which is too short for slow drives: on an emulated NVMe drive, weights 1:3:6 gave 1:2.6:4.7, and 1:2.9:5.9
+with 25 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A value below `queue/iosched/`, and why."""
+    """A value of a file below `queue/iosched/`, and the reason."""
 
     value: str
     reason: str
     source: str = ""
-    """Of the threshold that decided; empty where none did."""
+    """Source of the threshold that decided; empty if none did."""
 
 
 def parameters_of(
     scheduler: str, p99_target_us: float | None, *, keeps_weights: bool
 ) -> dict[str, Parameter]:
-    """By name; `keeps_weights`: bfq keeps the shares of VMs. Empty where the kernel's defaults do."""
+    """Parameters by name; empty if the kernel's defaults suffice. `keeps_weights`: bfq enforces weights."""
     if scheduler == "bfq":
         return _of_bfq(p99_target_us, keeps_weights)
     if p99_target_us is None:
@@ -121,7 +121,7 @@ def parameters_of(
     if scheduler == "mq-deadline":
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(p99_target_us * part.value / 1000))}"
-        # Not write_expire: writes with the same deadline would precede reads that guests wait for.
+        # write_expire stays: with the same deadline, writes would delay reads, which guests wait for.
         reason = f"half of the p99 target of {p99_target_us:g} us, in ms"
         return {"read_expire": Parameter(wait, reason, part.source)}
     if scheduler == "kyber":
@@ -141,7 +141,7 @@ def parameters_of(
 
 def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> dict[str, Parameter]:
     if not keeps_weights and p99_target_us is None:
-        # Said, as a scheduler that stays keeps what was set for weights or a target before.
+        # Set explicitly: bfq may still have values for earlier weights or an earlier target.
         defaults = {"low_latency": "1", "slice_idle_us": "8000", "max_budget": "0"}
         return {name: Parameter(value, "the kernel's default") for name, value in defaults.items()}
     guesses = (
@@ -159,7 +159,7 @@ def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> dict[str, Param
 
 
 def iocost_qos(number: str, p99_target_us: float | None) -> tuple[str, str]:
-    """The line for io.cost.qos of the device `number` (`MAJOR:MINOR`), and why."""
+    """The line for io.cost.qos of the device `number` (`MAJOR:MINOR`), and the reason."""
     if p99_target_us is None:
         targets = f"rpct=0.00 rlat={_NO_TARGET_US} wpct=0.00 wlat={_NO_TARGET_US}"
         line = f"{number} enable=1 ctrl=user {targets} min=100.00 max=100.00"
@@ -171,19 +171,19 @@ def iocost_qos(number: str, p99_target_us: float | None) -> tuple[str, str]:
     return line, reason
 
 
-# The line for `io.cost.model`, straight from a device's access-time curves. Pure.
+# The line for `io.cost.model`, from a device's access-time curves.
 #
-# The kernel's linear model (Documentation/admin-guide/cgroup-v2.rst, "IO Interface Files") takes, for reads
-# and writes, the most bytes per second in sequence and the most 4 KiB requests per second in sequence and at
-# random: the ratio of the last two is what SeRRa measures.
+# The parameters of the kernel's linear model (Documentation/admin-guide/cgroup-v2.rst, "IO Interface Files")
+# are, for reads and for writes, the sequential bandwidth and the rates of sequential and of random 4 KiB
+# requests. SeRRa measures the ratio of these two rates.
 
 PAGE_BYTES = 4096
-"""Bytes of an I/O operation in this model of the kernel."""
+"""Request size for rates in the kernel's model."""
 
 
 @dataclass(frozen=True, slots=True)
 class IoCostModel:
-    """Coefficients; None for what was not measured: the kernel then keeps its own."""
+    """Coefficients of the kernel's model; None: not measured, so that the kernel keeps its own value."""
 
     rbps: int | None
     rseqiops: int | None
@@ -199,14 +199,16 @@ class IoCostModel:
 
 
 def iocost_model(analysis: Analysis) -> IoCostModel:
-    """The coefficients of a profile. Times below its smallest size are read off its first line."""
+    """Coefficients from a profile. The first line is extended to sizes below the smallest one."""
     read, write = (_coefficients(analysis, direction) for direction in (Direction.READ, Direction.WRITE))
     return IoCostModel(*read, *write)
 
 
 def page_time_s(analysis: Analysis, access: Access) -> float | None:
-    """Access time of 4 KiB; of the smallest size of the profile where the line has no positive time before
-    it."""
+    """Access time of 4 KiB; if the line is not positive there, that of the profile's smallest size.
+
+    None when not measured.
+    """
     time = analysis.time_s(access, PAGE_BYTES)
     if time is not None:
         return time
@@ -235,11 +237,11 @@ def _iops(time_s: float | None) -> int | None:
     return None if time_s is None else max(1, math.floor(1 / time_s))
 
 
-# Whether a device is so fast that BFQ's own time for each request counts. Pure.
+# BFQ's processor time per request, compared with the device's access time.
 
 
 def too_fast_for_bfq(analysis: Analysis | None) -> str:
-    """Why BFQ would slow the device down; empty when it would not."""
+    """Why BFQ would slow the device down; empty if it would not, or nothing was measured."""
     if analysis is None:
         return ""
     times = [
