@@ -100,7 +100,7 @@ def test_scheduler_changed_while_serving_takes_effect_and_is_stored(root: Path) 
                     seen.append(first / second)
             for load in loads:
                 load.stopping = True
-            with pytest.raises(ControlError, match="cfq is not known; fifo, rr, wfq are"):
+            with pytest.raises(ControlError, match="unknown scheduler cfq; known are fifo, rr, wfq"):
                 control.set_scheduler("cfq")
         server.stop()
     with served(root, "d", "--latency", "real") as server, server.control() as control:

@@ -113,7 +113,7 @@ def test_a_restored_drive_has_the_same_future(
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        ({"mapping": "nftl"}, "no mapping 'nftl'; there are page, bast, fast, dftl"),
+        ({"mapping": "nftl"}, "unknown mapping 'nftl'; known are page, bast, fast, dftl"),
         ({"mapping": "fast", "channels": 3, "cluster_dies": 2}, "cluster_dies: 2 does not divide the 3 dies"),
         ({"mapping": "dftl", "cached_entries": 0}, "cached_entries: 0"),
         ({"mapping": "fast", "cached_entries": 10}, "fast has its whole map in memory"),

@@ -305,7 +305,7 @@ fn namespace_gets_its_part_of_unallocated_blocks_and_frees_its_name() {
     make(folder.path(), "page", true, 2);
     let server = open(folder.path());
     let too_large = Wanted { size_bytes: PAGE, ..Wanted::default() };
-    assert!(server.create_namespace(too_large).unwrap_err().to_string().contains("0 are not allocated"));
+    assert!(server.create_namespace(too_large).unwrap_err().to_string().contains("only 0 are unallocated"));
     let namespaces = server.namespaces();
     for name in ["a", "b"] {
         server.delete_namespace(&server.namespace(name).unwrap()).unwrap();
