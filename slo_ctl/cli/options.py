@@ -148,7 +148,7 @@ def check_one_source(target: str | None, emulated: str | None) -> None:
         raise UserError("give either TARGET or --emulated", "such as a directory on the drive: /srv/vms")
 
 
-def surroundings(root: Path | None) -> IdentitySources:
+def identity_sources(root: Path | None) -> IdentitySources:
     """How a measured target is identified; emulated devices are those below `root`."""
     from slo_ctl.drives.places import places
     from slo_ctl.profile.identity import IdentitySources

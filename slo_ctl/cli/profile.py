@@ -25,7 +25,7 @@ from slo_ctl.cli.options import (
     check_plot,
     profiles_folder,
     share_of,
-    surroundings,
+    identity_sources,
     time_s_of,
 )
 from slo_ctl.cli.output import print_json, terminable, warn
@@ -59,23 +59,23 @@ def _for_each_target(request: ProfileRequest, nodes: list[str], allowed: list[st
 
 
 def _profile_locally(
-    requests: list[ProfileRequest], around: IdentitySources, store: ProfileStore, progress: ProgressSink
+    requests: list[ProfileRequest], sources: IdentitySources, store: ProfileStore, progress: ProgressSink
 ) -> Measured[Profile]:
     """Measure by this process: one target, or all of `requests` at the same time. Raises UserError."""
     if len(requests) == 1:
         from slo_ctl.profile.session import profile_target
 
-        return profile_target(requests[0], around, store, progress)
+        return profile_target(requests[0], sources, store, progress)
     from lab.parallel.coordinator import profile_with_nodes
     from lab.parallel.nodes import LocalNodes
 
-    with LocalNodes(requests, around) as nodes:
+    with LocalNodes(requests, sources) as nodes:
         return profile_with_nodes(requests[0], store, progress, nodes)
 
 
 def _profile_by_mpi(
     request: ProfileRequest,
-    around: IdentitySources,
+    sources: IdentitySources,
     store: ProfileStore,
     progress: ProgressSink,
     print_outcome: Callable[[Measured[Profile]], None],
@@ -89,11 +89,11 @@ def _profile_by_mpi(
 
     world = World()
     if world.rank:
-        serve_rank(world, request, around)
+        serve_rank(world, request, sources)
         return False
     if not world.survives:
         progress.note("if a rank dies, mpirun ends the others, unless it has --enable-recovery")
-    with MpiNodes(world, request, around) as nodes:
+    with MpiNodes(world, request, sources) as nodes:
         outcome = profile_with_nodes(request, store, progress, nodes)
         print_outcome(outcome)
     return outcome.interrupted
@@ -209,9 +209,9 @@ def profile(
     if fit not in set(Fit):
         raise UserError(f"--fit: {fit} is not known", f"known: {', '.join(Fit)}")
     method = Fit(fit)
-    around, store = surroundings(root), ProfileStore(profiles_folder(root))
+    sources, store = identity_sources(root), ProfileStore(profiles_folder(root))
     if show:
-        found = _require(target, around, store)
+        found = _require(target, sources, store)
         _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
             print_stored(target, root)
@@ -247,9 +247,9 @@ def profile(
 
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:
-            interrupted = _profile_by_mpi(requests[0], around, store, progress, print_outcome)
+            interrupted = _profile_by_mpi(requests[0], sources, store, progress, print_outcome)
         else:
-            outcome = _profile_locally(requests, around, store, progress)
+            outcome = _profile_locally(requests, sources, store, progress)
     if not mpi:
         print_outcome(outcome)
         interrupted = outcome.interrupted
@@ -264,10 +264,10 @@ def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:
             warn(f"slo-ctl: {each.name} is excluded: {each.left_out}")
 
 
-def _require(target: str, around: IdentitySources, store: ProfileStore) -> Found:
+def _require(target: str, sources: IdentitySources, store: ProfileStore) -> Found:
     from slo_ctl.profile.session import identify_target
 
-    found = store.find(identify_target(target, around))
+    found = store.find(identify_target(target, sources))
     if found is None:
         raise UserError(f"no profile of {target}", f"measure it with: slo-ctl device profile {target}")
     return found

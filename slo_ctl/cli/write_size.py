@@ -31,7 +31,7 @@ from slo_ctl.cli.options import (
     on_error_of,
     profiles_folder,
     share_of,
-    surroundings,
+    identity_sources,
 )
 from slo_ctl.cli.output import print_json, print_lines, terminable, warn
 
@@ -113,9 +113,9 @@ def write_size(
         if queue_depth > 1:
             raise UserError("--queue-depth and --emulated exclude each other", "use queue depth 1")
     else:
-        around, store = surroundings(root), WriteSizeStore(profiles_folder(root))
+        sources, store = identity_sources(root), WriteSizeStore(profiles_folder(root))
         if show:
-            found = _require(str(target), around, store)
+            found = _require(str(target), sources, store)
             _print_finding(found.record, False, found, plot, json_)
             return
     low, high = _sizes(sizes)
@@ -136,7 +136,7 @@ def write_size(
         if emulated is not None:
             result = find_on_emulated(request, progress)
         else:
-            result = find_on_target(request, around, store, progress)
+            result = find_on_target(request, sources, store, progress)
     _print_finding(result.record, emulated is not None, None, plot, json_)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -159,7 +159,7 @@ def print_stored(target: str, root: Path | None) -> None:
     from lab.write_size import WriteSizeStore
     from slo_ctl.profile.session import identify_target
 
-    found = WriteSizeStore(profiles_folder(root)).find(identify_target(target, surroundings(root)))
+    found = WriteSizeStore(profiles_folder(root)).find(identify_target(target, identity_sources(root)))
     if found is not None:
         line = finding_lines(found.record, found.record.finding())[0]
         print_lines(f"{line}{f'; {found.stale}' if found.stale else ''}")
@@ -184,10 +184,10 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
     return Rule(tolerance=share, confidence=level, max_repetitions=repetitions)
 
 
-def _require(target: str, around: IdentitySources, store: WriteSizeStore) -> FoundWriteSize:
+def _require(target: str, sources: IdentitySources, store: WriteSizeStore) -> FoundWriteSize:
     from slo_ctl.profile.session import identify_target
 
-    found = store.find(identify_target(target, around))
+    found = store.find(identify_target(target, sources))
     if found is None:
         raise UserError(
             f"no stored result for {target}",
@@ -277,7 +277,7 @@ def device_write_cost(
                 seed=seed,
                 allow_write=allow_write,
             )
-            with writable_span(request, surroundings(root), progress) as opened:
+            with writable_span(request, identity_sources(root), progress) as opened:
                 prepare_writes(opened, 3 * len(sizes) * span, progress)
                 passes = measure(opened.fio, sizes, progress)
     cost = fit_passes(passes)
