@@ -43,9 +43,9 @@ def _suited_here(
         problem = find_named_problem(device, str(number), sys)
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
-    around = IdentitySources(host.places.devices, sys)
-    facts = block_facts(number, around, has_io_cost(cgroup_root or host.config.cgroup_root))
-    found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
+    sources = IdentitySources(host.places.devices, sys)
+    facts = block_facts(number, sources, has_io_cost(cgroup_root or host.config.cgroup_root))
+    found = ProfileStore(host.places.devices.state / "profiles").of_device(number, sources)
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
@@ -205,8 +205,8 @@ def _emulated(
         return
     vms = tenants_on(device, host.inventory.streams)
     needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)
-    around = IdentitySources(host.places.devices)
-    found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, around)
+    sources = IdentitySources(host.places.devices)
+    found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, sources)
     analysis = found.record.analysis() if found is not None and not found.stale else None
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd", analysis=analysis)
     if not (apply and json_):

@@ -23,9 +23,9 @@ from slo_ctl.cli.options import (
     TARGET,
     bytes_of,
     check_plot,
+    identity_sources,
     profiles_folder,
     share_of,
-    identity_sources,
     time_s_of,
 )
 from slo_ctl.cli.output import print_json, terminable, warn

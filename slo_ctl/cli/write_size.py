@@ -28,10 +28,10 @@ from slo_ctl.cli.options import (
     bytes_of,
     check_one_source,
     check_plot,
+    identity_sources,
     on_error_of,
     profiles_folder,
     share_of,
-    identity_sources,
 )
 from slo_ctl.cli.output import print_json, print_lines, terminable, warn
 
