@@ -185,7 +185,7 @@ def test_p99_of_clients_is_judged_and_bpftrace_is_started_again(root: Path) -> N
             assert "no-mechanism" not in daemon.log()
             (child,) = children_of(daemon.process.pid)
             os.kill(child, signal.SIGKILL)
-            problem = "latencies of cgroups are not measured: bpftrace has ended: signal 9"
+            problem = "latencies of cgroups are not measured: bpftrace exited: signal 9"
             daemon.eventually("the problem", lambda status: any(problem in note for note in status.notes))
             daemon.eventually("no problem", lambda status: not status.notes)
             judged("verdicts again")

@@ -90,7 +90,7 @@ def begin(guest: Guest) -> str:
 
 
 def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
-    assert begin(guest).startswith("latencies of cgroups are not measured: bpftrace has ended: ERROR: ")
+    assert begin(guest).startswith("latencies of cgroups are not measured: bpftrace exited: ERROR: ")
     drop_in = (TREE / "systemd" / "cgroup-latency.conf").read_text()
     guest.run("mkdir -p /etc/systemd/system/measure.service.d")
     guest.run("cat >/etc/systemd/system/measure.service.d/latency.conf", stdin=drop_in)

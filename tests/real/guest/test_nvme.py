@@ -109,7 +109,7 @@ def test_fdp_statistics_give_a_waf_of_real_writes(guest: Guest) -> None:
     )
     first, idle, last = json.loads(done.stdout)
     assert first["placement"] == "separation by FDP"
-    assert "nothing was written" in idle["waf"]["reason"]
+    assert "no host writes" in idle["waf"]["reason"]
     waf = last["waf"]
     assert waf["source"] == "FDP statistics"
     assert waf["host_bytes"] == _WRITTEN_MIB << 20
