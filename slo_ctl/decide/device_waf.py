@@ -51,7 +51,7 @@ def ftl_waf(host_pages: int, gc_pages: int, page_bytes: int, window_s: float) ->
         emulated=True,
     )
     if not host_pages:
-        return replace(waf, reason=f"nothing was written in {window_s:.0f} s")
+        return replace(waf, reason=f"no host writes in {window_s:.0f} s")
     return replace(waf, waf=(host_pages + gc_pages) / host_pages, uncertainty=0.0)
 
 

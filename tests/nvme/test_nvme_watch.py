@@ -74,7 +74,7 @@ def test_ocp_is_the_last_resort(tmp_path: Path) -> None:
     assert (seen.waf.source, seen.waf.resolution_bytes) == (WafSource.OCP, 512_000)
     assert seen.waf.waf == pytest.approx(2.0)
     assert seen.waf.uncertainty == pytest.approx(0.002, rel=0.01)
-    assert "endurance group log: nothing was written" in seen.waf.reason
+    assert "endurance group log: its counters show no host writes" in seen.waf.reason
 
 
 def test_refused_source_is_queried_once(tmp_path: Path) -> None:
