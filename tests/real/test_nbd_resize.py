@@ -117,7 +117,7 @@ def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixt
             client.flush()
         assert device(root, "remove", "d/a", "--yes") == 0
         assert device(root, "add", "d", "--namespace", "name=b") == 2
-        assert "device d has a namespace b already" in capsys.readouterr().err
+        assert "device d already has a namespace b" in capsys.readouterr().err
         assert device(root, "add", "d", "--namespace", "name=a,size=40MiB") == 2
         assert "32 MiB of 64 MiB is unallocated" in capsys.readouterr().err
         # All that is free.

@@ -87,7 +87,7 @@ def test_moved_blocks_are_restored_through_unallocated_ones(log: DriveOpsLog) ->
     first, second = ops_knob(nqn, 1), ops_knob(nqn, 2)
     assert actuator.owns(first)
     assert not actuator.owns(ops_knob("nqn.other", 1))
-    with pytest.raises(ActError, match=r"lacks 3 OPS blocks, the drive has \d to spare"):
+    with pytest.raises(ActError, match=r"lacks 3 OPS blocks, but the drive has only \d spare blocks"):
         actuator.write(first, before[0])
     actuator.write(second, before[1])
     actuator.write(first, before[0])

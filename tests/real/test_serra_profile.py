@@ -138,7 +138,7 @@ def test_full_file_system_is_reported(root: Path) -> None:
         try:
             assert "MiB are needed" in refused(root, str(mounted), "--file-size", "256MiB", "-q")
             subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-            assert "it is read-only" in refused(root, str(mounted), *SMALL)
+            assert "it is not writable" in refused(root, str(mounted), *SMALL)
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
 

@@ -108,7 +108,7 @@ def test_busy_mounted_or_write_protected_loop_device_is_refused(root: Path) -> N
             assert "the device is busy" in refused(root, device, *SMALL, "--allow-write", device)
             assert "are needed" in refused(root, str(mounted), "--quiet")
             subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-            assert "it is read-only" in refused(root, str(mounted), *SMALL)
+            assert "it is not writable" in refused(root, str(mounted), *SMALL)
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
 
