@@ -23,7 +23,7 @@ from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ
 
-GROUP = "times of block devices"
+GROUP = "measured times, and the kernel's switches"
 
 SYS = Path("/sys")
 TRIES = 4

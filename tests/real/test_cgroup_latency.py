@@ -21,7 +21,7 @@ from slo_ctl.model import DeviceNumber, HostStatus, Verdict, VmStatus
 from slo_ctl.observe.block import quantile_s
 
 pytestmark = pytest.mark.slow
-GROUP = "times of block devices"
+GROUP = "measured times, and the kernel's switches"
 
 SIZE_BYTES = 64 << 20
 BUCKET = 4 / 3

@@ -13,7 +13,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.host.cgroup import find_tree
 from slo_ctl.model import DeviceNumber, HostStatus, Knob, Lever, Verdict
 
-GROUP = "the kernel's accounting of delays"
+GROUP = "measured times, and the kernel's switches"
 
 MAXIMUM = 700
 CONFIG = """

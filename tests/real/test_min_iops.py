@@ -16,7 +16,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.model import HostStatus, Verdict
 
-GROUP = "times of block devices"
+GROUP = "measured times, and the kernel's switches"
 
 MINIMUM = 300.0
 TRIES = 3

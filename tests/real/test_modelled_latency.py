@@ -16,7 +16,7 @@ from vhost_user_client import F_EVENT_IDX, F_FLUSH, SECTOR_BYTES, WRITE, VhostUs
 from waiting import until
 from yardstick import Yardstick
 
-GROUP = "times of served drives"
+GROUP = "measured times, and the kernel's switches"
 TOLERANCE = 0.05
 TRIES = 6
 """Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""

@@ -17,7 +17,7 @@ from yardstick import Yardstick
 
 from slo_ctl.drives.control import ControlError
 
-GROUP = "times of served drives"
+GROUP = "measured times, and the kernel's switches"
 
 TOLERANCE = 0.1
 TRIES = 4

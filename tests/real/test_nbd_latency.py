@@ -14,7 +14,7 @@ from waiting import until
 
 from slo_ctl.drives.control import ControlClient, ControlError
 
-GROUP = "times of served drives"
+GROUP = "measured times, and the kernel's switches"
 
 TRIES = 6
 """Other work on the machine holds the loads up in some windows, but not in each."""

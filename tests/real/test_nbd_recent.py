@@ -15,7 +15,7 @@ from yardstick import Yardstick
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.record.metrics import BOUNDS_S
 
-GROUP = "times of served drives"
+GROUP = "measured times, and the kernel's switches"
 
 
 def test_latency_is_measured_on_a_device_without_model(root: Path) -> None:

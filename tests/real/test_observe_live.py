@@ -26,7 +26,7 @@ from slo_ctl.model import Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.ssd import ServedDevice
 
-GROUP = "the kernel's accounting of delays"
+GROUP = "measured times, and the kernel's switches"
 
 FROZEN_S = 3.0
 FIO_START_S = 300.0

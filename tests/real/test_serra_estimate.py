@@ -19,7 +19,7 @@ from slo_ctl.model.measurement import RAND_READ, SEQ_READ, Access
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.target import find_target
 
-GROUP = "times of block devices"
+GROUP = "measured times, and the kernel's switches"
 
 TRIES = 3
 WRONG = 0.5

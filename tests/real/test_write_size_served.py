@@ -11,7 +11,7 @@ from serving import make_device, served
 from test_serra_profile import MIB
 from test_write_size_fio import SMALL, complete, find, refused, shown
 
-GROUP = "times of served drives"
+GROUP = "measured times, and the kernel's switches"
 
 pytestmark = [
     pytest.mark.slow,
