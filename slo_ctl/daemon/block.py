@@ -299,7 +299,7 @@ class Pool:
 
     @property
     def p99s_us(self) -> dict[str, float]:
-        """Of the VMs whose latencies are measured, over the status window."""
+        """p99 of each VM whose latencies are measured, over the status window, in microseconds."""
         return {vm: p99 for vm, window in self._windows.items() if (p99 := window.p99_us) is not None}
 
     def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:

@@ -100,7 +100,7 @@ def step(
             min_iops=_attainable_min_iops(v, due),
             due_iops=due.rates[v.vm],
             keeps_share=by_weight and len(wanting) > 1 and v.vm in wanting,
-            # The latency of a throttled VM includes the wait for its own limit.
+            # The latency of a throttled VM may include the wait for its own limit, as QEMU counts it.
             p99_us=None if v.is_throttled(before.limits) else v.p99_us,
             max_p99_us=v.slo.p99_latency_us,
             limitable=v.limitable,
