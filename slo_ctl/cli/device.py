@@ -21,7 +21,7 @@ from slo_ctl.cli.completion import (
     complete_preset,
 )
 from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, confirm, device_store, root_option
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord
@@ -210,8 +210,7 @@ def _show_nvme(device: str, json_: bool) -> None:
     from slo_ctl.show.terminal import console_for
 
     print_nvme(console_for(sys.stdout), found, offered, str(tool.version))
-    for note in found.notes:
-        warn(f"note: {note}")
+    warn_notes(found.notes)
 
 
 @app.command()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,44 @@ def print_json(value: dict[str, Any]) -> None:
 def warn(line: str) -> None:
     """A line on stderr; control characters are escaped."""
     sys.stderr.write(printable(line) + "\n")
+
+
+def warn_notes(notes: Iterable[str]) -> None:
+    """A line on stderr for each note."""
+    for note in notes:
+        warn(f"note: {note}")
+
+
+_AFTER_SUBJECT = (":", ",", "/", " (", " is ", " could ")
+_SHARED_DISK = re.compile(r"\S+ is used by \d+ VMs \((?P<vms>.*)\): ")
+
+
+def notes_about(subjects: Collection[str], notes: Iterable[str], others: Iterable[str] = ()) -> list[str]:
+    """The notes about these VMs and devices and about the host, each once.
+
+    Left out are those about other VMs, and about the VMs and devices in `others`. A note begins with its
+    subject.
+    """
+    of_subjects, of_others = _beginnings(subjects), _beginnings(others)
+
+    def is_about(note: str) -> bool:
+        if shared := _SHARED_DISK.match(note):
+            return any(f", {name}, " in f", {shared['vms']}, " for name in subjects)
+        start = note.casefold()
+        return start.startswith(of_subjects) or not start.startswith(("vm ", *of_others))
+
+    return list(filter(is_about, dict.fromkeys(notes)))
+
+
+def _beginnings(names: Iterable[str]) -> tuple[str, ...]:
+    """How notes about these VMs and devices begin, in lower case."""
+    return tuple(
+        f"{kind}{name}{after}".casefold()
+        for name in names
+        if name
+        for kind in ("", "VM ", "device ")
+        for after in _AFTER_SUBJECT
+    )
 
 
 _SOON_S = 0.01

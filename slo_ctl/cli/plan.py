@@ -13,7 +13,7 @@ from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
-from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.output import print_json, warn, warn_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,8 +113,7 @@ def print_plan(plan: Plan, every: bool) -> None:
     for line in move_lines(plan.devices):
         print_line(console, line, indent=4)
     print_line(console, Text(outcome_counts(plan.outcomes)))
-    for note in plan.notes:
-        warn(f"note: {note}")
+    warn_notes(plan.notes)
 
 
 def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:

@@ -21,7 +21,7 @@ from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.text import printable
 from slo_ctl.cli import trace_record, write_size
 from slo_ctl.cli.options import JSON, ON_ERROR, TRACE_FORMAT, on_error_of
-from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.output import print_json, warn, warn_notes
 
 if TYPE_CHECKING:
     from traces.batch import Batch, Op
@@ -158,8 +158,7 @@ def convert(
                 raise UserError(f"{source}: no records left to write", _nothing_left(reader, selected))
     for reason, count in sorted(reader.skipped.items()):
         warn(f"skipped {count:,} x {reason}")
-    for note in reader.notes:
-        warn(f"note: {note}")
+    warn_notes(reader.notes)
     warn(f"{writer.records:,} records written to {target}")
 
 

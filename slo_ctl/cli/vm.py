@@ -14,8 +14,8 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
-from slo_ctl.cli.output import print_json, print_lines, warn
-from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
+from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
+from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model import Stream, Tenant
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def list_(
         print_json(inventory_json(replace(inventory, notes=notes)))
     else:
         _print_inventory(inventory, _moved(host, inventory.streams))
-        _warn_notes(notes)
+        warn_notes(notes)
 
 
 @app.command()
@@ -119,7 +119,7 @@ def show(
             print_line(console, Text(printable(line)))
         if name != shown[-1][0]:
             print_lines("")
-    _warn_notes(notes)
+    warn_notes(notes)
 
 
 app.command("set")(vm_slo.set_)
@@ -193,8 +193,3 @@ def _status_lines(status: list[dict[str, Any]] | None, host: VmHost) -> list[str
         f"{line.get('reason') or 'no reason'}"
         for line in status
     ]
-
-
-def _warn_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        warn(f"note: {note}")

@@ -14,7 +14,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_device_or_namespace
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model import Tenant
 
@@ -298,5 +298,4 @@ def _print_change(
         )
         return
     print_lines(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}")
-    for note in notes:
-        warn(f"note: {note}")
+    warn_notes(notes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import is_pattern, matches
+from slo_ctl.cli.output import notes_about
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
@@ -25,28 +25,6 @@ if TYPE_CHECKING:
 def is_many(words: Sequence[str]) -> bool:
     """Not one VM by its name."""
     return len(words) > 1 or any(map(is_pattern, words))
-
-
-_AFTER_NAME = (":", ",", " (", " is ")
-"""What follows the name of a VM at the start of a note."""
-_SHARED = re.compile(r"\S+ is used by \d+ VMs \((?P<names>.*)\): ")
-
-
-def notes_about(vms: Sequence[str], notes: Iterable[str]) -> list[str]:
-    """The notes that are not about other VMs only, each once. A note begins with what it is about."""
-    starts = tuple(f"vm {vm}{after}".casefold() for vm in vms for after in _AFTER_NAME)
-    return [note for note in dict.fromkeys(notes) if not _is_about_vms(note) or _names_one(note, vms, starts)]
-
-
-def _is_about_vms(note: str) -> bool:
-    return note[:3].casefold() == "vm " or _SHARED.match(note) is not None
-
-
-def _names_one(note: str, vms: Sequence[str], starts: tuple[str, ...]) -> bool:
-    match = _SHARED.match(note)
-    if match is None:
-        return note.casefold().startswith(starts)
-    return any(f", {vm}, " in f", {match['names']}, " for vm in vms)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, YES, bytes_of
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ class MappingWork:
             return
         if not self._json:
             print_lines(*plan_lines(mapping, drive))
-        for note in notes:
-            warn(f"note: {note}")
+        warn_notes(notes)
         if not self._consent():
             return
         namespaces = Namespaces(self.tool, drive, SYS, DEV)

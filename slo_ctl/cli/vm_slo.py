@@ -18,8 +18,8 @@ from slo_ctl.base.patterns import is_pattern
 from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
-from slo_ctl.cli.output import print_json, warn
-from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
+from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
+from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
     from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
@@ -284,8 +284,7 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
             )
         except UserError:
             # Such as that libvirt is not reachable, and so its VMs are not known.
-            for note in notes_about(request.vms, host.notes):
-                warn(f"note: {note}")
+            warn_notes(notes_about(request.vms, host.notes))
             raise
 
 
@@ -372,8 +371,7 @@ def _change(
             print_line(console, Text(printable(effective)))
             for sentence in slo.conflicts:
                 warn(f"conflict: {sentence}")
-    for note in notes:
-        warn(f"note: {note}")
+    warn_notes(notes)
 
 
 def _print_json(request: _Request, changed: _Changed, notes: Sequence[str], *, as_list: bool) -> None:

@@ -41,30 +41,24 @@ def verdict_text(verdict: Verdict) -> Text:
 
 def parse_verdicts(text: str | None) -> frozenset[Verdict]:
     """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
-    found: set[Verdict] = set()
     if text is None:
         return frozenset()
-    for word in text.split(","):
-        if not word.strip():
-            raise UserError(
-                f"--verdict: {text or 'an empty value'} has an empty part", f"known: {', '.join(Verdict)}"
-            )
-        try:
-            found.add(Verdict(word.strip().lower()))
-        except ValueError:
-            raise UserError(
-                f"--verdict: {word.strip()} is not known", f"known: {', '.join(Verdict)}"
-            ) from None
-    return frozenset(found)
-
-
-def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]) -> tuple[VmStatus, ...]:
-    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
-    known = {vm.vm for vm in status.vms}
+    names = [name.strip().lower() for name in text.split(",")]
     for name in names:
-        if name not in known:
-            hint = near_or_listed(name, known, "no VMs at present")
-            raise UserError(f"VM {name} not found", hint)
+        if name not in set(Verdict):
+            problem = f"{name} is not known" if name else f"{text or 'an empty value'} has an empty part"
+            raise UserError(f"--verdict: {problem}", f"known: {', '.join(Verdict)}")
+    return frozenset(map(Verdict, names))
+
+
+def selected_vms(
+    status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]
+) -> tuple[VmStatus, ...]:
+    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
+    existing = {vm.vm for vm in status.vms}
+    for name in names:
+        if name not in existing:
+            raise UserError(f"VM {name} not found", near_or_listed(name, existing, "no VMs at present"))
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
     )

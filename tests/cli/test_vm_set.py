@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from slo_ctl.cli import app
-from slo_ctl.cli.vm_host import notes_about
+from slo_ctl.cli.output import notes_about
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.record.slo_store import SloStore
 
