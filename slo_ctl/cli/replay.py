@@ -175,7 +175,7 @@ def _deliver_replay(result: Result, outputs: Outputs) -> None:
 
 
 def _report(result: Result) -> str:
-    """Imported only where a report is asked for: it needs jinja2."""
+    """The HTML report, which needs jinja2."""
     from slo_ctl.show.report import render_report
 
     return render_report(result)

@@ -58,7 +58,7 @@ def list_(
 
         print_json(inventory_json(replace(inventory, notes=notes)))
     else:
-        _print_inventory(inventory, _moved(host, inventory.streams))
+        _print_inventory(inventory, _transferred_bytes(host, inventory.streams))
         warn_notes(notes)
 
 
@@ -105,7 +105,7 @@ def show(
         vms = [
             {
                 **slo_json(name, slo, by_source, vm, streams),
-                "status": _rows(status, name),
+                "status": _rows_of_vm(status, name),
                 "notes": notes,
             }
             for name, by_source, slo, vm, streams in shown
@@ -114,8 +114,8 @@ def show(
         return
     console = console_for(sys.stdout)
     for name, _, slo, vm, streams in shown:
-        print_vm(console, name, slo, vm, streams, _moved(host, streams))
-        for line in _status_lines(_rows(status, name), host):
+        print_vm(console, name, slo, vm, streams, _transferred_bytes(host, streams))
+        for line in _status_lines(_rows_of_vm(status, name), host):
             print_line(console, Text(printable(line)))
         if name != shown[-1][0]:
             print_lines("")
@@ -131,24 +131,24 @@ app.command("unmap")(vm_map.unmap)
 app.command("maps")(vm_map.maps)
 
 
-def _moved(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, int]]:
-    """Bytes read and written on the namespaces of these streams; drives that do not answer are left out."""
+def _transferred_bytes(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, int]]:
+    """Bytes read and written on the namespaces of these streams, without drives that do not answer."""
     from slo_ctl.drives.control import ControlClient, ControlError
 
-    found: dict[Tenant, tuple[int, int]] = {}
+    transferred: dict[Tenant, tuple[int, int]] = {}
     for device in sorted({stream.tenant.device for stream in streams if stream.tenant is not None}):
         try:
             with ControlClient(host.places.devices.run_of(device).control, _DRIVE_TIMEOUT_S) as control:
                 namespaces = control.statistics()["namespaces"]
         except ControlError:
             continue
-        for each in namespaces:
-            reads, writes = (each["answered"][kind]["bytes"] for kind in ("reads", "writes"))
-            found[Tenant(device, each["name"])] = reads, writes
-    return found
+        for namespace in namespaces:
+            reads, writes = (namespace["answered"][kind]["bytes"] for kind in ("reads", "writes"))
+            transferred[Tenant(device, namespace["name"])] = reads, writes
+    return transferred
 
 
-def _print_inventory(inventory: Inventory, moved: Mapping[Tenant, tuple[int, int]]) -> None:
+def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[int, int]]) -> None:
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for, print_line
@@ -158,13 +158,13 @@ def _print_inventory(inventory: Inventory, moved: Mapping[Tenant, tuple[int, int
     print_line(console, Text(where_line(inventory)))
     if inventory.vms:
         console.print()
-        print_streams(console, inventory, moved)
+        print_streams(console, inventory, transferred)
     else:
         print_line(console, Text(NO_VMS))
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:
-    """Rows of the daemon's status; None when it is not reachable."""
+    """Rows of the daemon's status; None when the daemon is not reachable."""
     from slo_ctl.api.client import ApiClient
 
     try:
@@ -178,8 +178,8 @@ def _status(host: VmHost) -> list[dict[str, Any]] | None:
     return [row for row in vms if isinstance(row, dict)] if isinstance(vms, list) else []
 
 
-def _rows(status: list[dict[str, Any]] | None, name: str) -> list[dict[str, Any]] | None:
-    """Those of one VM."""
+def _rows_of_vm(status: list[dict[str, Any]] | None, name: str) -> list[dict[str, Any]] | None:
+    """The rows of one VM."""
     return None if status is None else [row for row in status if row.get("vm") == name]
 
 
@@ -189,7 +189,7 @@ def _status_lines(status: list[dict[str, Any]] | None, host: VmHost) -> list[str
     if not status:
         return ["daemon: no status of this VM yet"]
     return [
-        f"daemon: {line.get('verdict')}{f' on {device}' if (device := line.get('device')) else ''}: "
-        f"{line.get('reason') or 'no reason'}"
-        for line in status
+        f"daemon: {row.get('verdict')}{f' on {device}' if (device := row.get('device')) else ''}: "
+        f"{row.get('reason') or 'no reason'}"
+        for row in status
     ]
