@@ -23,11 +23,7 @@ from slo_ctl.cli.help import Command, Group, examples_of, value_name_of
 
 PROGRAM = "slo-ctl"
 COMMAND_GROUPS = {
-    "First steps": {
-        "try": "try_it:command",
-        "demo": "replay:demo",
-        "doctor": "doctor:command",
-    },
+    "First steps": {"try": "try_it:command", "demo": "replay:demo", "doctor": "doctor:command"},
     "Operation": {
         "device": "device:app",
         "daemon": "daemon:command",
@@ -40,19 +36,9 @@ COMMAND_GROUPS = {
         "plan": "plan:plan",
         "apply": "plan:apply",
     },
-    "Validation": {
-        "replay": "replay:replay",
-        "sweep": "sweep:command",
-        "trace": "trace:app",
-    },
-    "Laboratory": {
-        "paper": "paper:command",
-        "fsim": "fsim:command",
-    },
-    "Shell": {
-        "completion": "completion:command",
-        "man": "man:command",
-    },
+    "Validation": {"replay": "replay:replay", "sweep": "sweep:command", "trace": "trace:app"},
+    "Laboratory": {"paper": "paper:command", "fsim": "fsim:command"},
+    "Shell": {"completion": "completion:command", "man": "man:command"},
 }
 """Commands in order of use, as `slo-ctl --help` lists them, each as MODULE:ATTRIBUTE[:CLASS] of
 `slo_ctl.cli`: a function or a typer application with verbs, and its class if it is not `Command`."""

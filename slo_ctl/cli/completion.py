@@ -285,9 +285,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def command(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
-) -> None:
+def command(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
     """Print a completion script for commands, options, and the names of VMs and devices.
 
     Examples:

@@ -15,8 +15,7 @@ from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 app = typer.Typer(
-    help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check",
-    rich_markup_mode=None,
+    help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check", rich_markup_mode=None
 )
 
 

@@ -369,12 +369,7 @@ def _print_ready(store: DeviceStore, name: str, options: ServeOptions) -> None:
 
 
 @app.command()
-def precondition(
-    name: DEVICE,
-    root: ROOT = None,
-    quiet: QUIET = False,
-    json_: JSON = False,
-) -> None:
+def precondition(name: DEVICE, root: ROOT = None, quiet: QUIET = False, json_: JSON = False) -> None:
     """Precondition a device that is not served, so that GC is in its steady state.
 
     Every logical page is mapped, then random writes are simulated until the WAF has settled. Data on the
@@ -416,11 +411,7 @@ app.command()(device_namespace.remove)
 
 
 @app.command()
-def delete(
-    name: DEVICE,
-    yes: YES = False,
-    root: ROOT = None,
-) -> None:
+def delete(name: DEVICE, yes: YES = False, root: ROOT = None) -> None:
     """Delete a device and all data on it.
 
     Examples:

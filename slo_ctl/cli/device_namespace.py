@@ -58,8 +58,7 @@ def add(
     namespace: Annotated[
         str,
         typer.Option(
-            metavar="KEY=VALUE,...",
-            help="The namespace: name=, size= (default: all free space), weight=.",
+            metavar="KEY=VALUE,...", help="The namespace: name=, size= (default: all free space), weight=."
         ),
     ],
     root: ROOT = None,

@@ -23,10 +23,7 @@ _FIX = "     fix: "
 
 
 def command(
-    json_: JSON = False,
-    connect: CONNECT = None,
-    cgroup_root: CGROUP_ROOT = None,
-    root: ROOT = None,
+    json_: JSON = False, connect: CONNECT = None, cgroup_root: CGROUP_ROOT = None, root: ROOT = None
 ) -> None:
     """Check which requirements of slo-ctl this host meets, and how to fix the others. Changes nothing.
 

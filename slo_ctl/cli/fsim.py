@@ -55,8 +55,7 @@ def command(
         typer.Option(metavar="KEY=VALUE,...", help="Override properties of the drives: size=, block=, ..."),
     ] = None,
     utilisation: Annotated[
-        str,
-        typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90."),
+        str, typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90.")
     ] = _DEFAULT_UTILISATION,
     trim: Annotated[bool, typer.Option("--trim/--no-trim", help="Send TRIM for freed blocks.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first seed.")] = 1,

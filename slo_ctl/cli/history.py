@@ -38,8 +38,7 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 
 def history(
     vm: Annotated[
-        str,
-        typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm),
+        str, typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm)
     ],
     since: _SINCE = "1h",
     until: _UNTIL = None,
@@ -169,12 +168,10 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML report."),
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML report.")
     ] = None,
     limit: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=5000, help="Approximate number of points of each curve."),
+        int, typer.Option(metavar="N", min=1, max=5000, help="Approximate number of points of each curve.")
     ] = 360,
     json_: JSON = False,
     root: ROOT = None,

@@ -48,8 +48,7 @@ TRACE_FORMAT = Annotated[
     str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
 ]
 ON_ERROR = Annotated[
-    str,
-    typer.Option("--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it."),
+    str, typer.Option("--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it.")
 ]
 YES = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 CONNECT = Annotated[
@@ -175,8 +174,7 @@ def check_root(root: Path | None) -> None:
     """Raise UserError unless the value of ROOT exists, for commands that do not create it."""
     if root is not None and not root.is_dir():
         raise UserError(
-            f"--root: directory {root} not found",
-            "give the --root of the devices and the daemon",
+            f"--root: directory {root} not found", "give the --root of the devices and the daemon"
         )
 
 

@@ -37,17 +37,11 @@ def command(
     earlier: Annotated[
         Path | None,
         typer.Option(
-            "--from",
-            metavar="FILE.json",
-            help="Take all other figures from a file written by --save-json.",
+            "--from", metavar="FILE.json", help="Take all other figures from a file written by --save-json."
         ),
     ] = None,
     markdown: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.md",
-            help="Write the page of the documentation.",
-        ),
+        Path | None, typer.Option(metavar="FILE.md", help="Write the page of the documentation.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write an HTML page with plots.")
@@ -118,7 +112,7 @@ def _list(*, json: bool) -> None:
                         "labels": list(figure.labels),
                     }
                     for figure in FIGURES.values()
-                ],
+                ]
             }
         )
         return

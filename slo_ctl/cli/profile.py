@@ -131,8 +131,7 @@ def profile(
         str, typer.Option(metavar="SIZE", help="Size of the region used, from the start of TARGET.")
     ] = "256MiB",
     test_time: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Maximum duration of one test; 0s: always the whole region."),
+        str, typer.Option(metavar="TIME", help="Maximum duration of one test; 0s: always the whole region.")
     ] = "1s",
     budget: Annotated[
         str | None,
@@ -149,10 +148,7 @@ def profile(
     ] = "theil-sen",
     allow_write: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TARGET",
-            help=f"{ALLOW_WRITE_HELP} Repeat it for each target.",
-        ),
+        typer.Option(metavar="TARGET", help=f"{ALLOW_WRITE_HELP} Repeat it for each target."),
     ] = None,
     node: Annotated[
         list[str] | None,

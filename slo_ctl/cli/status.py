@@ -52,11 +52,7 @@ class WatchCommand(Command):
 def status(
     vms: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[VM]...",
-            help="Only these VMs.",
-            autocompletion=complete_vm,
-        ),
+        typer.Argument(metavar="[VM]...", help="Only these VMs.", autocompletion=complete_vm),
     ] = None,
     watch: Annotated[
         str | None,

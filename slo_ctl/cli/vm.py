@@ -34,8 +34,7 @@ app = typer.Typer(
 def list_(
     no_libvirt: Annotated[bool, typer.Option("--no-libvirt", help="Find VMs by their cgroups only.")] = False,
     cgroup: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Treat this cgroup as a VM. Repeatable."),
+        list[str] | None, typer.Option(metavar="PATH", help="Treat this cgroup as a VM. Repeatable.")
     ] = None,
     cgroup_root: CGROUP_ROOT = None,
     connect: CONNECT = None,

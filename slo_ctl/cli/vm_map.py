@@ -262,15 +262,13 @@ _DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; chang
 def map_(
     name: VM,
     device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="DRIVE", help="The drive, such as /dev/nvme0."),
+        str | None, typer.Option("--device", metavar="DRIVE", help="The drive, such as /dev/nvme0.")
     ] = None,
     size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Size that the VM sees. [default: that of --adopt]")
     ] = None,
     adopt: Annotated[
-        str | None,
-        typer.Option(metavar="NSID", help="Use an existing namespace, by NSID or block device."),
+        str | None, typer.Option(metavar="NSID", help="Use an existing namespace, by NSID or block device.")
     ] = None,
     spare: Annotated[
         str | None,
@@ -280,8 +278,7 @@ def map_(
         int | None, typer.Option(metavar="N", help="Endurance group. [default: one of its own]")
     ] = None,
     disk: Annotated[
-        bool,
-        typer.Option("--disk/--no-disk", help="Attach it to the VM through libvirt, or only create it."),
+        bool, typer.Option("--disk/--no-disk", help="Attach it to the VM through libvirt, or only create it.")
     ] = True,
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Disk name, such as vdb. [default: the next free one]")

@@ -29,8 +29,7 @@ DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored; values in JSON."""
 
 _METADATA = Annotated[
-    bool,
-    typer.Option("--metadata", help="Change the libvirt metadata of the VM, which migrates with it."),
+    bool, typer.Option("--metadata", help="Change the libvirt metadata of the VM, which migrates with it.")
 ]
 
 
@@ -230,11 +229,7 @@ class _Request:
     @property
     def fields(self) -> dict[str, Any]:
         """Values of the fields to set; None for those to unset."""
-        return {
-            **self.change.fields,
-            **self.change.chosen,
-            **dict.fromkeys(sorted(self.change.unset)),
-        }
+        return {**self.change.fields, **self.change.chosen, **dict.fromkeys(sorted(self.change.unset))}
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,7 @@ def write_size(
         str, typer.Option(metavar="LOW-HIGH", help="Request sizes: LOW, doubled up to HIGH.")
     ] = "8KiB-32MiB",
     tolerance: Annotated[
-        str,
-        typer.Option(metavar="SHARE", help="Difference in throughput that counts as equal."),
+        str, typer.Option(metavar="SHARE", help="Difference in throughput that counts as equal.")
     ] = "10%",
     confidence: Annotated[
         str,
@@ -69,13 +68,7 @@ def write_size(
     ] = 8,
     queue_depth: QUEUE_DEPTH = 1,
     seed: ORDERS_SEED = 1,
-    allow_write: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET",
-            help=ALLOW_WRITE_HELP,
-        ),
-    ] = None,
+    allow_write: Annotated[str | None, typer.Option(metavar="TARGET", help=ALLOW_WRITE_HELP)] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the stored result and measure again.")
     ] = False,
@@ -190,18 +183,13 @@ def _stored_finding(target: str, sources: IdentitySources, store: WriteSizeStore
     found = store.find(identify_target(target, sources))
     if found is None:
         raise UserError(
-            f"no stored result for {target}",
-            f"measure it with: slo-ctl device write-size {target}",
+            f"no stored result for {target}", f"measure it with: slo-ctl device write-size {target}"
         )
     return found
 
 
 def _print_finding(
-    record: WriteSizeRecord,
-    emulated: bool,
-    found: FoundWriteSize | None,
-    plot: Path | None,
-    json_: bool,
+    record: WriteSizeRecord, emulated: bool, found: FoundWriteSize | None, plot: Path | None, json_: bool
 ) -> None:
     from lab.report import print_write_size, write_size_json
 
@@ -236,10 +224,7 @@ def device_write_cost(
         typer.Option(metavar="SIZE", help="A request size. Repeatable. [default: 16KiB, 128KiB and 2MiB]"),
     ] = None,
     seed: ORDERS_SEED = 1,
-    allow_write: Annotated[
-        str | None,
-        typer.Option(metavar="TARGET", help=ALLOW_WRITE_HELP),
-    ] = None,
+    allow_write: Annotated[str | None, typer.Option(metavar="TARGET", help=ALLOW_WRITE_HELP)] = None,
     plot: _PLOT = None,
     quiet: QUIET = False,
     root: ROOT = None,

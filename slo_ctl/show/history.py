@@ -135,10 +135,7 @@ def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...]
                 continue
             turned = f"{before} -> {change.verdict}" if before else change.verdict
             event = _event(change.at, change.device, (history.vm,), f"{turned}: {change.reason}")
-            yield (
-                ("verdict", history.vm, change.device, turned),
-                replace(event, verdict=change.verdict),
-            )
+            yield (("verdict", history.vm, change.device, turned), replace(event, verdict=change.verdict))
         for decision in history.decisions:
             # It is in the history of every VM that it names.
             decisions.setdefault((decision.at, decision.device, decision.reason), []).append(history.vm)

@@ -127,10 +127,7 @@ def ops_chart(histories: Sequence[VmHistory], device: str, name: str) -> Curves 
 
 
 def _chart(
-    of: tuple[VmHistory, str],
-    title: tuple[str, str],
-    drawn: tuple[list[float], list[Curve]],
-    **more: Any,
+    of: tuple[VmHistory, str], title: tuple[str, str], drawn: tuple[list[float], list[Curve]], **more: Any
 ) -> Curves:
     """Title and text; x and curves."""
     history, owner = of

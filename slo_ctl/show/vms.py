@@ -160,12 +160,7 @@ _FOUND_BY = {
 
 
 def print_vm(
-    console: Console,
-    name: str,
-    resolved: ResolvedSlo,
-    vm: Vm | None,
-    streams: Sequence[Stream],
-    moved: Moved,
+    console: Console, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream], moved: Moved
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
@@ -209,11 +204,7 @@ def _field_cell(field: str, value: float | None) -> str:
 
 
 def slo_json(
-    name: str,
-    resolved: ResolvedSlo,
-    by_source: SloBySource | None,
-    vm: Vm | None,
-    streams: Sequence[Stream],
+    name: str, resolved: ResolvedSlo, by_source: SloBySource | None, vm: Vm | None, streams: Sequence[Stream]
 ) -> dict[str, Any]:
     """One VM as JSON; field names state the units of values."""
     value: dict[str, Any] = {

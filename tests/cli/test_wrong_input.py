@@ -321,10 +321,7 @@ WRONG += [
 ROOTS = ["status", "top", "history web", "device list", "vm list", "daemon", "device policy loop0"]
 """Commands that are given a file as --root."""
 
-UNREACHABLE = [
-    ("status", "start it with: slo-ctl daemon"),
-    ("history web", "start it with: slo-ctl daemon"),
-]
+UNREACHABLE = [("status", "start it with: slo-ctl daemon"), ("history web", "start it with: slo-ctl daemon")]
 
 
 @pytest.fixture(scope="module")
