@@ -151,10 +151,10 @@ def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[in
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for, print_line
-    from slo_ctl.show.vms import NO_VMS, print_streams, where_line
+    from slo_ctl.show.vms import NO_VMS, print_streams, sources_line
 
     console = console_for(sys.stdout)
-    print_line(console, Text(where_line(inventory)))
+    print_line(console, Text(sources_line(inventory)))
     if inventory.vms:
         console.print()
         print_streams(console, inventory, transferred)
