@@ -73,10 +73,10 @@ def _parse_reply(status: int, text: bytes, request: str) -> dict[str, Any]:
             "check that the daemon has the same version",
         )
     if status >= http.client.BAD_REQUEST:
-        refusal = body.get("error")
-        if not isinstance(refusal, dict):
-            refusal = {}
-        raise UserError(str(refusal.get("message") or f"{request}: {status}"), str(refusal.get("hint") or ""))
+        error = body.get("error")
+        if not isinstance(error, dict):
+            error = {}
+        raise UserError(str(error.get("message") or f"{request}: {status}"), str(error.get("hint") or ""))
     if body.get("format_version") != FORMAT_VERSION:
         raise UserError(
             f"the daemon uses format_version {body.get('format_version')}, not {FORMAT_VERSION}",

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, Field
 
-from slo_ctl.api.routes import Api, Controller, RefusalError, Reply, Request, refusal
+from slo_ctl.api.messages import RefusalError, Reply, Request, refusal
+from slo_ctl.api.routes import Api, Controller
 from slo_ctl.api.server import BoundedServer, OneRequest
 from slo_ctl.base.errors import UserError
 from slo_ctl.host.peer import Peer
@@ -38,7 +39,7 @@ _FILES = {"/": ("index.html", "text/html; charset=utf-8")} | {
         *("parts.js", "charts.js", "page.js", "uplot/uPlot.js"),
     )
 }
-_POINTS = 360
+_HISTORY_POINTS = 360
 _PORT = re.compile(r":\d{1,5}$")
 _BACKLOG = 32
 
@@ -58,32 +59,32 @@ class Page:
     def __init__(self, controller: Controller) -> None:
         self._routes = PageRoutes(Api(controller))
         self._server: _Server | None = None
-        self._listening = ""
+        self._address = ""
 
     def listen(self, address: str | None) -> None:
         """Serve at `HOST:PORT` from now on; None: stop. Raises UserError, and then changes nothing."""
-        if (address or "") == self._listening:
+        if (address or "") == self._address:
             return
-        server = _Server(self._routes, _listening(address)) if address else None
+        server = _Server(self._routes, _listening_socket(address)) if address else None
         self.close()
         if server is not None and address:
             server.start()
-            self._server, self._listening = server, address
+            self._server, self._address = server, address
             log.info("page at http://%s/", address)
 
     def close(self) -> None:
         """Stop serving."""
         if self._server is not None:
             self._server.stop()
-        self._server, self._listening = None, ""
+        self._server, self._address = None, ""
 
 
 def _daemon_user() -> Peer:
-    """The user for requests of the page, over which no user is known: that of the daemon."""
+    """The user of requests of the page: that of the daemon, as TCP tells nothing about the sender."""
     return Peer(os.geteuid(), frozenset())
 
 
-def _listening(address: str) -> socket.socket:
+def _listening_socket(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not is_loopback(host):
@@ -116,21 +117,22 @@ class PageRoutes:
         if path not in (*_FILES, "/status.json", "/history.json"):
             raise RefusalError(f"{path}: Not Found", "the page is at /", HTTPStatus.NOT_FOUND)
         if request.method not in ("GET", "HEAD"):
-            what = f"{request.method} {path}: the page is read-only"
             raise RefusalError(
-                what, "change SLOs with `slo-ctl vm set` or the API", HTTPStatus.METHOD_NOT_ALLOWED
+                f"{request.method} {path}: the page is read-only",
+                "change SLOs with `slo-ctl vm set` or the API",
+                HTTPStatus.METHOD_NOT_ALLOWED,
             )
         if path in _FILES:
             name, content_type = _FILES[path]
             content = files("slo_ctl.show").joinpath("page", *name.split("/")).read_bytes()
             return Reply(HTTPStatus.OK, content_type, content)
         if path == "/status.json":
-            return self._api("/v1/status")
+            return self._api_reply("/v1/status")
         query = request.query(PageHistoryQuery)
-        since = {"since": time.time() - 60 * query.minutes, "limit": _POINTS}
-        return self._api(f"/v1/history/{quote(query.vm, safe='')}?{urlencode(since)}")
+        parameters = {"since": time.time() - 60 * query.minutes, "limit": _HISTORY_POINTS}
+        return self._api_reply(f"/v1/history/{quote(query.vm, safe='')}?{urlencode(parameters)}")
 
-    def _api(self, target: str) -> Reply:
+    def _api_reply(self, target: str) -> Reply:
         return self.api.answer(Request("GET", target, b"", _daemon_user()))
 
     def _check_origin(self, headers: Message) -> None:

@@ -6,35 +6,47 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, Protocol
+from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
+from slo_ctl.api.messages import (
+    DESCRIPTION_PATH,
+    JSON_TYPE,
+    HistoryQuery,
+    NoQuery,
+    RefusalError,
+    ReloadReply,
+    Reply,
+    Request,
+    SetQuery,
+    SloBody,
+    SlosBody,
+    SlosReply,
+    StartBody,
+    StartReply,
+    UnsetQuery,
+    VmReply,
+    VmsReply,
+    json_reply,
+    refusal,
+)
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.config.settings import AccessConfig, Right
-from slo_ctl.host.peer import Peer
-from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.model import HostStatus
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
 from slo_ctl.model.status import Health, Plan, VmSlo
-from slo_ctl.model.status_json import FORMAT_VERSION, plain, to_json
-from slo_ctl.record.history_reader import MAX_POINTS, VmHistory
+from slo_ctl.model.status_json import plain, to_json
+from slo_ctl.record.history_reader import VmHistory
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import CONTENT_TYPE
-
-
-class RefusalError(UserError):
-    """A refused request, with its HTTP status."""
-
-    def __init__(self, message: str, hint: str = "", status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
-        super().__init__(message, hint)
-        self.status = status
 
 
 class Controller(Protocol):
@@ -87,71 +99,11 @@ class Controller(Protocol):
         """Metrics in Prometheus's text format."""
 
 
-DESCRIPTION = "/v1/openapi.json"
-_JSON = "application/json"
-_DEFAULT_POINTS = 500
-_NOT_YET = RefusalError(
+_NO_STATUS = RefusalError(
     "the first epoch is not complete yet", "try again in a moment", HTTPStatus.SERVICE_UNAVAILABLE
 )
 
 log = logging.getLogger("slo_ctl.api")
-
-# Bodies and parameters of requests. Replies are dataclasses of the model, written by
-# `model.status_json.plain`.
-
-
-class SloBody(BaseModel):
-    """Fields of an SLO to set; other fields are kept."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    fields: dict[str, Any] = Field(
-        description="Any of weight, min_iops, max_iops, max_bandwidth, p99 and class; null unsets one. "
-        'Such as {"p99": "5ms"}.'
-    )
-    force: bool = Field(False, description="Accept unknown VMs, and minimums above the capacity of a device.")
-    dry_run: bool = Field(False, description="Only check, without a change.")
-
-
-class SlosBody(SloBody):
-    """The same change for several VMs."""
-
-    vms: list[str] = Field(min_length=1, description="Names of the VMs.")
-
-
-class StartBody(BaseModel):
-    """A domain that libvirt is about to start."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    xml: str = Field(description="The XML that libvirt passes to its hooks.")
-
-
-class SetQuery(BaseModel):
-    """Parameters of a change."""
-
-    force: bool = Field(False, description="As `force` in the body.")
-
-
-class UnsetQuery(BaseModel):
-    """Parameters of a removal."""
-
-    fields: str | None = Field(None, description="Fields to unset, separated by commas; default: all.")
-
-
-class HistoryQuery(BaseModel):
-    """Parameters of a history."""
-
-    since: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
-    until: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
-    limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Largest number of time buckets.")
-
-
-class NoQuery(BaseModel):
-    """No parameters."""
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 _ACTIONS = {
     Right.READ: "read the status",
@@ -159,100 +111,6 @@ _ACTIONS = {
     Right.MANAGE: "reload the configuration or announce VMs",
 }
 """Actions that complete the sentence "USER may not ..."."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request and its sender."""
-
-    method: str
-    target: str
-    body: bytes
-    peer: Peer
-
-    @property
-    def user(self) -> str:
-        """Name of the sender for the log and the history."""
-        return self.peer.name
-
-    @property
-    def path(self) -> str:
-        """Path without the query."""
-        return urlsplit(self.target).path
-
-    def query(self, kind: type[_Model]) -> _Model:
-        """The parameters as `kind`. Raises RefusalError."""
-        return _validated(kind, dict(parse_qsl(urlsplit(self.target).query)))
-
-    def json(self, kind: type[_Model]) -> _Model:
-        """The body as `kind`. Raises RefusalError."""
-        try:
-            return _validated(kind, json.loads(self.body))
-        except (ValueError, RecursionError):
-            raise RefusalError("body: is not valid JSON", f"see {DESCRIPTION}") from None
-
-
-def _validated(kind: type[_Model], value: object) -> _Model:
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise RefusalError(f"{where}: {first['msg']}", f"see {DESCRIPTION}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A reply."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
-def refusal(status: int, message: str, hint: str) -> Reply:
-    """Reply for an error."""
-    return _reply({"error": {"message": message, "hint": hint}}, status)
-
-
-def _reply(body: Mapping[str, Any], status: int = HTTPStatus.OK) -> Reply:
-    return Reply(status, _JSON, json.dumps({"format_version": FORMAT_VERSION, **body}).encode())
-
-
-@dataclass(frozen=True, slots=True)
-class VmsReply:
-    """Status of every VM on every device."""
-
-    vms: tuple[VmStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SlosReply:
-    """The SLOs after a change."""
-
-    vms: tuple[VmSlo, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VmReply(VmSlo):
-    """The SLO of a VM, and its status on each device."""
-
-    devices: tuple[VmStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadReply:
-    """Why the configuration was not accepted; empty if it was."""
-
-    config_problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartReply:
-    """Name of the domain, and whether an epoch has seen it."""
-
-    vm: str
-    seen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +141,8 @@ class Api:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._latest: tuple[HostStatus | None, bytes] = (None, b"")
+        self._cached_status: tuple[HostStatus | None, bytes] = (None, b"")
+        """The last status that was sent, and its JSON."""
         # Names of VMs may contain slashes, so longer paths must come before their prefixes.
         self._routes = (
             Route("GET", "/v1/health", "Daemon health", self._health, Health),
@@ -338,14 +197,14 @@ class Api:
                 right=Right.MANAGE,
             ),
             Route("GET", "/metrics", "Metrics in Prometheus's text format", self._metrics),
-            Route("GET", DESCRIPTION, "This description", self._describe),
+            Route("GET", DESCRIPTION_PATH, "This description", self._describe),
         )
         self._patterns = tuple((route.pattern, route) for route in self._routes)
 
     def answer(self, request: Request) -> Reply:
         """The reply, which may be a refusal."""
         try:
-            route, name = self._route(request)
+            route, name = self._find_route(request)
             self._check_right(route.right, request)
             return route.answer(request, name)
         except RefusalError as error:
@@ -361,33 +220,34 @@ class Api:
                 HTTPStatus.INTERNAL_SERVER_ERROR, message, "see the daemon's log; please report it"
             )
 
-    def _route(self, request: Request) -> tuple[Route, str]:
+    def _find_route(self, request: Request) -> tuple[Route, str]:
+        """The route of a request, and the name in its path. Raises RefusalError."""
         path = unquote(request.path)
-        found = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(path))]
-        for match, route in found:
+        matches = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(path))]
+        for match, route in matches:
             if route.method == request.method:
                 return route, match.groupdict().get("name", "")
-        status = HTTPStatus.METHOD_NOT_ALLOWED if found else HTTPStatus.NOT_FOUND
-        what = f"{request.method} {request.path}: {status.phrase}"
-        raise RefusalError(what, f"see {DESCRIPTION}", status)
+        status = HTTPStatus.METHOD_NOT_ALLOWED if matches else HTTPStatus.NOT_FOUND
+        message = f"{request.method} {request.path}: {status.phrase}"
+        raise RefusalError(message, f"see {DESCRIPTION_PATH}", status)
 
     def _check_right(self, right: Right, request: Request) -> None:
         access, peer = self._controller.access(), request.peer
         if access.allows(right, peer, os.geteuid()):
             return
         key = access.key_of(right)
-        where = f"[access] {key}, {access.sources[key]}"
+        rule = f"[access] {key}, {access.sources[key]}"
         log.warning(
             "refused: %s may not %s (%s): %s %s",
             peer.name,
             _ACTIONS[right],
-            where,
+            rule,
             request.method,
             printable(request.path),
         )
         entries = json.dumps([*access.entries(right), peer.entry])
         raise RefusalError(
-            f"user {peer.entry} may not {_ACTIONS[right]} ({where})",
+            f"user {peer.entry} may not {_ACTIONS[right]} ({rule})",
             f"to allow it, write {right} = {entries} in [access] of slo-ctl.toml; then, as root: "
             "slo-ctl config reload",
             HTTPStatus.FORBIDDEN,
@@ -398,25 +258,26 @@ class Api:
     def _current_status(self) -> HostStatus:
         status = self._controller.status()
         if status is None:
-            raise _NOT_YET
+            raise _NO_STATUS
         return status
 
     def _health(self, _request: Request, _name: str) -> Reply:
-        return _reply(plain(self._controller.health()))
+        return json_reply(plain(self._controller.health()))
 
     def _status(self, _request: Request, _name: str) -> Reply:
-        status, latest = self._current_status(), self._latest
-        if status is not latest[0]:
-            latest = self._latest = (status, json.dumps(to_json(status)).encode())
-        return Reply(HTTPStatus.OK, _JSON, latest[1])
+        status, (cached_status, body) = self._current_status(), self._cached_status
+        if status is not cached_status:
+            body = json.dumps(to_json(status)).encode()
+            self._cached_status = status, body
+        return Reply(HTTPStatus.OK, JSON_TYPE, body)
 
     def _vms(self, _request: Request, _name: str) -> Reply:
-        return _reply({"vms": plain(self._current_status().vms)})
+        return json_reply({"vms": plain(self._current_status().vms)})
 
     def _vm(self, _request: Request, name: str) -> Reply:
         slo = self._controller.slo(name)
         devices = plain([vm for vm in self._current_status().vms if vm.vm == name])
-        return _reply({**plain(slo), "devices": devices})
+        return json_reply({**plain(slo), "devices": devices})
 
     def _metrics(self, _request: Request, _name: str) -> Reply:
         return Reply(HTTPStatus.OK, CONTENT_TYPE, self._controller.metrics())
@@ -426,17 +287,17 @@ class Api:
     def _set(self, request: Request, name: str) -> Reply:
         body = request.json(SloBody)
         body.force = body.force or request.query(SetQuery).force
-        return _reply(plain(self._change_slos(request, [name], body)[0]))
+        return json_reply(plain(self._change_slos(request, [name], body)[0]))
 
     def _change(self, request: Request, _name: str) -> Reply:
         body = request.json(SlosBody)
-        return _reply({"vms": plain(self._change_slos(request, list(dict.fromkeys(body.vms)), body))})
+        return json_reply({"vms": plain(self._change_slos(request, list(dict.fromkeys(body.vms)), body))})
 
     def _unset(self, request: Request, name: str) -> Reply:
         names = request.query(UnsetQuery).fields
         fields = dict.fromkeys(SLO_KEYS if names is None else names.split(","))
         body = SloBody(fields=fields, force=False, dry_run=False)
-        return _reply(plain(self._change_slos(request, [name], body)[0]))
+        return json_reply(plain(self._change_slos(request, [name], body)[0]))
 
     def _change_slos(self, request: Request, vms: Sequence[str], body: SloBody) -> tuple[VmSlo, ...]:
         names = ", ".join(vms)
@@ -455,28 +316,28 @@ class Api:
             )
         return slos
 
-    # Work of the daemon's loop.
+    # The daemon's loop and history.
 
     def _plan(self, _request: Request, _name: str) -> Reply:
-        return _reply(plain(self._controller.plan()))
+        return json_reply(plain(self._controller.plan()))
 
     def _history(self, request: Request, name: str) -> Reply:
         query = request.query(HistoryQuery)
-        return _reply(plain(self._controller.history(name, query.since, query.until, query.limit)))
+        return json_reply(plain(self._controller.history(name, query.since, query.until, query.limit)))
 
     def _reload(self, request: Request, _name: str) -> Reply:
         log.info("reload of the configuration, by %s", request.user)
-        return _reply({"config_problem": self._controller.reload()})
+        return json_reply({"config_problem": self._controller.reload()})
 
     def _start(self, request: Request, _name: str) -> Reply:
         name, seen = self._controller.announce(request.json(StartBody).xml)
         log.info("VM %s starts", printable(name), extra={"vm": (name,)})
-        return _reply({"vm": name, "seen": seen})
+        return json_reply({"vm": name, "seen": seen})
 
     # The description.
 
     def _describe(self, _request: Request, _name: str) -> Reply:
-        return Reply(HTTPStatus.OK, _JSON, self._description)
+        return Reply(HTTPStatus.OK, JSON_TYPE, self._description)
 
     @cached_property
     def _description(self) -> bytes:
@@ -495,14 +356,14 @@ def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
     for route in routes:
         ok: dict[str, Any] = {"description": route.summary}
         if route.reply is not None:
-            ok["content"] = {_JSON: {"schema": schemas[route.reply, "serialization"]}}
+            ok["content"] = {JSON_TYPE: {"schema": schemas[route.reply, "serialization"]}}
         operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": ok}}
         names = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
         operation["parameters"] = names if "{name}" in route.path else []
         for name, schema in route.query.model_json_schema().get("properties", {}).items():
             operation["parameters"].append({"name": name, "in": "query", "schema": schema})
         if route.body is not None:
-            content = {_JSON: {"schema": schemas[route.body, "serialization"]}}
+            content = {JSON_TYPE: {"schema": schemas[route.body, "serialization"]}}
             operation["requestBody"] = {"required": True, "content": content}
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {

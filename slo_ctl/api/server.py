@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
-from slo_ctl.api.routes import DESCRIPTION, Api, Controller, RefusalError, Reply, Request, refusal
+from slo_ctl.api.messages import DESCRIPTION_PATH, RefusalError, Reply, Request, refusal
+from slo_ctl.api.routes import Api, Controller
 from slo_ctl.host.peer import peer_of
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
@@ -42,12 +43,12 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         listening.setblocking(False)
         self.socket = listening
         self._max_connections = max_connections
-        self._began_s: dict[socket.socket, float] = {}
+        self._started_s: dict[socket.socket, float] = {}
         """Start times of open connections (monotonic)."""
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=name, daemon=True)
 
     def start(self) -> None:
-        """Start serving."""
+        """Serve in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -55,28 +56,28 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.shutdown()
         self.server_close()
         deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-        while self._began_s and time.monotonic() < deadline_s:
+        while self._started_s and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        for connection in list(self._began_s):
+        for connection in list(self._started_s):
             _disconnect(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Refuse connections above the maximum."""
-        if len(self._began_s) >= self._max_connections:
+        if len(self._started_s) >= self._max_connections:
             return False
-        self._began_s[request] = time.monotonic()
+        self._started_s[request] = time.monotonic()
         return super().verify_request(request, client_address)
 
     def service_actions(self) -> None:
         """Disconnect clients whose connections last too long."""
         oldest_s = time.monotonic() - _MAX_CONNECTION_S
-        for connection, began_s in list(self._began_s.items()):
-            if began_s < oldest_s:
+        for connection, started_s in list(self._started_s.items()):
+            if started_s < oldest_s:
                 _disconnect(connection)
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
-        self._began_s.pop(request, None)
+        self._started_s.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -127,7 +128,7 @@ class OneRequest(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
 
     def do_GET(self) -> None:
-        """Answer any method, which the routes check."""
+        """Answer requests of any method: the routes check it."""
         self.answer()
 
     do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = do_GET  # noqa: N815 - named by http.server
@@ -169,13 +170,13 @@ class ApiServer:
         make_socket_folder(path.parent)
         self._path = path
         self._server = _Server(Api(controller), listen(path, _MODE, own_group_id(group)))
-        self._identity = path.stat().st_ino
+        self._inode = path.stat().st_ino
         self._server.start()
 
     def close(self) -> None:
         """Complete requests in progress, and remove the socket."""
         self._server.stop()
-        if self._path.exists() and self._path.stat().st_ino == self._identity:
+        if self._path.exists() and self._path.stat().st_ino == self._inode:
             self._path.unlink(missing_ok=True)
 
 
@@ -187,7 +188,7 @@ class _Server(BoundedServer):
 
 class _Connection(OneRequest):
     server: _Server
-    hint = f"see {DESCRIPTION}"
+    hint = f"see {DESCRIPTION_PATH}"
 
     def answer(self) -> None:
         """Answer a request with its body."""
@@ -202,23 +203,21 @@ class _Connection(OneRequest):
     def _body_bytes(self) -> int:
         """Length of the body. Raises RefusalError."""
         if "Transfer-Encoding" in self.headers:
-            raise self._refusal(
-                HTTPStatus.LENGTH_REQUIRED, "send the body in one piece, with a Content-Length"
-            )
+            raise self._error(HTTPStatus.LENGTH_REQUIRED, "send the body in one piece, with a Content-Length")
         text = self.headers.get("Content-Length", "0")
         if not (text.isascii() and text.isdigit()):
-            raise self._refusal(HTTPStatus.BAD_REQUEST, "send the length of the body in bytes")
+            raise self._error(HTTPStatus.BAD_REQUEST, "send the length of the body in bytes")
         if len(text) > len(str(_MAX_BODY_BYTES)) or int(text) > _MAX_BODY_BYTES:
             hint = f"no request needs more than {_MAX_BODY_BYTES} bytes"
-            raise self._refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, hint)
+            raise self._error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, hint)
         return int(text)
 
     def _discard(self) -> None:
         """Read a refused body, because closing the connection before would reset it."""
         self.connection.shutdown(socket.SHUT_WR)
-        left = _MAX_DISCARDED_BYTES
-        while left > 0 and (more := self.rfile.read1(min(left, _MAX_BODY_BYTES))):
-            left -= len(more)
+        remaining_bytes = _MAX_DISCARDED_BYTES
+        while remaining_bytes > 0 and (part := self.rfile.read1(min(remaining_bytes, _MAX_BODY_BYTES))):
+            remaining_bytes -= len(part)
 
-    def _refusal(self, status: HTTPStatus, hint: str) -> RefusalError:
+    def _error(self, status: HTTPStatus, hint: str) -> RefusalError:
         return RefusalError(f"{self.command} {self.path}: {status.phrase}", hint, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ def get(root: Path | None, path: str) -> dict[str, Any]:
 
 
 def post(root: Path | None, path: str) -> dict[str, Any]:
-    """As `get`."""
+    """The reply to an action, as `get`."""
     api = client(root)
     return _reply(root, lambda: api.post(path))
 
@@ -53,14 +54,14 @@ def vm_history(api: ApiClient, vm: str, **query: object) -> VmHistory:
     return from_plain(VmHistory, api.get(f"/v1/history/{name}?{urlencode(query)}"))
 
 
-def _reply(root: Path | None, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _reply(root: Path | None, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return ask()
+        return send()
     except UnreachableError as error:
         report_unreachable(str(error), root)
         raise typer.Exit(EXIT_UNREACHABLE) from None
     except UserError as error:
-        # Not a usage error: the daemon is not ready yet, or is another release.
+        # Not a usage error: the daemon is not ready yet, or runs another release.
         warn(f"slo-ctl: {error.message}")
         warn(f"hint: {error.hint}")
         raise typer.Exit(EXIT_FAILURE) from None
@@ -73,8 +74,8 @@ def report_unreachable(reason: str, root: Path | None, hint: str = "") -> None:
 
 
 def start_hint(root: Path | None, reason: str = "") -> str:
-    """Hint when the daemon is not reachable."""
-    if os.strerror(13) in reason:
+    """How to start the daemon, or how to get access to its socket."""
+    if os.strerror(errno.EACCES) in reason:
         return "run as root, or join the group of [api] group (default: slo-ctl)"
     if root is not None:
         return f"start it with: slo-ctl daemon --root {root}"

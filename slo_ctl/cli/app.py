@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -18,15 +19,11 @@ from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.cli.completion import SLO_FIELDS
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
-from slo_ctl.cli.help import Command, Group, examples_of
+from slo_ctl.cli.help import Command, Group, examples_of, value_name_of
 
 PROGRAM = "slo-ctl"
 COMMAND_GROUPS = {
-    "First steps": {
-        "try": "try_it:command",
-        "demo": "replay:demo",
-        "doctor": "doctor:command",
-    },
+    "First steps": {"try": "try_it:command", "demo": "replay:demo", "doctor": "doctor:command"},
     "Operation": {
         "device": "device:app",
         "daemon": "daemon:command",
@@ -39,19 +36,9 @@ COMMAND_GROUPS = {
         "plan": "plan:plan",
         "apply": "plan:apply",
     },
-    "Validation": {
-        "replay": "replay:replay",
-        "sweep": "sweep:command",
-        "trace": "trace:app",
-    },
-    "Laboratory": {
-        "paper": "paper:command",
-        "fsim": "fsim:command",
-    },
-    "Shell": {
-        "completion": "completion:command",
-        "man": "man:command",
-    },
+    "Validation": {"replay": "replay:replay", "sweep": "sweep:command", "trace": "trace:app"},
+    "Laboratory": {"paper": "paper:command", "fsim": "fsim:command"},
+    "Shell": {"completion": "completion:command", "man": "man:command"},
 }
 """Commands in order of use, as `slo-ctl --help` lists them, each as MODULE:ATTRIBUTE[:CLASS] of
 `slo_ctl.cli`: a function or a typer application with verbs, and its class if it is not `Command`."""
@@ -59,7 +46,7 @@ COMMANDS = {name: target for group in COMMAND_GROUPS.values() for name, target i
 
 
 class RootGroup(Group):
-    """The commands in the order of the table: typer puts those with verbs last."""
+    """The commands in the order of COMMANDS: typer puts those with verbs last."""
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
@@ -115,7 +102,7 @@ def _help_last(arguments: list[str]) -> list[str]:
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The application, with the one command that `arguments` name, or all of them when they name none."""
+    """The application with the command that `arguments` name, or with all commands when they name none."""
     app = typer.Typer(
         name=PROGRAM,
         cls=RootGroup,
@@ -127,10 +114,10 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_global_options)
-    named = next((word for word in arguments if not word.startswith("-")), "")
+    command = next((word for word in arguments if not word.startswith("-")), "")
     for title, group in COMMAND_GROUPS.items():
         for name, target in group.items():
-            if named == name or named not in COMMANDS:
+            if command == name or command not in COMMANDS:
                 _add_command(app, name, target, title)
     return app
 
@@ -155,8 +142,8 @@ def _help_without_verb(ctx: typer.Context) -> None:
         typer.echo(ctx.get_help())
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"{PROGRAM} {tool_version()}")
         raise typer.Exit
 
@@ -165,7 +152,7 @@ def _global_options(
     ctx: typer.Context,
     debug: bool = typer.Option(False, "--debug", help="Print a traceback on unexpected errors."),
     version: bool = typer.Option(
-        False, "--version", "-V", callback=_show_version, is_eager=True, help="Print the version and exit."
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     del version
@@ -176,9 +163,8 @@ def _global_options(
 
 
 def _with_root(hint: str, arguments: Sequence[str]) -> str:
-    """The hint with the --root of the command line in the commands that it names."""
-    words = [*arguments, ""]
-    roots = [words[i + 1] for i, word in enumerate(arguments) if word == "--root"]
+    """The hint, with the --root of the command line in the commands that it names."""
+    roots = [value for word, value in pairwise(arguments) if word == "--root"]
     roots += [word.partition("=")[2] for word in arguments if word.startswith("--root=")]
     if not roots or not roots[0] or "--root" in hint:
         return hint
@@ -191,12 +177,12 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
     if "`" in hint:
         return re.sub(
             rf"`({PROGRAM} [^`]+)`",
-            lambda found: f"`{found[1]}{option}`" if takes_root(found[1]) else found[0],
+            lambda match: f"`{match[1]}{option}`" if takes_root(match[1]) else match[0],
             hint,
         )
     return re.sub(
         rf"(^|: )({PROGRAM} [^;:]+)(?=;|$)",
-        lambda found: found[0] + option if takes_root(found[2]) else found[0],
+        lambda match: match[0] + option if takes_root(match[2]) else match[0],
         hint,
     )
 
@@ -204,40 +190,37 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
 def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | None:
     """Report a usage error of the parser in one line; None when `error` is not one."""
     # Some releases of typer import click, others have a copy of it. All of their errors have this method.
-    describe = getattr(error, "format_message", None)
-    if not callable(describe):
+    format_message = getattr(error, "format_message", None)
+    if not callable(format_message):
         return None
-    # pydantic, with which the newest typer converts values, puts its own words first.
-    message = " ".join(str(describe()).replace("Value error, ", "").split()).rstrip(".")
-    for pattern, plain in _WORDS_OF_PYDANTIC.items():
+    # pydantic, with which the newest typer converts values, starts messages with words of its own.
+    message = " ".join(str(format_message()).replace("Value error, ", "").split()).rstrip(".")
+    for pattern, plain in _PYDANTIC_MESSAGES.items():
         message = re.sub(pattern, plain, message)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", PROGRAM)
     if message.startswith("No such command"):
-        word = message.split("'")[1]
-        better = _better_command(word, path.removeprefix(PROGRAM).strip())
-        if better:
-            return _report_error(message.partition(". Did")[0], better)
+        name = _quoted_in(message)
+        if hint := _COMMAND_HINTS.get(f"{path} {name}".removeprefix(f"{PROGRAM} ")):
+            return _report_error(message.partition(". Did")[0], hint)
     if path == PROGRAM and (option := _OPTIONS_OF_COMMANDS.get(_option_in(message))):
         return _report_error(message, f"write it after the command, such as: {PROGRAM} status {option}")
-    if better := _other_words(path, message):
-        return _report_error(message, better)
-    examples = examples_of(context.command) if context is not None else []
-    if message.startswith(("Missing argument", "Missing option")) and (
-        example := _example_of(examples, _quoted_in(message) if "option" in message else "")
-    ):
-        return _report_error(message, _with_root(f"such as: {example}", arguments))
-    if "requires an argument" in message and (option := _quoted_in(message)):
-        values = f"`{_command_in(arguments)} --help` has the values of {option}"
-        known = _OPTIONS_OF_COMMANDS.get(option)
-        return _report_error(message, f"write {known}" if known else values)
+    if hint := _argument_or_option_hint(path, message):
+        return _report_error(message, hint)
+    if context is not None and message.startswith(("Missing argument", "Missing option")):
+        option = _quoted_in(message) if "option" in message else ""
+        if example := _example_with(examples_of(context.command), option):
+            return _report_error(message, _with_root(f"such as: {example}", arguments))
     if "does not take a value" in message:
         return _report_error(message, f"write {_quoted_in(message)} alone")
+    if context is not None and "requires an argument" in message:
+        value = value_name_of(context.command, _quoted_in(message))
+        return _report_error(message, f"write {_quoted_in(message)} {value}, see `{path} --help`")
     return _report_error(message, f"`{path} --help` lists commands, options and their values")
 
 
-def _other_words(path: str, message: str) -> str:
-    """For an option that is an argument of the command at `path`, or the other way round: what to write."""
+def _argument_or_option_hint(path: str, message: str) -> str:
+    """What to write for an option that is an argument of the command at `path`, or the other way round."""
     option = _option_in(message)
     key = option.lstrip("-").replace("-", "_")
     if path == f"{PROGRAM} vm set" and key in SLO_FIELDS:
@@ -245,39 +228,29 @@ def _other_words(path: str, message: str) -> str:
     if path == f"{PROGRAM} history" and option == "--vm":
         return f"write the VM alone, such as: {PROGRAM} history web"
     extra = re.match(r"Got unexpected extra argument\S* \((\S+)\)", message)
-    wanted = {"report": "--vm", "config check": "--config", "config show": "--config"}
-    if extra and (option := wanted.get(path.removeprefix(f"{PROGRAM} "), "")):
+    options = {"report": "--vm", "config check": "--config", "config show": "--config"}
+    if extra and (option := options.get(path.removeprefix(f"{PROGRAM} "), "")):
         return f"write {option} {shlex.quote(extra[1])}"
     return ""
 
 
-def _command_in(arguments: Sequence[str]) -> str:
-    """The command that was typed, such as `slo-ctl vm set`."""
-    words = [word for word in arguments[:2] if not word.startswith("-")]
-    if not words or words[0] not in COMMANDS:
-        return PROGRAM
-    return " ".join([PROGRAM, *(words if COMMANDS[words[0]].endswith(":app") else words[:1])])
-
-
-def _example_of(examples: Sequence[str], option: str) -> str:
-    """The first example of our own, with `option` in it."""
-    lines = (
-        line.partition("  #")[0].rstrip() for line in "\n".join(examples).replace("\\\n", "").splitlines()
+def _example_with(examples: Sequence[str], option: str) -> str:
+    """The first example that runs this program, with `option` in it unless that is empty."""
+    joined = "\n".join(examples).replace("\\\n", "")
+    commands = (" ".join(line.partition("  #")[0].split()) for line in joined.splitlines())
+    return next(
+        (
+            command
+            for command in commands
+            if command.startswith(f"{PROGRAM} ") and (not option or option in command.split())
+        ),
+        "",
     )
-    own = (" ".join(line.split()) for line in lines if line.lstrip().startswith(f"{PROGRAM} "))
-    return next((line for line in own if option in line.split() or not option), "")
 
 
 def _quoted_in(message: str) -> str:
     """The first part of a message that is between quotes."""
     return message.split("'")[1] if message.count("'") > 1 else ""
-
-
-def _better_command(word: str, group: str) -> str:
-    """What to type instead of a command that is not known, below `group` or, where that is empty, alone."""
-    if group:
-        return _IN_GROUP.get((group, word), "")
-    return _ELSEWHERE.get(word, "")
 
 
 def _option_in(message: str) -> str:
@@ -293,31 +266,13 @@ _OPTIONS_OF_COMMANDS = {
     "--verdict": "--verdict insufficient",
 }
 """Options of commands, not of the program, with an example for `status`."""
-_IN_GROUP = {
-    ("config", "list"): "slo-ctl config show",
-    ("config", "get"): "slo-ctl config show",
-    ("config", "set"): "edit slo-ctl.toml, then slo-ctl config check && slo-ctl config reload",
-    ("config", "validate"): "slo-ctl config check",
-    ("config", "test"): "slo-ctl config check",
-    ("device", "stop"): "systemctl stop slo-ctl-ftl@NAME, or Ctrl-C where `slo-ctl device serve` runs",
-    ("device", "start"): "slo-ctl device serve NAME, or systemctl start slo-ctl-ftl@NAME",
-    ("device", "attach"): "slo-ctl vm attach VM DEVICE/NAMESPACE",
-    ("device", "detach"): "slo-ctl vm detach VM DISK",
-    ("device", "rm"): "slo-ctl device remove NAME/NAMESPACE, or slo-ctl device delete NAME",
-    ("vm", "create"): "VMs are made with libvirt: virt-install, or virsh define",
-    ("vm", "start"): "virsh start NAME",
-    ("vm", "stop"): "virsh shutdown NAME",
-    ("vm", "status"): "slo-ctl status NAME",
-    ("vm", "get"): "slo-ctl vm show NAME",
-}
-"""For words that are no command of a group, what to type."""
-_WORDS_OF_PYDANTIC = {
+_PYDANTIC_MESSAGES = {
     r"Input should be a valid (?:number|integer).*": "it is not a number",
     r"Input should be greater than or equal to": "it must be at least",
     r"Input should be less than or equal to": "it must be at most",
 }
-"""Where the newest typer converts values with pydantic, and what other releases say."""
-_ELSEWHERE = {
+"""Messages of pydantic, with which the newest typer converts values, and plain ones."""
+_COMMAND_HINTS = {
     "reload": "slo-ctl config reload",
     "undo": "slo-ctl apply --undo",
     "list": "slo-ctl vm list, or slo-ctl device list",
@@ -331,8 +286,23 @@ _ELSEWHERE = {
     "stop": "systemctl stop slo-ctld",
     "check": "slo-ctl config check",
     "version": "slo-ctl --version",
+    "config list": "slo-ctl config show",
+    "config get": "slo-ctl config show",
+    "config set": "edit slo-ctl.toml, then slo-ctl config check && slo-ctl config reload",
+    "config validate": "slo-ctl config check",
+    "config test": "slo-ctl config check",
+    "device stop": "systemctl stop slo-ctl-ftl@NAME, or Ctrl-C where `slo-ctl device serve` runs",
+    "device start": "slo-ctl device serve NAME, or systemctl start slo-ctl-ftl@NAME",
+    "device attach": "slo-ctl vm attach VM DEVICE/NAMESPACE",
+    "device detach": "slo-ctl vm detach VM DISK",
+    "device rm": "slo-ctl device remove NAME/NAMESPACE, or slo-ctl device delete NAME",
+    "vm create": "VMs are made with libvirt: virt-install, or virsh define",
+    "vm start": "virsh start NAME",
+    "vm stop": "virsh shutdown NAME",
+    "vm status": "slo-ctl status NAME",
+    "vm get": "slo-ctl vm show NAME",
 }
-"""For words that are commands of other programs, what to type."""
+"""What to type instead of commands that do not exist, many of which other programs have."""
 
 
 def _report_trace_error(error: Exception) -> int | None:

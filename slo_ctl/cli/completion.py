@@ -18,17 +18,17 @@ TIMEOUT_S = 0.5
 
 
 def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
-    """VMs the daemon knows, or else libvirt."""
+    """VMs of the daemon's status, or else of libvirt."""
     root = _root(ctx)
-    known = _or_none(lambda: _from_daemon(root, "vms", "vm"))
-    return _matching(known or _or_none(_from_libvirt), incomplete)
+    vms = _read_names(lambda: _from_daemon(root, "vms", "vm"))
+    return _matching(vms or _read_names(_from_libvirt), incomplete)
 
 
 def complete_device(ctx: typer.Context, incomplete: str) -> list[str]:
     """Emulated devices, and the devices the daemon manages."""
     root = _root(ctx)
-    stored = _or_none(lambda: _devices(root).names())
-    return _matching({*stored, *_or_none(lambda: _from_daemon(root, "devices", "name"))}, incomplete)
+    stored = _read_names(lambda: _devices(root).names())
+    return _matching({*stored, *_read_names(lambda: _from_daemon(root, "devices", "name"))}, incomplete)
 
 
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -38,7 +38,7 @@ def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Both."""
+    """Devices and namespaces."""
     return complete_device(ctx, incomplete) + complete_namespace(ctx, incomplete)
 
 
@@ -58,8 +58,8 @@ def complete_vm_or_slo_field(ctx: typer.Context, incomplete: str) -> list[str]:
     key = before.rpartition(",")[2]
     if equals and key in ("class", "group"):
         root = _root(ctx)
-        found = _matching(_or_none(lambda: _configured(root)[key]), name)
-        return [f"{before}={each}" for each in found]
+        configured = _matching(_read_names(lambda: _configured(root)[key]), name)
+        return [f"{before}={each}" for each in configured]
     return complete_vm(ctx, incomplete) + _last_of_list([f"{key}=" for key in SLO_FIELDS], incomplete)
 
 
@@ -100,7 +100,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def _pairs(values: Mapping[str, Iterable[str]], others: Iterable[str], incomplete: str) -> list[str]:
-    """The rest of `key=value` after the last comma; `others` are keys of which values are not known."""
+    """Completions of the last `key=value` of a list; `others` are keys without a list of values."""
     before, equals, value = incomplete.rpartition("=")
     key = before.rpartition(",")[2]
     if equals and "," not in value:
@@ -128,7 +128,7 @@ def complete_verdict(incomplete: str) -> list[str]:
 
 
 def complete_interval(incomplete: str) -> list[str]:
-    """Some values of `status --watch`."""
+    """Common values of `status --watch`."""
     return [seconds for seconds in ("1", "2", "5", "10", "60") if seconds.startswith(incomplete)]
 
 
@@ -137,10 +137,10 @@ def _last_of_list(words: Iterable[str], incomplete: str) -> list[str]:
     return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
 
 
-def _or_none(names: Callable[[], Iterable[str]]) -> list[str]:
-    # An error message would become part of the command line.
+def _read_names(read: Callable[[], Iterable[str]]) -> list[str]:
+    """Names, or none on any error: a message would become part of the command line."""
     try:
-        return list(names())
+        return list(read())
     except Exception:
         return []
 
@@ -160,15 +160,15 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _root(ctx: typer.Context) -> Path | None:
-    given = ctx.params.get("root")
+    root = ctx.params.get("root")
     # Debian 13's typer (0.15) leaves it a string here.
-    return Path(given) if given else None
+    return Path(root) if root else None
 
 
-def _from_daemon(root: Path | None, what: str, field: str) -> list[str]:
+def _from_daemon(root: Path | None, key: str, field: str) -> list[str]:
     from slo_ctl.cli.api_access import client
 
-    return [str(each[field]) for each in client(root, TIMEOUT_S).get("/v1/status")[what]]
+    return [str(each[field]) for each in client(root, TIMEOUT_S).get("/v1/status")[key]]
 
 
 def _from_libvirt() -> list[str]:
@@ -195,17 +195,17 @@ def _devices(root: Path | None) -> DeviceStore:
 
 
 def namespaces(root: Path | None) -> list[str]:
-    """Those of emulated devices, as DEVICE/NAMESPACE; none where they cannot be read."""
+    """Namespaces of emulated devices, as DEVICE/NAMESPACE; none where they cannot be read."""
 
     def read() -> list[str]:
         store = _devices(root)
         return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
 
-    return _or_none(read)
+    return _read_names(read)
 
 
-# The answers, and the scripts of zsh and fish, are from typer. Two functions of `typer.completion`, which it
-# does not document, are used here and nowhere else; a test asks for both.
+# typer has the protocol, and the script of fish. Two functions of `typer.completion`, which it does not
+# document, are used here and nowhere else; a test checks that both exist.
 
 _VARIABLE = "_SLO_CTL_COMPLETE"
 """Environment variable that the script sets; its value names the shell."""
@@ -214,30 +214,30 @@ PROGRAM = "slo-ctl"
 
 _BASH = r"""
 _slo_ctl_completion() {
-    # bash splits words at the characters of COMP_WORDBREAKS, so that KEY=VALUE is several: those with nothing
-    # between them are one.
-    local words=() word between given rest=$COMP_LINE i reply
+    # bash splits words at the characters of COMP_WORDBREAKS, such as KEY=VALUE: join those without space
+    # between them.
+    local words=() word space prefix rest=$COMP_LINE i reply
     for ((i = 0; i <= COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]-}
-        between=${rest%%[![:space:]]*}
-        rest=${rest#"$between"}
+        space=${rest%%[![:space:]]*}
+        rest=${rest#"$space"}
         rest=${rest#"$word"}
-        if ((i > 0)) && [[ -z $between ]]; then
+        if ((i > 0)) && [[ -z $space ]]; then
             words[-1]+=$word
         else
             words+=("$word")
         fi
     done
     word=${words[-1]}
-    # Replies replace the last of these only, and follow one that is nothing but such characters.
-    given=${COMP_WORDS[COMP_CWORD]-}
-    [[ $given == *[^=:]* ]] || given=
-    given=${words[-1]%"$given"}
+    # Replies replace only the last word of bash, or follow it if it is nothing but such characters.
+    prefix=${COMP_WORDS[COMP_CWORD]-}
+    [[ $prefix == *[^=:]* ]] || prefix=
+    prefix=${words[-1]%"$prefix"}
     COMPREPLY=()
     while IFS= read -r reply; do
         [[ -n $reply ]] || continue
         [[ $reply == *= ]] && compopt -o nospace 2>/dev/null
-        COMPREPLY+=("${reply#"$given"}")
+        COMPREPLY+=("${reply#"$prefix"}")
     done < <(COMP_WORDS=$(printf '%s\n' "${words[@]}") COMP_CWORD=$((${#words[@]} - 1)) \
         _SLO_CTL_COMPLETE=complete_bash "$1")
 }
@@ -245,13 +245,13 @@ complete -o default -F _slo_ctl_completion slo-ctl
 """
 
 
-# typer's script leaves it to _arguments, which puts a space after every word. The file in which zsh finds a
-# function is that function's body the first time, which then has to complete.
+# typer's script uses _arguments, which puts a space after every word. When zsh loads a function from a file,
+# it runs the file as the function's body, which then has to complete.
 _ZSH = r"""
 #compdef slo-ctl
 
 _slo_ctl_completion() {
-    local reply given
+    local reply word
     local -a open closed
     reply=$(_TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _SLO_CTL_COMPLETE=complete_zsh \
         "${words[1]}" 2>/dev/null)
@@ -259,10 +259,10 @@ _slo_ctl_completion() {
         eval $reply
         return
     fi
-    # With KEY= among the replies, which the value follows without a space.
-    while IFS= read -r given; do
-        [[ -n $given ]] || continue
-        if [[ $given == *= ]]; then open+=("$given"); else closed+=("$given"); fi
+    # A value follows KEY= without a space.
+    while IFS= read -r word; do
+        [[ -n $word ]] || continue
+        if [[ $word == *= ]]; then open+=("$word"); else closed+=("$word"); fi
     done < <(COMP_WORDS=$(printf '%s\n' "${words[1,$CURRENT]}") COMP_CWORD=$((CURRENT - 1)) \
         _SLO_CTL_COMPLETE=complete_bash "${words[1]}" 2>/dev/null)
     compadd -S '' -- $open
@@ -285,9 +285,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def command(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
-) -> None:
+def command(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
     """Print a completion script for commands, options, and the names of VMs and devices.
 
     Examples:

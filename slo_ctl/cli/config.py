@@ -1,4 +1,4 @@
-"""`slo-ctl config`: check the configuration, show the origin of each value, have the daemon take it."""
+"""`slo-ctl config`: check the configuration, show the origin of each value, reload it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 app = typer.Typer(
-    help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check",
-    rich_markup_mode=None,
+    help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check", rich_markup_mode=None
 )
 
 
@@ -40,8 +39,8 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
         listed = [{"message": error.message, "hint": error.hint or None} for error in errors]
         print_json({"directory": str(folder), "errors": listed})
     elif not errors:
-        found = "configuration is valid" if has_files(folder) else "no configuration, the defaults are used"
-        print_lines(f"{folder}: {found}")
+        text = "configuration is valid" if has_files(folder) else "no configuration, the defaults are used"
+        print_lines(f"{folder}: {text}")
     else:
         for error in errors:
             warn(f"slo-ctl: {error.message}")

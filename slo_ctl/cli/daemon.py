@@ -14,9 +14,6 @@ from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option
 
-_AT_ONCE = 1
-"""Exit status after a second signal."""
-
 
 def command(
     root: ROOT = None,
@@ -40,7 +37,7 @@ def command(
     slo-ctl daemon --root ./scratch                 # in a terminal, with its own directory
     slo-ctl daemon --config ./new-config --dry-run  # what a configuration would change
     """
-    from slo_ctl.cli.plan import plan_of, print_plan, two_epochs
+    from slo_ctl.cli.plan import plan_of, print_plan, run_two_epochs
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.daemon.log import log_events
@@ -53,13 +50,13 @@ def command(
     epoch_s = settings.daemon.epoch_s if epoch is None else _epoch_s(epoch)
     settings = replace(settings, daemon=replace(settings.daemon, epoch_s=epoch_s))
     if dry_run:
-        print_plan(plan_of(Daemon(settings, places, dry_run=True)), every=False)
+        print_plan(plan_of(Daemon(settings, places, dry_run=True)), include_unchanged=False)
         return
     log_events()
     with only_daemon(places.lock):
         daemon = Daemon(settings, places)
         if once:
-            two_epochs(daemon)
+            run_two_epochs(daemon)
             daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
             return
         try:
@@ -68,7 +65,7 @@ def command(
             )
         except StoppedAtOnce:
             sys.stderr.write("slo-ctl: stopped immediately: settings stay applied until the next start\n")
-            raise typer.Exit(_AT_ONCE) from None
+            raise typer.Exit(EXIT_FAILURE) from None
         if not_restored:
             sys.stderr.write(
                 f"slo-ctl: {counted(not_restored, 'setting')} not restored, see above\n"
@@ -78,7 +75,7 @@ def command(
 
 
 def _epoch_s(text: str) -> float:
-
+    """Value of --epoch. Raises UserError."""
     hint = "such as 1s or 500ms: from 100ms to 1h"
     try:
         seconds = parse_time_s(text)

@@ -21,7 +21,7 @@ from slo_ctl.cli.completion import (
     complete_preset,
 )
 from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, confirm, device_store, root_option
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 @app.command()
 def create(
-    words: Annotated[
+    properties: Annotated[
         list[str],
         typer.Argument(
             metavar="NAME|KEY=VALUE,...",
@@ -85,35 +85,33 @@ def create(
     from slo_ctl.drives.serving import find_server
 
     options = {"preset": preset, "size": size, "op": op, "precondition": "yes" if precondition else None}
-    spec = _spec_of(words, {key: value for key, value in options.items() if value is not None})
+    spec = _spec_of(properties, {key: value for key, value in options.items() if value is not None})
     store = device_store(root)
     record = plan_device(spec, namespace or [])
-    settled_first = wants_preconditioning(spec)
-    if settled_first:
-        # Before the device is created.
+    preconditions = wants_preconditioning(spec)
+    if preconditions:
+        # An error is reported before the device is created.
         find_server()
     folder = store.create(record)
     namespaces = counted(len(record.namespace), "namespace")
     print_lines(f"created device {record.name} (EMULATED) with {namespaces} in {folder}")
-    if settled_first:
+    if preconditions:
         print_lines(_precondition_text(_precondition(store, record, quiet=False)))
     print_lines(f"serve it with: slo-ctl device serve {record.name}{root_option(root)}")
 
 
-def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
+def _spec_of(properties: Sequence[str], options: Mapping[str, str]) -> str:
     """`ssd0 size=8GiB` and options as `name=ssd0,size=8GiB,...`. Raises UserError for a key given twice."""
-
-    given = [word for word in words if "=" not in word]
-    if given and any(
-        word.partition("=")[0].strip().casefold() == "name" for word in ",".join(words).split(",")
-    ):
-        raise UserError("the name is given twice", f"leave name= out for {given[0]}")
-    for word in given[1:]:
+    names = [word for word in properties if "=" not in word]
+    keys = [pair.partition("=")[0].strip().casefold() for pair in ",".join(properties).split(",")]
+    if names and "name" in keys:
+        raise UserError("the name is given twice", f"leave name= out for {names[0]}")
+    for word in names[1:]:
         raise UserError(
-            f"device {given[0]}: {word} is a second name, or has no value",
+            f"device {names[0]}: {word} is a second name, or has no value",
             f"write {word.strip(',') or 'KEY'}=VALUE, or leave it out",
         )
-    parts = [word if "=" in word else join_pairs({"name": word}) for word in words]
+    parts = [word if "=" in word else join_pairs({"name": word}) for word in properties]
     parts += [join_pairs({key: value}) for key, value in options.items()]
     spec = ",".join(parts)
     split_pairs("device", spec)
@@ -199,19 +197,16 @@ def _show_nvme(device: str, json_: bool) -> None:
     from slo_ctl.host.nvme.drive import controller_of, discover
     from slo_ctl.show.drives import nvme_json, print_nvme
 
-    sys_ = Path("/sys")
-    controller = controller_of(device, sys_)
-    tool = NvmeTool()
-    found = discover(tool, controller, sys_)
-    offered = strongest(found)
+    tool, sysfs = NvmeTool(), Path("/sys")
+    drive = discover(tool, controller_of(device, sysfs), sysfs)
+    placement = strongest(drive)
     if json_:
-        print_json(nvme_json(found, offered, str(tool.version)))
+        print_json(nvme_json(drive, placement, str(tool.version)))
         return
     from slo_ctl.show.terminal import console_for
 
-    print_nvme(console_for(sys.stdout), found, offered, str(tool.version))
-    for note in found.notes:
-        warn(f"note: {note}")
+    print_nvme(console_for(sys.stdout), drive, placement, str(tool.version))
+    warn_notes(drive.notes)
 
 
 @app.command()
@@ -301,7 +296,7 @@ def serve(
     nvme_allow: Annotated[
         str | None,
         typer.Option(
-            metavar="WHAT,...",
+            metavar="RIGHT,...",
             help="Rights of NVMe hosts beyond reading and writing: namespaces (create, attach, detach and "
             "delete them, with their data), ops (move over-provisioning). [default: nothing]",
         ),
@@ -326,17 +321,17 @@ def serve(
 
     if latency not in ("real", "none"):
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
-    for option, given, needed, missing in (
+    for option, is_set, required, is_missing in (
         ("--nvme-hosts", nvme_hosts is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-discovery", nvme_discovery is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-allow", nvme_allow is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--vhost-user-poll", vhost_user_poll is not None, "--vhost-user", not vhost_user),
         ("--tls-verify-peer", tls_verify_peer, "--tls-certificates DIR", tls_certificates is None),
     ):
-        if given and missing:
-            raise UserError(f"{option} has no effect without {needed.split()[0]}", f"add {needed}")
+        if is_set and is_missing:
+            raise UserError(f"{option} has no effect without {required.split()[0]}", f"add {required}")
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
-    allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
+    rights = [right.strip() for right in nvme_allow.split(",")] if nvme_allow is not None else []
     store = device_store(root)
     check_trusted(store.places.state)
     record = store.load(name)
@@ -348,7 +343,7 @@ def serve(
         group=group,
         vhost_user=vhost_user,
         vhost_user_poll_us=vhost_user_poll,
-        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow, nvme_discovery),
+        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, rights, nvme_discovery),
         tls_certificates=tls_certificates,
         tls_verify_peer=tls_verify_peer,
     )
@@ -374,12 +369,7 @@ def _print_ready(store: DeviceStore, name: str, options: ServeOptions) -> None:
 
 
 @app.command()
-def precondition(
-    name: DEVICE,
-    root: ROOT = None,
-    quiet: QUIET = False,
-    json_: JSON = False,
-) -> None:
+def precondition(name: DEVICE, root: ROOT = None, quiet: QUIET = False, json_: JSON = False) -> None:
     """Precondition a device that is not served, so that GC is in its steady state.
 
     Every logical page is mapped, then random writes are simulated until the WAF has settled. Data on the
@@ -388,19 +378,12 @@ def precondition(
     Examples:
     slo-ctl device precondition ssd0
     """
-
     store = device_store(root)
-    done = _precondition(store, store.load(name), quiet=quiet)
+    preconditioned = _precondition(store, store.load(name), quiet=quiet)
     if json_:
-        print_json(
-            {
-                "device": name,
-                "emulated": True,
-                **done.model_dump(),
-            }
-        )
+        print_json({"device": name, "emulated": True, **preconditioned.model_dump()})
     else:
-        print_lines(f"device {name} (EMULATED): {_precondition_text(done)}")
+        print_lines(f"device {name} (EMULATED): {_precondition_text(preconditioned)}")
 
 
 def _precondition(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Preconditioned:
@@ -428,11 +411,7 @@ app.command()(device_namespace.remove)
 
 
 @app.command()
-def delete(
-    name: DEVICE,
-    yes: YES = False,
-    root: ROOT = None,
-) -> None:
+def delete(name: DEVICE, yes: YES = False, root: ROOT = None) -> None:
     """Delete a device and all data on it.
 
     Examples:

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord
     from slo_ctl.drives.store import DeviceStore
 
-_SOCKETS_S = 5.0
-"""For the sockets of a namespace that was added to a served device; they take a tenth of a second."""
+_SOCKETS_TIMEOUT_S = 5.0
+"""Longest wait for the sockets of a namespace that was added to a served device; usual is 0.1 s."""
 _SOCKETS_POLL_S = 0.02
 
-_PLACE = Annotated[
+_PATH = Annotated[
     str, typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace)
 ]
 
 
 def resize(
-    place: _PLACE,
+    path: _PATH,
     size: Annotated[str, typer.Argument(metavar="SIZE", help="The new size, such as 4GiB.")],
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Allow a size below that of the data, which is lost.")
@@ -44,11 +44,11 @@ def resize(
     """
     from slo_ctl.drives.store import resize as resize_namespace
 
-    name, namespace = _split(place, root)
+    name, namespace = _split(path, root)
     size_bytes = bytes_of("SIZE", size, "4GiB")
     store = device_store(root)
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
-    print_lines(f"{place} resized to {format_bytes_exact(size_bytes)}")
+    print_lines(f"{path} resized to {format_bytes_exact(size_bytes)}")
     if served:
         print_lines("note: clients must reconnect to see the new size")
 
@@ -58,56 +58,55 @@ def add(
     namespace: Annotated[
         str,
         typer.Option(
-            metavar="KEY=VALUE,...",
-            help="The namespace: name=, size= (default: all that is free), weight=.",
+            metavar="KEY=VALUE,...", help="The namespace: name=, size= (default: all free space), weight=."
         ),
     ],
     root: ROOT = None,
 ) -> None:
     """Add a namespace to an emulated SSD, from its unallocated capacity and blocks.
 
-    Where the device is served, clients can reach it at once.
+    Clients of a served device can connect to it immediately.
 
     Examples:
     slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3
-    slo-ctl device add ssd0 --namespace name=rest        # all that is free
+    slo-ctl device add ssd0 --namespace name=rest        # all free space
     """
     from slo_ctl.drives.plan import parse_namespace
     from slo_ctl.drives.store import add_namespace
 
     store = device_store(root)
-    part = parse_namespace(namespace)
+    spec = parse_namespace(namespace)
     size_bytes, ops_blocks, served = add_namespace(
-        store, store.load(name), part.name, part.size_bytes, part.weight
+        store, store.load(name), spec.name, spec.size_bytes, spec.weight
     )
     print_lines(
-        f"added {name}/{part.name}: {format_bytes_exact(size_bytes)}, {ops_blocks} over-provisioning blocks"
+        f"added {name}/{spec.name}: {format_bytes_exact(size_bytes)}, {ops_blocks} over-provisioning blocks"
     )
     if served:
-        print_lines(*_addresses(store.places.run_of(name), part.name))
+        print_lines(*_wait_for_addresses(store.places.run_of(name), spec.name))
 
 
-def _addresses(run: RunPlaces, namespace: str) -> list[str]:
-    """Where clients reach a namespace that was added; `device serve` makes its sockets within a moment."""
+def _wait_for_addresses(run: RunPlaces, namespace: str) -> list[str]:
+    """Addresses of a namespace that was added, once `device serve` has created its sockets."""
     from slo_ctl.drives.status import nbd_uri
 
     export, vhost_user = run.export(namespace), run.vhost_user_socket(namespace)
-    deadline_s = time.monotonic() + _SOCKETS_S
+    deadline_s = time.monotonic() + _SOCKETS_TIMEOUT_S
     while not export.is_socket() and time.monotonic() < deadline_s:
         time.sleep(_SOCKETS_POLL_S)
     if not export.is_socket():
         return [f"note: {export} does not exist yet; it will once the device is served again"]
-    found = [f"NBD: {nbd_uri(export, namespace)}"]
-    # That of vhost-user is made just after it, where there are any.
+    lines = [f"NBD: {nbd_uri(export, namespace)}"]
+    # The vhost-user socket, if the device is served with any, is created just after it.
     while run.vhost_user.is_dir() and any(run.vhost_user.iterdir()) and time.monotonic() < deadline_s:
         if vhost_user.is_socket():
-            return [*found, f"vhost-user: {vhost_user}"]
+            return [*lines, f"vhost-user: {vhost_user}"]
         time.sleep(_SOCKETS_POLL_S)
-    return found
+    return lines
 
 
 def remove(
-    place: _PLACE,
+    path: _PATH,
     yes: YES = False,
     force: Annotated[
         bool, typer.Option("--force", help="Remove it although a VM or another client uses it.")
@@ -116,35 +115,35 @@ def remove(
 ) -> None:
     """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
 
-    Refused while a VM has it as a disk, or a client is connected to it or to all namespaces of the device.
+    Refused while a VM uses it as a disk, or a client is connected to it or to all namespaces of the device.
 
     Examples:
     slo-ctl device remove ssd0/web
     """
     from slo_ctl.drives.store import remove_namespace, require_namespace
 
-    name, namespace = _split(place, root)
+    name, namespace = _split(path, root)
     store = device_store(root)
     record = store.load(name)
     require_namespace(record, namespace)
     if not force:
         _refuse_in_use(root, store, record, namespace)
-    confirm(yes, f"removing {place} destroys its data", f"Remove namespace {place} and all data in it?")
+    confirm(yes, f"removing {path} destroys its data", f"Remove namespace {path} and all data in it?")
     remove_namespace(store, record, namespace)
-    print_lines(f"removed {place}")
+    print_lines(f"removed {path}")
 
 
-def _split(place: str, root: Path | None) -> tuple[str, str]:
+def _split(path: str, root: Path | None) -> tuple[str, str]:
     """Device and namespace. Raises UserError."""
-    name, slash, namespace = place.partition("/")
+    name, slash, namespace = path.partition("/")
     if not name:
         raise UserError(
-            f"{place or 'an empty text'} does not name a device", f"write DEVICE{place or '/NAMESPACE'}"
+            f"{path or 'an empty text'} does not name a device", f"write DEVICE{path or '/NAMESPACE'}"
         )
     if not slash or not namespace:
-        found = [each for each in namespaces(root) if not slash and each.endswith(f"/{name}")]
+        matching = [each for each in namespaces(root) if not slash and each.endswith(f"/{name}")]
         raise UserError(
-            f"{place} does not name a namespace", f"write {' or '.join(found) or f'{name}/NAMESPACE'}"
+            f"{path} does not name a namespace", f"write {' or '.join(matching) or f'{name}/NAMESPACE'}"
         )
     return name, namespace
 
@@ -156,24 +155,24 @@ def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, 
     from slo_ctl.drives.status import device_status
     from slo_ctl.model import Tenant
 
-    host, place, run = VmHost(root), Tenant(record.name, namespace), store.places.run_of(record.name)
-    user = next((stream for stream in host.inventory.streams if stream.tenant == place), None)
+    host, tenant, run = VmHost(root), Tenant(record.name, namespace), store.places.run_of(record.name)
+    user = next((stream for stream in host.inventory.streams if stream.tenant == tenant), None)
     if user is not None:
         disk = user.disk.target if user.disk is not None else ""
         raise UserError(
-            f"namespace {place} is used by VM {user.vm}{f' ({disk})' if disk else ''}",
+            f"namespace {tenant} is used by VM {user.vm}{f' ({disk})' if disk else ''}",
             f"detach it first: slo-ctl vm detach {user.vm} {disk}{root_option(root)}"
             if disk
             else "stop the VM, or add --force",
         )
     if clients := clients_of(run, namespace):
         raise UserError(
-            f"namespace {place} is in use: {counted(clients, 'client connection')}",
+            f"namespace {tenant} is in use: {counted(clients, 'client connection')}",
             "stop the clients, or add --force",
         )
     if clients := clients_of_device(run, device_status(store, record)):
         raise UserError(
-            f"namespace {place} may be in use: {counted(clients, 'client connection')} to all namespaces of "
+            f"namespace {tenant} may be in use: {counted(clients, 'client connection')} to all namespaces of "
             f"{record.name}",
             "stop these clients of all.sock and NVMe/TCP, or add --force",
         )

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found
 
-_GivenNeeds = tuple[str | None, bool | None]
-"""--p99 and --weights."""
+_NeedOptions = tuple[str | None, bool | None]
+"""Values of --p99 and --weights."""
 
 
-def _suited_here(
-    host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: _GivenNeeds, *, strictly: bool
+def _advise(
+    host: VmHost, device: str, sys: Path, cgroup_root: Path | None, options: _NeedOptions, *, strictly: bool
 ) -> tuple[SchedulerAdvice, tuple[str, ...]]:
-    """The choice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
+    """The advice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
     from slo_ctl.act.queue import find_named_problem
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
@@ -49,18 +49,18 @@ def _suited_here(
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
-    needs = _needs_of_vms(host, vms, given)
+    needs = _needs_of_vms(host, vms, options)
     for note in host.notes:
         warn(f"slo-ctl: {note}")
     return advise_scheduler(facts, needs, found), vms
 
 
-def _needs_of_vms(host: VmHost, vms: Sequence[str], given: _GivenNeeds) -> Needs:
+def _needs_of_vms(host: VmHost, vms: Sequence[str], options: _NeedOptions) -> Needs:
     """Needs of the effective SLOs of these VMs; options override them."""
     from slo_ctl.decide.scheduler import needs_on
 
     needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})
-    p99, weights = given
+    p99, weights = options
     if p99 is not None:
         target_s = time_s_of("--p99", p99)
         if target_s == 0:
@@ -124,29 +124,29 @@ def policy(
     host = VmHost(root)
     sys = sys_root or Path("/sys")
     if device in DeviceStore(host.places.devices).names():
-        _emulated(host, device, (p99, weights), json_, apply, undo, dry_run)
+        _policy_of_emulated(host, device, (p99, weights), json_, apply, undo, dry_run)
         return
     if undo:
         name = Path(device).resolve().name if "/" in device else device
-        _finish(_undo(host, _block_actuators(host, sys, cgroup_root), name), json_)
+        _report_outcomes(_undo(host, _block_actuators(host, sys, cgroup_root), name), json_)
         return
-    found, vms = _suited_here(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
+    advice, vms = _advise(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
         if json_:
-            print_json(_choice_json(found, vms))
+            print_json(_choice_json(advice, vms))
         else:
-            _print(found, vms, explain)
+            _print_advice(advice, vms, explain)
         return
     outcomes = _apply(
         host,
         _block_actuators(host, sys, cgroup_root),
-        found.settings,
-        lambda knob: knob.place == found.facts.name,
+        advice.settings,
+        lambda knob: knob.place == advice.facts.name,
         dry_run,
     )
     if not json_:
-        _print(found, vms, explain)
-    _finish(outcomes, json_)
+        _print_advice(advice, vms, explain)
+    _report_outcomes(outcomes, json_)
 
 
 def _block_actuators(host: VmHost, sys: Path, cgroup_root: Path | None) -> list[Actuator[Any]]:
@@ -184,8 +184,8 @@ def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str) -> list[Outc
         return _keeper(host, actuators).undo(lambda knob: knob.lever in DEVICE_LEVERS and knob.place == place)
 
 
-def _emulated(
-    host: VmHost, device: str, given: _GivenNeeds, json_: bool, apply: bool, undo: bool, dry_run: bool
+def _policy_of_emulated(
+    host: VmHost, device: str, options: _NeedOptions, json_: bool, apply: bool, undo: bool, dry_run: bool
 ) -> None:
     from slo_ctl.act.journal import Journal
     from slo_ctl.act.ssd import ServedFtlActuator
@@ -201,10 +201,10 @@ def _emulated(
         return [ServedFtlActuator(device, control, Journal(host.places.journal))]
 
     if undo:
-        _finish(_undo(host, actuators(), device), json_)
+        _report_outcomes(_undo(host, actuators(), device), json_)
         return
     vms = tenants_on(device, host.inventory.streams)
-    needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)
+    needs, tenants = _needs_of_vms(host, vms, options), len(record.namespace)
     sources = IdentitySources(host.places.devices)
     found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, sources)
     analysis = found.record.analysis() if found is not None and not found.stale else None
@@ -214,10 +214,10 @@ def _emulated(
     if apply:
         setting = tenant_setting(device, choice)
         within = setting.knob.__eq__
-        _finish(_apply(host, actuators(), [setting], within, dry_run), json_)
+        _report_outcomes(_apply(host, actuators(), [setting], within, dry_run), json_)
 
 
-def _finish(outcomes: list[Outcome], json_: bool) -> None:
+def _report_outcomes(outcomes: list[Outcome], json_: bool) -> None:
     from slo_ctl.cli.plan import print_results
     from slo_ctl.model import OutcomeState
 
@@ -242,18 +242,18 @@ def _print_profile(found: Found | None) -> None:
         print_lines(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
 
 
-def _choice_json(found: SchedulerAdvice, vms: Sequence[str]) -> dict[str, Any]:
+def _choice_json(advice: SchedulerAdvice, vms: Sequence[str]) -> dict[str, Any]:
     return {
-        "device": asdict(found.facts),
+        "device": asdict(advice.facts),
         "vms": list(vms),
-        "needs": asdict(found.needs),
-        "profile": _profile_json(found.found),
-        **asdict(found.choice),
+        "needs": asdict(advice.needs),
+        "profile": _profile_json(advice.found),
+        **asdict(advice.choice),
     }
 
 
-def _print(found: SchedulerAdvice, vms: Sequence[str], explain: bool) -> None:
-    facts, choice = found.facts, found.choice
+def _print_advice(advice: SchedulerAdvice, vms: Sequence[str], explain: bool) -> None:
+    facts, choice = advice.facts, advice.choice
     print_lines(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
     for name, value in choice.parameters.items():
         print_lines(f"  {name} = {value}")
@@ -262,13 +262,13 @@ def _print(found: SchedulerAdvice, vms: Sequence[str], explain: bool) -> None:
         if line is not None:
             print_lines(f"  {label}: {line}")
     if explain:
-        print_lines("why:", *(line for each in choice.choices for line in _explained(each)))
+        print_lines("why:", *(line for part in choice.choices for line in _explanation(part)))
     print_lines(f"SLOs of: {', '.join(vms)}" if vms else "no VM uses this device")
-    _print_profile(found.found)
+    _print_profile(advice.found)
     print_lines(*(f"note: {caution}" for caution in choice.cautions))
 
 
-def _explained(choice: Choice) -> list[str]:
+def _explanation(choice: Choice) -> list[str]:
     lines = [f"  {choice.what} {choice.value}: {choice.reason}"]
     return [*lines, f"    source: {choice.source}"] if choice.source else lines
 

@@ -23,10 +23,7 @@ _FIX = "     fix: "
 
 
 def command(
-    json_: JSON = False,
-    connect: CONNECT = None,
-    cgroup_root: CGROUP_ROOT = None,
-    root: ROOT = None,
+    json_: JSON = False, connect: CONNECT = None, cgroup_root: CGROUP_ROOT = None, root: ROOT = None
 ) -> None:
     """Check which requirements of slo-ctl this host meets, and how to fix the others. Changes nothing.
 
@@ -57,38 +54,38 @@ def command(
 
         console = console_for(sys.stdout)
         for line in _lines(checked):
-            # A fix can be pasted: the terminal wraps it, and nothing is put in between.
+            # Without line breaks of our own, so that a fix can be copied and pasted.
             if line.plain.startswith(_FIX):
                 console.print(line, soft_wrap=True)
             else:
                 print_line(console, line, len(_FIX))
-    if not _suffices(checked):
+    if not _is_sufficient(checked):
         raise typer.Exit(EXIT_CHECK)
 
 
-def _suffices(checked: Sequence[Checked]) -> bool:
-    """Whether nothing is missing but what is optional."""
-    return all(each.finding.satisfied or each.requirement.optional for each in checked)
+def _is_sufficient(checked: Sequence[Checked]) -> bool:
+    """Whether all requirements that are not optional are satisfied."""
+    return all(check.finding.satisfied or check.requirement.optional for check in checked)
 
 
 def _lines(checked: Sequence[Checked]) -> Iterator[Text]:
     """A line for each requirement, one with the fix of each that is missing, and a summary."""
     from rich.text import Text
 
-    width = max((len(each.requirement.name) for each in checked), default=0)
-    for each in checked:
-        name, finding = f"{each.requirement.name:<{width}}", each.finding
+    width = max((len(check.requirement.name) for check in checked), default=0)
+    for check in checked:
+        name, finding = f"{check.requirement.name:<{width}}", check.finding
         if finding.satisfied:
             yield Text.assemble(("satisfied", "green"), f"  {name}  {printable(finding.reason)}")
             continue
-        requirement = each.requirement
-        why = f"{'optional, for' if requirement.optional else 'needed for'}: {requirement.needed_for}"
+        requirement = check.requirement
+        purpose = f"{'optional, for' if requirement.optional else 'needed for'}: {requirement.needed_for}"
         yield Text.assemble(
             ("missing  ", "yellow" if requirement.optional else "bold red"),
-            f"  {name}  {printable(finding.reason)}; {why}",
+            f"  {name}  {printable(finding.reason)}; {purpose}",
         )
         yield Text(f"{_FIX}{printable(finding.fix)}")
-    missing = [each.requirement for each in checked if not each.finding.satisfied]
+    missing = [check.requirement for check in checked if not check.finding.satisfied]
     text = f"{len(checked) - len(missing)} of {len(checked)} requirements satisfied"
     if missing and all(requirement.optional for requirement in missing):
         text += "; what is missing is optional"
@@ -97,16 +94,16 @@ def _lines(checked: Sequence[Checked]) -> Iterator[Text]:
 
 def _json(checked: Sequence[Checked]) -> dict[str, Any]:
     return {
-        "satisfied": _suffices(checked),
+        "satisfied": _is_sufficient(checked),
         "requirements": [
             {
-                "name": each.requirement.name,
-                "needed_for": each.requirement.needed_for,
-                "optional": each.requirement.optional,
-                "satisfied": each.finding.satisfied,
-                "reason": each.finding.reason,
-                "fix": each.finding.fix or None,
+                "name": check.requirement.name,
+                "needed_for": check.requirement.needed_for,
+                "optional": check.requirement.optional,
+                "satisfied": check.finding.satisfied,
+                "reason": check.finding.reason,
+                "fix": check.finding.fix or None,
             }
-            for each in checked
+            for check in checked
         ],
     }

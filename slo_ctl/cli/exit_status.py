@@ -18,4 +18,4 @@ EXIT_STATUSES = {
     EXIT_UNREACHABLE: "the daemon, or the server of a device, is not reachable",
     EXIT_INTERRUPTED: "interrupted",
 }
-"""With their meanings."""
+"""Meanings, as manual pages list them."""

@@ -55,8 +55,7 @@ def command(
         typer.Option(metavar="KEY=VALUE,...", help="Override properties of the drives: size=, block=, ..."),
     ] = None,
     utilisation: Annotated[
-        str,
-        typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90."),
+        str, typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90.")
     ] = _DEFAULT_UTILISATION,
     trim: Annotated[bool, typer.Option("--trim/--no-trim", help="Send TRIM for freed blocks.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first seed.")] = 1,
@@ -89,9 +88,9 @@ def command(
     outputs.check()
     if trace is not None and workload is not None:
         raise UserError("--trace and --workload exclude each other", "give one of them")
-    changes: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for pairs in device or []:
-        changes |= split_pairs("--device", pairs)
+        properties |= split_pairs("--device", pairs)
     if trace is None and (workload or _DEFAULT_WORKLOAD) not in SETTINGS:
         raise UserError(
             f"--workload: {workload} is not known", f"known: {', '.join(SETTINGS)}; or --trace FILE"
@@ -100,7 +99,7 @@ def command(
     drives = _names("--drive", drive or _DEFAULT_DRIVE, PAPER_DRIVES)
     sweep = Sweep(
         allocators=_names("ALLOCATOR", allocators, ALLOCATORS),
-        drives={name: preset(name, changes) for name in drives},
+        drives={name: preset(name, properties) for name in drives},
         workload=workload or _DEFAULT_WORKLOAD if trace is None else trace.name,
         trace=source,
         utilisations=_utilisations(utilisation),
@@ -129,7 +128,7 @@ def command(
 
 
 def _report(result: AllocationResult) -> str:
-    """Imported only where a report is asked for: it needs jinja2."""
+    """The HTML report, which needs jinja2."""
     from fsim.report import render_allocation
 
     return render_allocation(result)
@@ -146,7 +145,7 @@ def _trace_source(path: Path, on_error: str) -> TraceSource:
 
 
 def _names(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-
+    """The names in a list, each once. Raises UserError for one that is not in `known`."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in known:

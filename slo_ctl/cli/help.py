@@ -1,4 +1,4 @@
-"""`--help`: the same with every release of typer and click.
+"""Commands and their `--help`: the same with every release of typer and click.
 
 Releases mark arguments in ways of their own; click 8.5 drops the help of arguments that typer before 0.26
 declares, and click 8.2 passes a context to `make_metavar`, which typer 0.15 does not expect.
@@ -7,10 +7,13 @@ declares, and click 8.2 passes a context to `make_metavar`, which typer 0.15 doe
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, get_type_hints
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
@@ -23,13 +26,13 @@ _HYPHEN = "\u2011"
 
 
 class _Described:
-    """Writes the description of a command as paragraphs."""
+    """A command whose description is written as paragraphs."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """`--help`."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
-            _leave_missing_value(option)
+            _replace_process_value(option, bool)
         return option
 
     def get_help(self, ctx: Any) -> str:
@@ -49,10 +52,18 @@ class Command(_Described, TyperCommand):
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
-        _restore_argument_help(self)
+        declared = get_type_hints(self.callback, include_extras=True)
         for parameter in self.params:
+            declaration = declared.get(str(parameter.name))
+            _restore_help(parameter, declaration)
+            _replace_process_value(parameter, _element_type(declaration))
             vars(parameter)["make_metavar"] = partial(_make_metavar, parameter)
-            _leave_missing_value(parameter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an option in place of the value of another one, which click would take for the value."""
+        if not ctx.resilient_parsing:
+            _require_option_values(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Arguments in the usage line of a command."""
@@ -81,18 +92,24 @@ class Group(_Described, TyperGroup):
 
 
 def _unbroken(text: str) -> str:
-    """For the formatter of click, which would break lines at hyphens."""
+    """The text for click's formatter, which breaks lines at hyphens."""
     return text.replace("-", _HYPHEN)
 
 
 def is_argument(parameter: Any) -> bool:
-    """Rather than an option."""
+    """Whether a parameter is an argument and not an option."""
     return bool(parameter.param_type_name == "argument")
 
 
 def value_name(parameter: Any) -> str:
     """The placeholder for the value of a parameter."""
     return str(parameter.metavar or parameter.name.strip("_").upper())
+
+
+def value_name_of(command: Any, option: str) -> str:
+    """The placeholder for the value of an option of a command; empty for an unknown option."""
+    parameter = _options_by_name(command).get(option)
+    return "" if parameter is None else value_name(parameter)
 
 
 def paragraphs_of(command: Any) -> list[str]:
@@ -131,21 +148,69 @@ def _make_metavar(parameter: Any, ctx: Any = None) -> str:
     return value_name(parameter)
 
 
-def _leave_missing_value(parameter: Any) -> None:
-    """Keep a parameter from converting a value that is missing.
+def _options_by_name(command: Any) -> dict[str, Any]:
+    options = [parameter for parameter in command.params if not is_argument(parameter)]
+    return {name: option for option in options for name in (*option.opts, *option.secondary_opts)}
 
-    The newest typer imports pydantic for that, which takes longer than many a command.
+
+def _require_option_values(command: Any, ctx: Any, args: list[str]) -> None:
+    """Report an option without its value as click does."""
+    options = _options_by_name(command)
+    for position, word in enumerate(args):
+        if word == "--":
+            return
+        option, following = options.get(word), args[position + 1 : position + 2]
+        if option is None or option.is_flag:
+            continue
+        if not following or following[0].partition("=")[0] in options:
+            ctx.fail(f"Option '{word}' requires an argument.")
+
+
+# Conversion of values.
+
+
+def _replace_process_value(parameter: Any, element_type: Any) -> None:
+    """Convert values without typer where that is simple.
+
+    The newest typer imports pydantic for every conversion, which takes longer than many a command.
     """
-    if not parameter.required and "process_value" not in vars(parameter):
-        vars(parameter)["process_value"] = partial(_process_value, parameter, parameter.process_value)
+    convert = parameter.process_value
+    vars(parameter)["process_value"] = partial(_process_value, parameter, element_type, convert)
 
 
-def _process_value(parameter: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+def _process_value(
+    parameter: Any, element_type: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any
+) -> Any:
     """Replaces `process_value`, which is `convert`."""
-    if value is not None:
-        return convert(ctx, value)
-    missing = () if parameter.nargs == -1 or getattr(parameter, "multiple", False) else None
-    return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
+    multiple = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+    converted: Any
+    if value is None or value == ():
+        if parameter.required:
+            return convert(ctx, value)
+        converted = () if multiple else None
+    else:
+        elements = [_simply_converted(element_type, each) for each in (value if multiple else [value])]
+        if None in elements:
+            return convert(ctx, value)
+        converted = elements if multiple else elements[0]
+    return converted if parameter.callback is None else parameter.callback(ctx, parameter, converted)
+
+
+def _simply_converted(element_type: Any, value: Any) -> Any:
+    """A value of that type, such as a default or a text; None where typer has to convert or refuse it."""
+    if type(value) is element_type and element_type in (bool, int, float, str):
+        return value
+    # typer refuses what exists and is not readable.
+    if element_type is Path and (os.access(value, os.R_OK) or not os.access(value, os.F_OK)):
+        return Path(value)
+    return None
+
+
+def _element_type(declaration: Any) -> Any:
+    """The type of a value, such as `str` for `Annotated[list[str] | None, ...]`."""
+    while types := [each for each in get_args(declaration) if each is not NoneType]:
+        declaration = types[0]
+    return declaration
 
 
 def _usage(command: Any, ctx: Any) -> Iterator[str]:
@@ -158,8 +223,8 @@ def _usage(command: Any, ctx: Any) -> Iterator[str]:
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    # The same order everywhere: first what is the command's own.
-    for parameter in sorted(command.get_params(ctx), key=_place_of):
+    # First the command's own parameters, then those of all commands, always in the same order.
+    for parameter in sorted(command.get_params(ctx), key=_position_of):
         record = parameter.get_help_record(ctx)
         if record is not None:
             # typer 0.15 and 0.16 escape brackets for rich even where rich is not used.
@@ -172,20 +237,20 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
                 formatter.write_dl(section)
 
 
-def _place_of(parameter: Any) -> int:
-    return max(_LAST.get(name, 0) for name in parameter.opts)
+def _position_of(parameter: Any) -> int:
+    return max(_POSITIONS.get(name, 0) for name in parameter.opts)
 
 
-_LAST = {"--json": 1, "--root": 2, "--help": 3}
+_POSITIONS = {"--json": 1, "--root": 2, "--help": 3}
 _RANGE = re.compile(r"(?:(-?[\d.e+-]+)<=)?x(<=|>=)(-?[\d.e+-]+)")
 """What click writes for the range of a number, such as `0.1<=x<=3600`."""
 
 
-def _range_text(found: re.Match[str]) -> str:
-    bound = format_number(float(found[3]))
-    if found[1]:
-        return f"{format_number(float(found[1]))} to {bound}"
-    return f"at {'most' if found[2] == '<=' else 'least'} {bound}"
+def _range_text(match: re.Match[str]) -> str:
+    bound = format_number(float(match[3]))
+    if match[1]:
+        return f"{format_number(float(match[1]))} to {bound}"
+    return f"at {'most' if match[2] == '<=' else 'least'} {bound}"
 
 
 def _write_examples(command: Any, formatter: Any) -> None:
@@ -205,12 +270,9 @@ def _option_names(parameter: Any) -> str:
     return names if parameter.is_flag else f"{names} {value_name(parameter)}"
 
 
-def _restore_argument_help(command: Any) -> None:
-    """Give arguments the help that they were declared with, where click has dropped it."""
-    if all(getattr(each, "help", None) for each in command.params if is_argument(each)):
-        return
-    declared = get_type_hints(command.callback, include_extras=True)
-    for parameter in command.params:
-        for note in getattr(declared.get(parameter.name), "__metadata__", ()):
-            if is_argument(parameter) and isinstance(note, ArgumentInfo) and not parameter.help:
+def _restore_help(parameter: Any, declaration: Any) -> None:
+    """Give an argument the help that it was declared with, where click has dropped it."""
+    if is_argument(parameter) and not getattr(parameter, "help", None):
+        for note in getattr(declaration, "__metadata__", ()):
+            if isinstance(note, ArgumentInfo):
                 parameter.help = note.help

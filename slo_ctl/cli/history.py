@@ -38,8 +38,7 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 
 def history(
     vm: Annotated[
-        str,
-        typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm),
+        str, typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm)
     ],
     since: _SINCE = "1h",
     until: _UNTIL = None,
@@ -68,13 +67,13 @@ def history(
 
     begin, end = _interval(since, until)
     check_vm_name(vm)
-    found = _read(root, vm, begin, end, limit)
+    past = _read_history(root, vm, begin, end, limit)
     if json_:
         from slo_ctl.model.status_json import plain
 
-        print_json(plain(found))
-        return
-    _print(found)
+        print_json(plain(past))
+    else:
+        _print(past)
 
 
 def _print(history: VmHistory) -> None:
@@ -92,8 +91,8 @@ def _print(history: VmHistory) -> None:
         console.print(Text("no measurements in this interval"))
 
 
-def _read(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
-    """From the daemon, or from its database when the daemon is not reachable."""
+def _read_history(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
+    """The history of a VM from the daemon, or from its database when the daemon is not reachable."""
     from slo_ctl.record.history_reader import read_vm
 
     try:
@@ -116,7 +115,7 @@ def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: 
 
 @contextmanager
 def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
-    """The daemon's database, to be read because the daemon is not reachable; stderr says so.
+    """The daemon's database, to be read because the daemon is not reachable; a line on stderr reports that.
 
     When it cannot be read either, reports both and raises typer.Exit(4).
     """
@@ -127,13 +126,9 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     try:
         yield path
     except HistoryError as error:
-        why = error.reason.removeprefix("history: ")
-        daemon_would_help = "slo-ctl daemon" in error.hint
-        report_unreachable(
-            f"{unreachable}; nor can its history be read: {why}",
-            root,
-            "" if daemon_would_help else error.hint,
-        )
+        reason = error.reason.removeprefix("history: ")
+        hint = "" if "slo-ctl daemon" in error.hint else error.hint
+        report_unreachable(f"{unreachable}; nor can its history be read: {reason}", root, hint)
         raise typer.Exit(EXIT_UNREACHABLE) from None
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
 
@@ -141,14 +136,14 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
 def _interval(since: str, until: str | None) -> tuple[float, float]:
     """The values of --since and --until in seconds since 1970. Raises UserError."""
     now = time.time()
-    begin, end = _moment("--since", since, now), _moment("--until", until, now) if until else now
+    begin, end = _time_of("--since", since, now), _time_of("--until", until, now) if until else now
     if begin >= end:
         raise UserError(f"--since {since} is not before --until {until or 'now'}", "give an earlier --since")
     return begin, end
 
 
-def _moment(option: str, text: str, now: float) -> float:
-    """Seconds since the epoch, from a time ago or a date."""
+def _time_of(option: str, text: str, now: float) -> float:
+    """Seconds since 1970, from a time ago or a date. Raises UserError."""
     for form in _TIME_FORMATS:
         try:
             return time.mktime(time.strptime(text, form))
@@ -173,12 +168,10 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML report."),
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML report.")
     ] = None,
     limit: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=5000, help="Approximate number of points of each curve."),
+        int, typer.Option(metavar="N", min=1, max=5000, help="Approximate number of points of each curve.")
     ] = 360,
     json_: JSON = False,
     root: ROOT = None,
@@ -198,7 +191,7 @@ def report(
         check_writable("--output", output)
         check_html("--output", output)
         require_package("jinja2")
-    found = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
+    host_report = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
     from rich.text import Text
 
     from slo_ctl.base.text import printable
@@ -208,12 +201,12 @@ def report(
     if output is not None:
         from slo_ctl.show.history_report import render_history_report
 
-        write_whole("--output", output, render_history_report(found))
+        write_whole("--output", output, render_history_report(host_report))
     if json_:
-        print_json(report_json(found))
+        print_json(report_json(host_report))
         return
     console = console_for(sys.stdout)
-    for line in report_lines(found):
+    for line in report_lines(host_report):
         print_line(console, Text(printable(line)))
     if output is not None:
         print_lines(f"report: {output}")
@@ -231,21 +224,20 @@ def _report(
     status = None
     try:
         status = _status(root)
-        wanted = names or _names_known(root, status)
-        histories = [_from_daemon(root, name, *span, limit) for name in wanted]
+        histories = [_from_daemon(root, name, *span, limit) for name in names or _vm_names(root, status)]
     except UnreachableError as error:
         with _database(root, str(error)) as path:
             histories = [read_vm(path, name, *span, limit) for name in names or recorded_names(path)]
     now = status if up_to_now else None
     present = {vm.vm for vm in now.vms} if now else set()
-    shown = tuple(each for each in histories if has_records(each) or each.vm in present)
-    if not shown:
+    relevant = tuple(each for each in histories if has_records(each) or each.vm in present)
+    if not relevant:
         begin, end = (clock(at, dated=True) for at in span)
         raise UserError(
             f"nothing is recorded for {', '.join(names) or 'any VM'} from {begin} to {end}",
             "give an earlier --since; `slo-ctl status` shows whether the daemon runs",
         )
-    return HostReport(shown, *span, _emulated(root, status), now)
+    return HostReport(relevant, *span, _emulated(root, status), now)
 
 
 def _status(root: Path | None) -> HostStatus:
@@ -257,22 +249,22 @@ def _status(root: Path | None) -> HostStatus:
         raise UnreachableError(f"invalid status from the daemon: {error}") from None
 
 
-def _names_known(root: Path | None, status: HostStatus) -> list[str]:
-    """VMs that the daemon knows now and, where its database can be read, those that are gone."""
+def _vm_names(root: Path | None, status: HostStatus) -> list[str]:
+    """VMs of the daemon's status and, if its database can be read, those that no longer exist."""
     from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.record.history_reader import names
+    from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_schema import HistoryError
 
-    found = dict.fromkeys(vm.vm for vm in status.vms)
+    vms = dict.fromkeys(vm.vm for vm in status.vms)
     places = DaemonPlaces(root)
-    if places.api_socket.exists():  # or the daemon that answers is the system's, with a database of its own
+    if places.api_socket.exists():  # otherwise the system's daemon answered, which has another database
         with suppress(HistoryError):
-            found.update(dict.fromkeys(names(places.history)))
-    return list(found)
+            vms.update(dict.fromkeys(recorded_names(places.history)))
+    return list(vms)
 
 
 def _emulated(root: Path | None, status: HostStatus | None) -> frozenset[str]:
-    """Names of emulated devices: as the daemon says, else those that are stored."""
+    """Names of emulated devices: those of the daemon's status, or else the stored ones."""
     if status is not None:
         return frozenset(device.name for device in status.devices if device.kind == "emulated")
     return frozenset(device_store(root).names())

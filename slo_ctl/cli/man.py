@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,24 +23,24 @@ def pages(root: Any, date: str, version: str) -> dict[str, str]:
 
     `date` is YYYY-MM-DD.
     """
-    found = list(_commands(root, ("slo-ctl",)))
-    names = ["-".join(path) for path, _ in found]
+    commands = list(_commands(root, ("slo-ctl",)))
+    names = ["-".join(path) for path, _ in commands]
     return {
         f"{name}.1": "\n".join(
             [
                 f'.TH "{name.upper()}" 1 "{date}" "slo-ctl {_text(version)}" "User Commands"',
-                *_page(path, command, [each for each in names if each != name]),
+                *_page(path, command, [other for other in names if other != name]),
                 "",
             ]
         )
-        for name, (path, command) in zip(names, found, strict=True)
+        for name, (path, command) in zip(names, commands, strict=True)
     }
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield path, command
-    for name, each in getattr(command, "commands", {}).items():
-        yield from _commands(each, (*path, name))
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from _commands(subcommand, (*path, name))
 
 
 def _page(path: tuple[str, ...], command: Any, others: list[str]) -> Iterator[str]:
@@ -78,27 +78,29 @@ def _page(path: tuple[str, ...], command: Any, others: list[str]) -> Iterator[st
 
 
 def _synopsis(command: Any) -> Iterator[str]:
-    if any(not is_argument(each) for each in command.params):
+    if any(not is_argument(parameter) for parameter in command.params):
         yield r"[\fIOPTION\fR]..."
-    for each in command.params:
-        if is_argument(each):
-            yield rf"\fI{_text(value_name(each))}\fR"
+    for parameter in command.params:
+        if is_argument(parameter):
+            yield rf"\fI{_text(value_name(parameter))}\fR"
     if getattr(command, "commands", None):
         yield r"\fICOMMAND\fR ..."
 
 
 def _parameters(title: str, parameters: list[Any]) -> Iterator[str]:
-    visible = [each for each in parameters if not getattr(each, "hidden", False)]
+    visible = [parameter for parameter in parameters if not getattr(parameter, "hidden", False)]
     if visible:
         yield f".SH {title}"
-    for each in visible:
+    for parameter in visible:
         yield ".TP"
-        if is_argument(each):
-            yield rf"\fI{_text(value_name(each))}\fR"
+        if is_argument(parameter):
+            yield rf"\fI{_text(value_name(parameter))}\fR"
         else:
-            names = ", ".join(rf"\fB{_text(name)}\fR" for name in (*each.opts, *each.secondary_opts))
-            yield names if each.is_flag else rf"{names} \fI{_text(value_name(each))}\fR"
-        yield _text(getattr(each, "help", None) or "See the description.")
+            names = ", ".join(
+                rf"\fB{_text(name)}\fR" for name in (*parameter.opts, *parameter.secondary_opts)
+            )
+            yield names if parameter.is_flag else rf"{names} \fI{_text(value_name(parameter))}\fR"
+        yield _text(getattr(parameter, "help", None) or "See the description.")
 
 
 def _related(name: str, others: list[str]) -> list[str]:
@@ -129,23 +131,19 @@ def command(
     slo-ctl man /usr/local/share/man/man1
     slo-ctl man man1 && man man1/slo-ctl-status.1
     """
-    # For reproducible builds of packages.
-    made_at = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    date = time.strftime("%Y-%m-%d", time.gmtime(made_at))
-    made = pages(typer.main.get_command(build([])), date, tool_version())
+    # SOURCE_DATE_EPOCH makes builds of packages reproducible.
+    time_s = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    date = time.strftime("%Y-%m-%d", time.gmtime(time_s))
+    page_by_file = pages(typer.main.get_command(build([])), date, tool_version())
     if folder is None:
-        sys.stdout.write(made["slo-ctl.1"])
+        sys.stdout.write(page_by_file["slo-ctl.1"])
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is not a directory", "name one for the pages: slo-ctl man man1")
     try:
-        _write(folder, made.items())
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in page_by_file.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}", "name another directory") from None
-    sys.stdout.write(f"{len(made)} pages in {folder}\n")
-
-
-def _write(folder: Path, made: Iterable[tuple[str, str]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in made:
-        (folder / name).write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(page_by_file)} pages in {folder}\n")

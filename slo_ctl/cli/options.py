@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values are read; errors name the option."""
+"""Options of several commands, and the conversion of their values; errors name the option."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ TRACE_FORMAT = Annotated[
     str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
 ]
 ON_ERROR = Annotated[
-    str,
-    typer.Option("--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it."),
+    str, typer.Option("--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it.")
 ]
 YES = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 CONNECT = Annotated[
@@ -72,12 +71,12 @@ DEVICE = Annotated[
     ),
 ]
 
-# Of the commands that measure devices.
+# Options of commands that measure devices.
 
 _TARGET = typer.Argument(metavar="TARGET", help="A file, directory, block device or NBD URI.")
 TARGET = Annotated[str, _TARGET]
 TARGET_UNLESS_EMULATED = Annotated[str | None, _TARGET]
-"""See `check_one_source`."""
+"""Checked by `check_one_source`."""
 PASS_BYTES = Annotated[
     str, typer.Option("--bytes", metavar="SIZE", help="Bytes written by each pass, from the start of TARGET.")
 ]
@@ -172,11 +171,10 @@ def profiles_folder(root: Path | None) -> Path:
 
 
 def check_root(root: Path | None) -> None:
-    """Raise UserError where ROOT names no directory, for commands that only use what is there."""
+    """Raise UserError unless the value of ROOT exists, for commands that do not create it."""
     if root is not None and not root.is_dir():
         raise UserError(
-            f"--root: directory {root} not found",
-            "give the directory that the devices and the daemon were given",
+            f"--root: directory {root} not found", "give the --root of the devices and the daemon"
         )
 
 
@@ -192,7 +190,7 @@ def check_config(config: Path | None) -> None:
 
 
 def confirm(yes: bool, consequence: str, question: str) -> None:
-    """Ask, unless `yes`. Raises UserError without a terminal, and typer.Abort."""
+    """Ask for confirmation unless `yes`. Raises UserError without a terminal, and typer.Abort."""
     if not yes:
         if not sys.stdin.isatty():
             raise UserError(consequence, "add --yes to confirm")

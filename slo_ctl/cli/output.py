@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 FORMAT_VERSION = 1
-"""Of what commands print with --json."""
+"""Version of the JSON objects that commands print."""
 
 
 def print_lines(*lines: str) -> None:
@@ -35,7 +36,7 @@ def print_lines(*lines: str) -> None:
 
 
 def print_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
-    """Rows with columns of equal width; those of the numbers in `right` end below each other."""
+    """Rows with columns of equal width; the columns whose numbers are in `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -55,8 +56,46 @@ def warn(line: str) -> None:
     sys.stderr.write(printable(line) + "\n")
 
 
-_SOON_S = 0.01
-"""Until a signal is raised again; a finalizer has ended by then."""
+def warn_notes(notes: Iterable[str]) -> None:
+    """A line on stderr for each note."""
+    for note in notes:
+        warn(f"note: {note}")
+
+
+_AFTER_SUBJECT = (":", ",", "/", " (", " is ", " could ")
+_SHARED_DISK = re.compile(r"\S+ is used by \d+ VMs \((?P<vms>.*)\): ")
+
+
+def notes_about(subjects: Collection[str], notes: Iterable[str], others: Iterable[str] = ()) -> list[str]:
+    """The notes about these VMs and devices and about the host, each once.
+
+    Left out are those about other VMs, and about the VMs and devices in `others`. A note begins with its
+    subject.
+    """
+    of_subjects, of_others = _beginnings(subjects), _beginnings(others)
+
+    def is_about(note: str) -> bool:
+        if shared := _SHARED_DISK.match(note):
+            return any(f", {name}, " in f", {shared['vms']}, " for name in subjects)
+        start = note.casefold()
+        return start.startswith(of_subjects) or not start.startswith(("vm ", *of_others))
+
+    return list(filter(is_about, dict.fromkeys(notes)))
+
+
+def _beginnings(names: Iterable[str]) -> tuple[str, ...]:
+    """How notes about these VMs and devices begin, in lower case."""
+    return tuple(
+        f"{kind}{name}{after}".casefold()
+        for name in names
+        if name
+        for kind in ("", "VM ", "device ")
+        for after in _AFTER_SUBJECT
+    )
+
+
+_RETRY_S = 0.01
+"""Delay before a signal that was lost in a finalizer is raised again."""
 
 
 @contextmanager
@@ -66,21 +105,21 @@ def terminable() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    def try_again(unraisable: sys.UnraisableHookArgs) -> None:
+    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, _SOON_S)
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         else:
-            unraisable_before(unraisable)
+            previous_hook(unraisable)
 
     # Python discards what a handler raises while a finalizer runs, such as that of a subprocess.
-    unraisable_before, sys.unraisablehook = sys.unraisablehook, try_again
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
+    previous_hook, sys.unraisablehook = sys.unraisablehook, raise_again
+    previous_handlers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = unraisable_before
-        for number, handler in before.items():
+        sys.unraisablehook = previous_hook
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -93,7 +132,7 @@ class Outputs:
     save_json: Path | None = None
     report: Path | None = None
     quiet: bool = False
-    """Without progress."""
+    """Whether progress is not shown."""
 
     def check(self) -> None:
         """Raise UserError when a file could not be written."""
@@ -118,7 +157,7 @@ class Deliverable(Protocol):
 
     @property
     def complete(self) -> bool:
-        """It was not interrupted."""
+        """Whether it was not interrupted."""
         ...
 
     def to_json(self) -> str:

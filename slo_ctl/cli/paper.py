@@ -37,17 +37,11 @@ def command(
     earlier: Annotated[
         Path | None,
         typer.Option(
-            "--from",
-            metavar="FILE.json",
-            help="Take all other figures from a file written by --save-json.",
+            "--from", metavar="FILE.json", help="Take all other figures from a file written by --save-json."
         ),
     ] = None,
     markdown: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.md",
-            help="Write the page of the documentation.",
-        ),
+        Path | None, typer.Option(metavar="FILE.md", help="Write the page of the documentation.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write an HTML page with plots.")
@@ -77,13 +71,13 @@ def command(
     if not chosen and earlier is None:
         _list(json=json)
         return
-    before = None if earlier is None else read_result(earlier)
+    earlier_result = None if earlier is None else read_result(earlier)
     with progress_on_stderr(quiet=quiet) as progress:
         result = run_figures(
             chosen, quick=quick, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=progress
         )
-    if before is not None:
-        result = merged(before, result)
+    if earlier_result is not None:
+        result = merged(earlier_result, result)
     _deliver(result, markdown=markdown, report=report, save_json=save_json, json=json)
 
 
@@ -93,13 +87,13 @@ def _chosen_figures(names: list[str]) -> list[Figure]:
 
     keys: set[str] = set()
     for name in names:
-        found = {key for key in FIGURES if name in ("all", key, key.partition(":")[0])}
-        if not found:
+        matching = {key for key in FIGURES if name in ("all", key, key.partition(":")[0])}
+        if not matching:
             known = [*FIGURES] if ":" in name else [*PAPERS, "all"]
             raise UserError(
                 f"{'figure' if ':' in name else 'paper'} {name} not found", did_you_mean(name, known)
             )
-        keys |= found
+        keys |= matching
     return [figure for key, figure in FIGURES.items() if key in keys]
 
 
@@ -111,13 +105,18 @@ def _list(*, json: bool) -> None:
         print_json(
             {
                 "figures": [
-                    {"key": each.key, "title": each.title, "shows": each.shows, "labels": list(each.labels)}
-                    for each in FIGURES.values()
-                ],
+                    {
+                        "key": figure.key,
+                        "title": figure.title,
+                        "shows": figure.shows,
+                        "labels": list(figure.labels),
+                    }
+                    for figure in FIGURES.values()
+                ]
             }
         )
         return
-    print_lines(*listing([(each.key, each.title, each.labels) for each in FIGURES.values()]))
+    print_lines(*listing([(figure.key, figure.title, figure.labels) for figure in FIGURES.values()]))
 
 
 def _deliver(

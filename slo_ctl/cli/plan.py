@@ -13,7 +13,7 @@ from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
-from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.output import print_json, warn, warn_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def plan(
     json_: JSON = False,
-    every: Annotated[
+    include_unchanged: Annotated[
         bool, typer.Option("--all", "-a", help="Also show settings that stay as they are.")
     ] = False,
     root: ROOT = None,
@@ -42,12 +42,12 @@ def plan(
     from slo_ctl.show.status import changes
 
     check_root(root)
-    found = _read_plan(root)
+    next_plan = _read_plan(root)
     if json_:
-        print_json(plain(found))
+        print_json(plain(next_plan))
     else:
-        print_plan(found, every)
-    if changes(found.outcomes) or any(device.decided for device in found.devices):
+        print_plan(next_plan, include_unchanged)
+    if changes(next_plan.outcomes) or any(device.decided for device in next_plan.devices):
         raise typer.Exit(EXIT_CHECK)
 
 
@@ -67,7 +67,7 @@ def _read_plan(root: Path | None) -> Plan:
 
 
 def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
-    """One without an API."""
+    """A daemon without an API."""
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.daemon.loop import Daemon
@@ -79,21 +79,21 @@ def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
 def plan_of(daemon: Daemon) -> Plan:
     """The plan of a daemon in a dry run, which is stopped afterwards."""
     try:
-        two_epochs(daemon)
+        run_two_epochs(daemon)
         return daemon.plan()
     finally:
         daemon.stop(undo=False)
 
 
-def two_epochs(daemon: Daemon) -> list[Outcome]:
-    """Run two epochs, since a decision needs one measured whole; the outcomes of all settings."""
+def run_two_epochs(daemon: Daemon) -> list[Outcome]:
+    """Run two epochs, as decisions need one complete measurement; returns the outcomes of all settings."""
     from slo_ctl.model import OutcomeState
 
     daemon.epoch()
     first = {outcome.setting.knob: outcome for outcome in daemon.outcomes}
     time.sleep(daemon.config.daemon.epoch_s)
     daemon.epoch()
-    # The second epoch finds unchanged what the first has changed.
+    # Settings that the first epoch changed are unchanged in the second one.
     latest = {**first, **{outcome.setting.knob: outcome for outcome in daemon.outcomes}}
     return [
         first.get(knob, outcome) if outcome.state is OutcomeState.UNCHANGED else outcome
@@ -101,7 +101,7 @@ def two_epochs(daemon: Daemon) -> list[Outcome]:
     ]
 
 
-def print_plan(plan: Plan, every: bool) -> None:
+def print_plan(plan: Plan, include_unchanged: bool) -> None:
     """The settings that would change, the OPS each policy would move, and notes."""
     from rich.text import Text
 
@@ -109,12 +109,11 @@ def print_plan(plan: Plan, every: bool) -> None:
     from slo_ctl.show.terminal import console_for, print_line
 
     console = console_for(sys.stdout)
-    _print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
+    _print_outcomes(console, list(plan.outcomes) if include_unchanged else changes(plan.outcomes))
     for line in move_lines(plan.devices):
         print_line(console, line, indent=4)
     print_line(console, Text(outcome_counts(plan.outcomes)))
-    for note in plan.notes:
-        warn(f"note: {note}")
+    warn_notes(plan.notes)
 
 
 def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
@@ -148,7 +147,7 @@ def apply(
     if dry_run and undo:
         raise UserError("--dry-run and --undo exclude each other", "give one of them")
     if dry_run:
-        plan(json_=json_, every=False, root=root)
+        plan(json_=json_, include_unchanged=False, root=root)
         return
     from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.model import OutcomeState
@@ -156,7 +155,7 @@ def apply(
     check_root(root)
     places = DaemonPlaces(root)
     if undo and not (places.journal.exists() or places.lock.exists()):
-        # Nothing was ever changed, and nothing is made here to find that out.
+        # Nothing was ever changed, and no directory is created to find that out.
         print_results([], json_, undo=True)
         return
     with only_daemon(places.lock):
@@ -165,7 +164,7 @@ def apply(
             outcomes = daemon.undo()
         else:
             try:
-                outcomes = two_epochs(daemon)
+                outcomes = run_two_epochs(daemon)
             finally:
                 daemon.stop(undo=False)
     print_results(outcomes, json_, undo=undo)

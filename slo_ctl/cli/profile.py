@@ -38,22 +38,24 @@ if TYPE_CHECKING:
     from slo_ctl.profile.store import Found, Measured, Profile, ProfileStore
 
 
-def _for_each_target(request: ProfileRequest, nodes: list[str], allowed: list[str]) -> list[ProfileRequest]:
-    """The request, and the same for every other target; each may write only if it is listed in `allowed`.
+def _requests_of_targets(
+    request: ProfileRequest, other_targets: list[str], writable: list[str]
+) -> list[ProfileRequest]:
+    """The request, and the same for every other target; a target may be written if it is in `writable`.
 
-    Raises UserError for a target given twice, and for an `allowed` one that is not a target.
+    Raises UserError for a target given twice, and for one in `writable` that is not a target.
     """
-    targets = [request.target, *nodes]
+    targets = [request.target, *other_targets]
     if len(set(targets)) < len(targets):
         raise UserError("--node: a target is given twice", "each has to be a different device")
-    unknown = [name for name in allowed if name not in targets]
+    unknown = [name for name in writable if name not in targets]
     if unknown:
         raise UserError(
             f"--allow-write: {unknown[0]} is not a target; targets are {', '.join(targets)}",
             "it must match TARGET exactly",
         )
     return [
-        replace(request, target=target, allow_write=target if target in allowed else None)
+        replace(request, target=target, allow_write=target if target in writable else None)
         for target in targets
     ]
 
@@ -129,8 +131,7 @@ def profile(
         str, typer.Option(metavar="SIZE", help="Size of the region used, from the start of TARGET.")
     ] = "256MiB",
     test_time: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Maximum duration of one test; 0s: always the whole region."),
+        str, typer.Option(metavar="TIME", help="Maximum duration of one test; 0s: always the whole region.")
     ] = "1s",
     budget: Annotated[
         str | None,
@@ -147,10 +148,7 @@ def profile(
     ] = "theil-sen",
     allow_write: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TARGET",
-            help=f"{ALLOW_WRITE_HELP} Repeat it for each target.",
-        ),
+        typer.Option(metavar="TARGET", help=f"{ALLOW_WRITE_HELP} Repeat it for each target."),
     ] = None,
     node: Annotated[
         list[str] | None,
@@ -211,7 +209,7 @@ def profile(
     method = Fit(fit)
     sources, store = identity_sources(root), ProfileStore(profiles_folder(root))
     if show:
-        found = _require(target, sources, store)
+        found = _stored_profile(target, sources, store)
         _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
             print_stored(target, root)
@@ -236,7 +234,7 @@ def profile(
         precondition=precondition,
         fresh=fresh,
     )
-    requests = _for_each_target(request, node or [], allow_write or [])
+    requests = _requests_of_targets(request, node or [], allow_write or [])
     if mpi and node:
         raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
     from slo_ctl.show.terminal import progress_on_stderr
@@ -258,13 +256,13 @@ def profile(
 
 
 def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:
-    """On stderr, when progress is not shown."""
-    for each in profile.nodes if quiet else ():
-        if each.left_out:
-            warn(f"slo-ctl: {each.name} is excluded: {each.left_out}")
+    """Report excluded nodes on stderr, as progress does when it is shown."""
+    for node in profile.nodes if quiet else ():
+        if node.left_out:
+            warn(f"slo-ctl: {node.name} is excluded: {node.left_out}")
 
 
-def _require(target: str, sources: IdentitySources, store: ProfileStore) -> Found:
+def _stored_profile(target: str, sources: IdentitySources, store: ProfileStore) -> Found:
     from slo_ctl.profile.session import identify_target
 
     found = store.find(identify_target(target, sources))

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def replay(
     scenario: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SCENARIO.toml]", help="Scenario file; options override it."),
+        Path | None, typer.Argument(metavar="[SCENARIO.toml]", help="Scenario file; options override it.")
     ] = None,
     vm: Annotated[
         list[str] | None,
@@ -75,8 +74,7 @@ def replay(
         typer.Option(metavar="MODEL", help="full, paper, or none (count requests only). [default: full]"),
     ] = None,
     seed: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Seed of the random generators. [default: 1]"),
+        str | None, typer.Option(metavar="N", help="Seed of the random generators. [default: 1]")
     ] = None,
     window: Annotated[
         str | None,
@@ -111,8 +109,7 @@ def replay(
         ),
     ] = None,
     alone: Annotated[
-        bool | None,
-        typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]"),
+        bool | None, typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]")
     ] = None,
     jobs: JOBS = None,
     report: REPORT = None,
@@ -175,7 +172,7 @@ def _deliver_replay(result: Result, outputs: Outputs) -> None:
 
 
 def _report(result: Result) -> str:
-    """Imported only where a report is asked for: it needs jinja2."""
+    """The HTML report, which needs jinja2."""
     from slo_ctl.show.report import render_report
 
     return render_report(result)
@@ -186,13 +183,9 @@ def demo(
         "slo-ctl-demo.html"
     ),
     all_policies: Annotated[
-        bool,
-        typer.Option("--all-policies", help="Also run static and algorithm1 (FAST'15)."),
+        bool, typer.Option("--all-policies", help="Also run static and algorithm1 (FAST'15).")
     ] = False,
-    seed: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Seed of the random generators."),
-    ] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Seed of the random generators.")] = None,
     json: JSON = False,
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,

@@ -6,6 +6,8 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +21,7 @@ from slo_ctl.cli.completion import complete_interval, complete_verdict, complete
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
-from slo_ctl.cli.output import warn
+from slo_ctl.cli.output import notes_about, print_lines, warn, warn_notes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,7 +39,7 @@ class WatchCommand(Command):
     """A command that takes `--watch` with and without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the default where no value follows: no option of typer takes an optional one."""
+        """Insert the default where no value follows: options of typer cannot have an optional value."""
         end = args.index("--") if "--" in args else len(args)
         words: list[str] = []
         for word, following in zip(args[:end], [*args[1:end], "--"], strict=False):
@@ -50,11 +52,7 @@ class WatchCommand(Command):
 def status(
     vms: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[VM]...",
-            help="Only these VMs.",
-            autocompletion=complete_vm,
-        ),
+        typer.Argument(metavar="[VM]...", help="Only these VMs.", autocompletion=complete_vm),
     ] = None,
     watch: Annotated[
         str | None,
@@ -90,82 +88,105 @@ def status(
     """
     from slo_ctl.show.status import parse_verdicts
 
-    words, verdicts = vms or [], parse_verdicts(verdict)
+    selection = _Selection(vms or [], parse_verdicts(verdict))
     if watch is not None:
-        _watch(root, words, verdicts, _interval_s(watch), json_)
+        _watch(root, selection, _interval_s(watch), json_)
         return
-    body = get(root, "/v1/status")
-    found, shown = _read(body, words, verdicts)
+    selected = selection.of(get(root, "/v1/status"))
     if json_:
-        _print_json(body, shown)
+        _print_json(selected)
     else:
-        _print(found, shown)
-    if _degraded(found, shown):
+        _print(selected)
+    if _is_degraded(selected):
         raise typer.Exit(EXIT_CHECK)
 
 
 def _interval_s(text: str) -> float:
     """Value of --watch. Raises UserError."""
-    least, most = _INTERVALS_S
+    minimum_s, maximum_s = _INTERVALS_S
     try:
         interval_s = parse_time_s(text if text[-1:].isalpha() else f"{text}s")
     except QuantityError:
         vms = f"; VMs go before it: slo-ctl status {shlex.quote(text)} --watch 5" if text else ""
         message = f"--watch: {text or 'an empty value'} is not a number of seconds"
         raise UserError(message, f"write --watch 5{vms}") from None
-    if not least <= interval_s <= most:
-        raise UserError(f"--watch: {text} is not between {least:g} and {most:g} s", "such as --watch 5")
+    if not minimum_s <= interval_s <= maximum_s:
+        raise UserError(
+            f"--watch: {text} is not between {minimum_s:g} and {maximum_s:g} s", "such as --watch 5"
+        )
     return interval_s
 
 
-def _print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | None = 2) -> None:
-    """The JSON object of the daemon with these VMs only; fields of a newer daemon are kept."""
-    wanted = {(vm.vm, vm.device) for vm in shown}
-    vms = [vm for vm in body["vms"] if (vm["vm"], vm["device"]) in wanted]
-    sys.stdout.write(json.dumps({**body, "vms": vms}, indent=indent) + "\n")
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """A status of the daemon, the VMs of it that are shown, and the notes about them."""
+
+    body: dict[str, Any]
+    status: HostStatus
+    vms: tuple[VmStatus, ...]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """VMs to show: those of these names and verdicts; empty: all."""
+
+    names: list[str]
+    verdicts: frozenset[Verdict]
+
+    def of(self, body: dict[str, Any]) -> _Selected:
+        """The selected VMs of a reply of the daemon. Raises UserError for an unknown name, and typer.Exit."""
+        from slo_ctl.model.status_json import StatusFormatError, from_json
+        from slo_ctl.show.status import selected_vms
+
+        try:
+            status = from_json(body)
+        except StatusFormatError as error:
+            warn(f"slo-ctl: invalid status from the daemon: {error}")
+            warn("hint: restart the daemon, which runs another version of slo-ctl")
+            raise typer.Exit(EXIT_FAILURE) from None
+        vms = selected_vms(status, self.names, self.verdicts)
+        if not self.names:
+            return _Selected(body, status, vms, status.notes)
+        devices = {vm.device for vm in status.vms if vm.vm in self.names}
+        others = [vm.vm for vm in status.vms if vm.vm not in self.names]
+        others += [device.name for device in status.devices if device.name not in devices]
+        return _Selected(body, status, vms, notes_about({*self.names, *devices}, status.notes, others))
+
+
+def _print_json(selected: _Selected, indent: int | None = 2) -> None:
+    """The JSON object of the daemon with the selected VMs only; fields of a newer daemon are kept."""
+    keys = {(vm.vm, vm.device) for vm in selected.vms}
+    vms = [vm for vm in selected.body["vms"] if (vm["vm"], vm["device"]) in keys]
+    sys.stdout.write(json.dumps({**selected.body, "vms": vms}, indent=indent) + "\n")
     sys.stdout.flush()
 
 
-def _read(
-    body: dict[str, Any], words: list[str], verdicts: frozenset[Verdict]
-) -> tuple[HostStatus, tuple[VmStatus, ...]]:
-    from slo_ctl.model.status_json import StatusFormatError, from_json
-    from slo_ctl.show.status import selected
-
-    try:
-        status = from_json(body)
-    except StatusFormatError as error:
-        warn(f"slo-ctl: invalid status from the daemon: {error}")
-        warn("hint: restart the daemon, which runs another version of slo-ctl")
-        raise typer.Exit(EXIT_FAILURE) from None
-    return status, selected(status, words, verdicts)
-
-
-def _degraded(status: HostStatus, shown: tuple[VmStatus, ...]) -> bool:
+def _is_degraded(selected: _Selected) -> bool:
     from slo_ctl.model import DEGRADED
 
-    groups = {vm.group for vm in shown}
-    return any(vm.verdict in DEGRADED for vm in shown) or any(
-        group.verdict in DEGRADED for group in status.groups if group.name in groups
+    groups = {vm.group for vm in selected.vms}
+    return any(vm.verdict in DEGRADED for vm in selected.vms) or any(
+        group.verdict in DEGRADED for group in selected.status.groups if group.name in groups
     )
 
 
-def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
+def _print(selected: _Selected) -> None:
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for, print_line
 
     console = console_for(sys.stdout)
-    for part in _parts(console, status, shown):
+    for part in _parts(console, selected):
         if isinstance(part, Text):
             print_line(console, part)
         else:
             console.print(part)
-    for note in status.notes:
-        warn(f"note: {note}")
+    warn_notes(selected.notes)
 
 
-def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> list[RenderableType]:
+def _parts(console: Console, selected: _Selected) -> list[RenderableType]:
+    """Header, devices, VMs, groups and problems, separated by empty lines."""
     from rich.text import Text
 
     from slo_ctl.show.status import (
@@ -178,41 +199,35 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
     )
     from slo_ctl.show.terminal import width_for_tables
 
-    width = width_for_tables(console)
-    parts: list[RenderableType] = [*header_lines(status), Text("")]
+    status, vms, width = selected.status, selected.vms, width_for_tables(console)
+    sections: list[list[RenderableType]] = [[*header_lines(status)]]
     if status.devices:
-        parts += [device_table(status, width), Text("")]
-        about = [line for device in status.devices for line in device_lines(device)]
-        parts += [*about, *([Text("")] if about else [])]
-    if shown:
-        parts.append(status_table(status, shown, width))
+        sections.append([device_table(status, width)])
+        sections.append([line for device in status.devices for line in device_lines(device)])
+    if vms:
+        sections.append([status_table(status, vms, width)])
     elif status.vms:
-        parts.append(Text("no VM matches"))
+        sections.append([Text("no VM matches")])
     else:
         from slo_ctl.show.vms import NO_VMS
 
-        parts.append(Text(f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`"))
-    groups = list(group_lines(status, shown))
-    problems = list(problem_lines(shown))
-    blank = Text("")
-    return [*parts, *([blank] if groups else []), *groups, *([blank] if problems else []), *problems]
+        sections.append([Text(f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`")])
+    sections += [[*group_lines(status, vms)], [*problem_lines(vms)]]
+    first, *others = filter(None, sections)
+    return [*first, *(part for section in others for part in (Text(""), *section))]
 
 
-def _watch(
-    root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
-) -> None:
+def _watch(root: Path | None, selection: _Selection, interval_s: float, json_: bool) -> None:
     try:
         if json_ or not sys.stdout.isatty():
-            _watch_lines(root, words, verdicts, interval_s, json_)
+            _watch_lines(root, selection, interval_s, json_)
         else:
-            _watch_live(root, words, verdicts, interval_s)
+            _watch_live(root, selection, interval_s)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _watch_lines(
-    root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
-) -> None:
+def _watch_lines(root: Path | None, selection: _Selection, interval_s: float, json_: bool) -> None:
     """One status after the other, for a pipe or a file."""
     outage = _outage(root)
     while True:
@@ -220,18 +235,16 @@ def _watch_lines(
         if body is None:
             if outage.is_new:
                 warn(f"slo-ctl: {outage.line()}")
+        elif json_:
+            _print_json(selection.of(body), indent=None)
         else:
-            status, shown = _read(body, words, verdicts)
-            if json_:
-                _print_json(body, shown, indent=None)
-            else:
-                _print(status, shown)
-                sys.stdout.write("\n")
-                sys.stdout.flush()
+            _print(selection.of(body))
+            print_lines("")
         time.sleep(interval_s)
 
 
-def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float) -> None:
+def _watch_live(root: Path | None, selection: _Selection, interval_s: float) -> None:
+    """The status on a terminal, redrawn in place."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -248,9 +261,9 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
                 # The last known status stays, below the line with its age.
                 live.update(Group(Text(outage.line(), style="bold red"), *parts), refresh=True)
             else:
-                status, shown = _read(body, words, verdicts)
-                parts = _parts(console, status, shown)
-                parts += [Text(f"note: {printable(note)}") for note in status.notes]
+                selected = selection.of(body)
+                parts = _parts(console, selected)
+                parts += [Text(f"note: {printable(note)}") for note in selected.notes]
                 live.update(Group(*parts), refresh=True)
             time.sleep(interval_s)
 
@@ -284,7 +297,7 @@ def top(
     )
     app.run()
     if app.return_code:
-        # It has printed what went wrong.
+        # The application has printed the error.
         raise typer.Exit(EXIT_FAILURE)
 
 

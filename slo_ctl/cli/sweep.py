@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
     from slo_ctl.replay.sweep import Capacity, SweepResult
 
-_MOST_POINTS = 100_000
-_MOST_NAMED = 10
+_MAX_POINTS = 100_000
+_MAX_LISTED = 10
 
 
 def command(
@@ -82,8 +82,8 @@ def command(
     from slo_ctl.replay.sweep import Point, capacities, scenario_text, sweep
     from slo_ctl.show.terminal import progress_on_stderr
 
-    bases = _read(scenarios)
-    policies = _words("--policy", policy)
+    bases = _read_scenarios(scenarios)
+    policies = _values("--policy", policy)
     for name in policies:
         try:
             policy_entry(name)
@@ -102,127 +102,127 @@ def command(
         for values in product(
             bases,
             drive or [""],
-            _words("--op", op) if op else [""],
+            _values("--op", op) if op else [""],
             policies,
             _counts(vms),
             range(1, seeds + 1),
         )
     ]
-    if len(points) > _MOST_POINTS:
-        raise UserError(f"{len(points):,} replays are too many", f"at most {_MOST_POINTS:,}")
+    if len(points) > _MAX_POINTS:
+        raise UserError(f"{len(points):,} replays are too many", f"at most {_MAX_POINTS:,}")
     for point in points:
         scenario_text(bases[point.scenario], point)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
-    found = capacities(swept.rows)
+    results = capacities(swept.rows)
     if plot is not None:
         from slo_ctl.show.file_plots import save_sweep
 
         with writing("--plot", plot):
-            save_sweep(found, plot)
+            save_sweep(results, plot)
     if json:
         print_json(
             {
                 "label": "emulated",
                 "complete": not swept.missing,
-                "answers": [asdict(each) for each in found],
+                "answers": [asdict(capacity) for capacity in results],
                 "rows": [asdict(row) for row in swept.rows],
-                "missing": [asdict(point) | {"reason": why} for point, why in swept.missing.items()],
+                "missing": [asdict(point) | {"reason": reason} for point, reason in swept.missing.items()],
             }
         )
     else:
-        print_columns(_rows(found))
-        print_lines(*_best(found))
+        print_columns(_table_rows(results))
+        print_lines(*_summary_lines(results))
         print_lines(f"{len(swept.rows)} of {len(points)} replays in {out}, EMULATED drives")
-        print_lines(*_missing(swept))
+        print_lines(*_missing_lines(swept))
     if swept.missing:
         raise typer.Exit(EXIT_INTERRUPTED if swept.interrupted else EXIT_FAILURE)
 
 
-def _read(paths: list[Path]) -> dict[str, ScenarioText]:
-    """Scenarios by the names of their files, each checked."""
+def _read_scenarios(paths: list[Path]) -> dict[str, ScenarioText]:
+    """Scenarios by the names of their files. Raises UserError for one that is not valid."""
     from slo_ctl.replay.scenario_build import check_on_any_drive
     from slo_ctl.replay.scenario_text import read_toml
 
-    found: dict[str, ScenarioText] = {}
+    scenarios: dict[str, ScenarioText] = {}
     for path in paths:
-        if path.stem in found:
+        if path.stem in scenarios:
             raise UserError(f"{path}: there are two scenarios {path.stem}", "rename one file")
         text = read_toml(path)
         if not text.vms:
             raise UserError(f"{path}: no VM", "add a [[vm]] table")
         check_on_any_drive(text)
-        found[path.stem] = text
-    return found
+        scenarios[path.stem] = text
+    return scenarios
 
 
-def _words(option: str, text: str) -> list[str]:
-    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
-    if not all(words):
+def _values(option: str, text: str) -> list[str]:
+    values = list(dict.fromkeys(value.strip() for value in text.split(",")))
+    if not all(values):
         raise UserError(
             f"{option}: {text or 'an empty value'} has an empty part", "separate values with commas"
         )
-    return words
+    return values
 
 
 def _counts(text: str) -> list[int]:
     low, dots, high = text.partition("..")
     try:
-        found = list(range(int(low), int(high) + 1)) if dots else [int(word) for word in text.split(",")]
+        counts = list(range(int(low), int(high) + 1)) if dots else [int(value) for value in text.split(",")]
     except ValueError:
-        found = []
-    if not found or any(not 1 <= count <= 1000 for count in found):
+        counts = []
+    if not counts or any(not 1 <= count <= 1000 for count in counts):
         raise UserError(f"--vms: {text or 'an empty value'} is not a list of counts", "write 1,2,4 or 1..8")
-    return sorted(set(found))
+    return sorted(set(counts))
 
 
-def _rows(found: list[Capacity]) -> list[tuple[str, ...]]:
+def _table_rows(results: list[Capacity]) -> list[tuple[str, ...]]:
     return [
         ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT"),
         *(
             (
-                each.scenario,
-                each.drive or "scenario's",
-                each.op or "scenario's",
-                each.policy,
-                f"{each.most_vms}{' or more' if each.may_be_more else ''}",
-                f"{each.pages_s:,.0f}",
-                f"{each.waf:.2f}",
-                f"{each.worst_p99_ms:.1f} ms",
-                each.limit,
+                result.scenario,
+                result.drive or "scenario's",
+                result.op or "scenario's",
+                result.policy,
+                f"{result.most_vms}{' or more' if result.may_be_more else ''}",
+                f"{result.pages_s:,.0f}",
+                f"{result.waf:.2f}",
+                f"{result.worst_p99_ms:.1f} ms",
+                result.limit,
             )
-            for each in found
+            for result in results
         ),
     ]
 
 
-def _missing(swept: SweepResult) -> Iterator[str]:
-    """Which replays there are not, and how to get them."""
-    lost = list(swept.missing.items())
-    for point, why in lost[:_MOST_NAMED]:
-        words = [point.scenario, point.drive, point.op and f"op={point.op}", point.policy]
-        words += [f"{point.vms} x its VMs", f"seed {point.seed}"]
-        yield f"missing: {', '.join(word for word in words if word)}: {why}"
-    if len(lost) > _MOST_NAMED:
-        yield f"missing: {len(lost) - _MOST_NAMED:,} more (--json lists all)"
-    if lost:
+def _missing_lines(swept: SweepResult) -> Iterator[str]:
+    """Missing replays, and how to run them."""
+    missing = list(swept.missing.items())
+    for point, reason in missing[:_MAX_LISTED]:
+        parts = [point.scenario, point.drive, point.op and f"op={point.op}", point.policy]
+        parts += [f"{point.vms} x its VMs", f"seed {point.seed}"]
+        yield f"missing: {', '.join(part for part in parts if part)}: {reason}"
+    if len(missing) > _MAX_LISTED:
+        yield f"missing: {len(missing) - _MAX_LISTED:,} more (--json lists all)"
+    if missing:
         yield "the same command runs what is missing"
 
 
-def _best(found: list[Capacity]) -> list[str]:
+def _summary_lines(results: list[Capacity]) -> list[str]:
     """The most VMs of each scenario, and on which drives."""
     return [
-        f"{scenario}: {_most_vms([each for each in found if each.scenario == scenario])}"
-        for scenario in dict.fromkeys(each.scenario for each in found)
+        f"{scenario}: {_summary([result for result in results if result.scenario == scenario])}"
+        for scenario in dict.fromkeys(result.scenario for result in results)
     ]
 
 
-def _most_vms(found: list[Capacity]) -> str:
-    most = max((each.most_vms for each in found), default=0)
+def _summary(results: list[Capacity]) -> str:
+    most = max((result.most_vms for result in results), default=0)
     if most == 0:
         return "no drive supports a single copy of the VMs"
-    best = [each for each in found if each.most_vms == most]
+    best = [result for result in results if result.most_vms == most]
     named = "; ".join(
-        f"{each.drive or 'the drive'} op={each.op or 'as given'} {each.policy}" for each in best
+        f"{result.drive or 'the drive'} op={result.op or 'as given'} {result.policy}" for result in best
     )
     return f"most VMs: {most}, on {named}"

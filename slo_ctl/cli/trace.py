@@ -21,7 +21,7 @@ from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.text import printable
 from slo_ctl.cli import trace_record, write_size
 from slo_ctl.cli.options import JSON, ON_ERROR, TRACE_FORMAT, on_error_of
-from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.output import print_json, warn, warn_notes
 
 if TYPE_CHECKING:
     from traces.batch import Batch, Op
@@ -142,11 +142,11 @@ def convert(
         selected = _Selected(
             reader,
             volumes=tuple(dict.fromkeys(volume or ())),
-            ops=_ops(only),
-            start_ns=_duration_ns("--start", start),
-            stop_ns=_duration_ns("--stop", stop) if stop is not None else None,
+            ops=_operations(only),
+            start_ns=_time_ns("--start", start),
+            stop_ns=_time_ns("--stop", stop) if stop is not None else None,
             monotonic=monotonic,
-            max_gap_ns=_duration_ns("--max-gap", max_gap) if max_gap is not None else None,
+            max_gap_ns=_time_ns("--max-gap", max_gap) if max_gap is not None else None,
             scale=scale,
         )
         moves = _moves(selected, align, shift, remap, size)
@@ -155,11 +155,10 @@ def convert(
             for batch in loop(_Moved(selected, moves), loops):
                 writer.write(batch, ["0"] if remap in _JOINING else selected.names)
             if not writer.records:
-                raise UserError(f"{source}: no records left to write", _nothing_left(reader, selected))
+                raise UserError(f"{source}: no records left to write", _empty_result_hint(reader, selected))
     for reason, count in sorted(reader.skipped.items()):
         warn(f"skipped {count:,} x {reason}")
-    for note in reader.notes:
-        warn(f"note: {note}")
+    warn_notes(reader.notes)
     warn(f"{writer.records:,} records written to {target}")
 
 
@@ -267,15 +266,15 @@ def _remap(trace: _Moved, remap: str, size: str | None) -> Remap:
             raise UserError(f"--remap: {remap} is not known", f"known: {_REMAPS}")
 
 
-def _nothing_left(reader: TraceReader, selected: _Selected) -> str:
+def _empty_result_hint(reader: TraceReader, selected: _Selected) -> str:
     missing = [name for name in selected.volumes if name not in reader.volumes]
     if missing:
-        shown = ", ".join(list(reader.volumes)[:_SHOWN_VOLUMES])
-        return f"volume '{missing[0]}' not found; the trace has {shown}"
+        existing = ", ".join(list(reader.volumes)[:_SHOWN_VOLUMES])
+        return f"volume '{missing[0]}' not found; the trace has {existing}"
     return "widen --start, --stop, --only or --volume"
 
 
-def _ops(only: str | None) -> frozenset[Op] | None:
+def _operations(only: str | None) -> frozenset[Op] | None:
     from traces.batch import Op
 
     if only is None:
@@ -288,7 +287,7 @@ def _ops(only: str | None) -> frozenset[Op] | None:
     return frozenset(known[name] for name in names)
 
 
-def _duration_ns(option: str, text: str) -> int:
+def _time_ns(option: str, text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h)?", text.strip())
     if not match:
         raise UserError(f"{option}: '{text}' is not a valid time", "such as 90s, 500ms or 2h")
@@ -307,7 +306,7 @@ def _size(option: str, text: str) -> int:
         raise UserError(f"{option}: {error}", "such as 4096, 64KiB or 8GiB") from None
 
 
-# Reading: opening, errors and progress.
+# Reading traces.
 
 
 def _open(path: Path, format_: str | None, on_error: str, action: str | None) -> TraceReader:
@@ -324,7 +323,7 @@ def _trace_errors() -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        # Scenarios have the same hint.
+        # The hint also names the option of `replay`.
         hint = error.hint.replace("--format FORMAT, or format=FORMAT in --vm", "--format FORMAT")
         raise UserError(error.message, hint) from None
     except ValueError as error:

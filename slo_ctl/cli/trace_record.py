@@ -57,9 +57,9 @@ def record(
     for_s = None if for_ is None else time_s_of("--for", for_)
     if for_s == 0:
         raise UserError("--for: 0 s record nothing", "such as 60s")
-    opening = _source(device, block or [], root)
+    source_context = _source(device, block or [], root)
     make_folder(out)
-    with stop_requests() as stop, opening as source, progress_on_stderr(quiet=quiet) as sink:
+    with stop_requests() as stop, source_context as source, progress_on_stderr(quiet=quiet) as sink:
         phase = sink.phase(f"recording {source.name}", for_s, "s")
         recording = record_source(source, out, for_s, stop, phase.advance)
         phase.done()

@@ -1,4 +1,4 @@
-"""Everything that `slo-ctl try` starts and removes: a served drive, clients in cgroups, a daemon."""
+"""What `slo-ctl try` starts and removes: a served drive, clients in cgroups, a daemon."""
 
 from __future__ import annotations
 
@@ -33,58 +33,60 @@ DEVICE = "ssd0"
 _LOOPBACK = "127.0.0.1"
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
-"""A clean stop of this drive takes a second or two; after so long a program is killed."""
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
-_LEAST_FREE_BYTES = 2 << 30
+"""A clean stop of this drive takes a second or two; a program that needs longer is killed."""
+_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp creates a directory in it
+_MIN_FREE_BYTES = 2 << 30
 _POLL_S = 0.1
 _CLIENT_RUNTIME_S = 86400
 _ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 
 
 class TryHost:
-    """Everything in `root`, and cgroups of its own. `close` removes all that exists."""
+    """The processes, files in `root`, and cgroups of one run; `close` removes all of them."""
 
     def __init__(
         self, root: Path | None, vms: Mapping[str, float], stop: StopRequest, page_port: int | None = None
     ) -> None:
-        """`vms` are their weights; the daemon serves its page on `page_port`, if any.
+        """`vms`: weights by VM. The daemon serves its page on `page_port`, unless that is None.
 
         Raises UserError when a program is missing, the port is in use, or `root` is not empty.
         """
         if page_port is not None:
-            _check_free(page_port)
+            _check_port_is_free(page_port)
         self._page_port = page_port
         find_server()
         _check_fio_has_nbd()
         self.notes: list[str] = []
         self._stop = stop
         self._vms = dict(vms)
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._repeated: dict[str, list[str]] = {}
-        """Commands of clients that are started again after the end of their trace."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._restart_commands: dict[str, list[str]] = {}
+        """Commands by name of clients, to be started again after the end of their trace."""
         self._groups: dict[str, str] = {}
         self._tree: CgroupTree | None = None
         self._keep_root = root is not None and root.is_dir()
-        self.root = _made_root(root)
+        self.root = _create_root(root)
         self.store = DeviceStore(places(self.root))
         self.api = ApiClient(DaemonPlaces(self.root).api_socket)
 
-    # Starting.
+    # Start.
 
-    def make_drive(self, spec: str, progress: Callable[[float], None]) -> Preconditioned:
-        """Make and precondition the drive, with a namespace for each VM."""
+    def create_drive(self, spec: str, progress: Callable[[float], None]) -> Preconditioned:
+        """Create and precondition the drive, with a namespace for each VM."""
         record = plan_device(f"name={DEVICE},{spec}", [f"name={vm}" for vm in self._vms])
         self.store.create(record)
         return precondition(self.store, record, progress)
 
     def start_server(self) -> None:
-        """Serve the drive with the latency of the modelled one; it takes clients when this returns."""
+        """Serve the drive with modelled latency; returns once clients can connect."""
         self._start_slo_ctl("server", "device", "serve", DEVICE, "--latency", "real")
-        self._wait_for("server", self._serves)
+        self._wait_for("server", self._is_serving)
 
     def start_client(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
-        """Write 4 KiB at random, or repeat the requests of a trace, for as long as it is let, in a cgroup of
-        its own where one can be made. Returns the number of requests that it repeats. Raises UserError."""
+        """Start fio with random writes of 4 KiB, or with the requests of a trace, in the cgroup of the VM.
+
+        It runs until `close`. Returns the number of requests of the trace. Raises UserError.
+        """
         command = [
             *(find_fio(), "--thread", f"--name={vm}", "--ioengine=nbd", f"--iodepth={queue_depth}"),
             f"--uri={nbd_uri(self.store.places.run_of(DEVICE).export(vm), vm)}",
@@ -106,16 +108,16 @@ class TryHost:
             enter = str(self._tree.folder(group) / "cgroup.procs")
             command = ["/bin/sh", "-c", _ENTER_GROUP, "sh", enter, *command]
         if trace is not None:
-            self._repeated[f"client {vm}"] = command
+            self._restart_commands[f"client {vm}"] = command
         self._start(f"client {vm}", command)
         return requests
 
-    def make_groups(self) -> None:
-        """A cgroup for each VM. Where none can be made, the configuration names their namespaces instead."""
+    def create_groups(self) -> None:
+        """Create a cgroup for each VM; on an error, the daemon identifies the VMs by their namespaces."""
         tree = find_tree()
         parent = f"/slo-try-{os.getpid()}"
         if tree is None:
-            self.notes.append("this host has no cgroup tree: the daemon knows VMs by their namespaces")
+            self.notes.append("this host has no cgroup tree: the daemon identifies VMs by their namespaces")
             return
         try:
             tree.folder(parent).mkdir()
@@ -126,11 +128,11 @@ class TryHost:
         except OSError as error:
             self._remove_groups()
             self.notes.append(
-                f"no cgroup can be made ({error.strerror}): the daemon knows VMs by their namespaces"
+                f"no cgroup can be created ({error.strerror}): the daemon identifies VMs by their namespaces"
             )
 
     def start_daemon(self, window_s: float) -> None:
-        """Configure it, and start it; it has a status when this returns."""
+        """Configure and start the daemon; returns once it has a status."""
         parts = [
             f'[daemon]\nwindow = "{window_s:g}s"\n',
             '[libvirt]\nuri = "none"\n',
@@ -140,8 +142,8 @@ class TryHost:
             parts.append(f'[page]\nlisten = "{_LOOPBACK}:{self._page_port}"\n')
         for vm, weight in self._vms.items():
             group = self._groups.get(vm)
-            where = f'cgroup = "{group}"' if group else f'namespaces = ["{DEVICE}/{vm}"]'
-            parts.append(f'[vm."{vm}"]\nweight = {weight:g}\n{where}\n')
+            members = f'cgroup = "{group}"' if group else f'namespaces = ["{DEVICE}/{vm}"]'
+            parts.append(f'[vm."{vm}"]\nweight = {weight:g}\n{members}\n')
         (self.root / "slo-ctl.toml").write_text("".join(parts))
         self._start_slo_ctl("daemon", "daemon")
         self._wait_for("daemon", self._has_status)
@@ -152,39 +154,39 @@ class TryHost:
         return "" if self._page_port is None else f"http://{_LOOPBACK}:{self._page_port}/"
 
     def status(self) -> HostStatus:
-        """Of the daemon. Raises UserError when it does not answer."""
+        """Status of the daemon. Raises UserError when it does not answer."""
         return from_json(self.api.get("/v1/status"))
 
     def pause(self, seconds: float) -> None:
-        """Wait. Raises UserError when something that was started has ended, KeyboardInterrupt at a signal."""
+        """Sleep. Raises UserError when a process has ended, KeyboardInterrupt after a signal."""
         if not self._stop.made:
             self._stop.wait(seconds)
         if self._stop.made:
             raise KeyboardInterrupt
-        for name, process in list(self._running.items()):
+        for name, process in list(self._processes.items()):
             if (code := process.poll()) is None:
                 continue
-            if code == 0 and name in self._repeated:
-                self._start(name, self._repeated[name])
+            if code == 0 and name in self._restart_commands:
+                self._start(name, self._restart_commands[name])
             else:
                 raise UserError(f"the {name} has ended with {code}: {self._last_line(name)}", "see above")
 
     def _start_slo_ctl(self, name: str, *words: str) -> None:
-        # As this program was started, whatever lies in the current directory.
+        # The modules of this program, not those of the current directory.
         command = [sys.executable, "-P", "-m", "slo_ctl.cli", *words, "--root", str(self.root)]
         package = Path(slo_ctl.__path__[0]).parent
         self._start(name, command, {**os.environ, "PYTHONPATH": str(package)})
 
     def _start(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         with self._log(name).open("ab") as log:
-            self._running[name] = subprocess.Popen(  # noqa: S603 - no shell but our own line, words are ours
+            self._processes[name] = subprocess.Popen(  # noqa: S603 - the command is made here
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.root,
                 env=environment,
-                # Ctrl-C is for us: we end them in order.
+                # Ctrl-C must not reach it: `close` stops all processes in order.
                 start_new_session=True,
             )
 
@@ -196,7 +198,7 @@ class TryHost:
                 last = self._last_line(name)
                 raise UserError(f"the {name} is not ready after {_READY_TIMEOUT_S:g} s: {last}", "see above")
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         run = self.store.places.run_of(DEVICE)
         try:
             with ControlClient(run.control) as control:
@@ -219,28 +221,28 @@ class TryHost:
         lines = self._log(name).read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "no output")
 
-    # Removing.
+    # Removal.
 
     def close(self) -> list[str]:
-        """End and remove everything; what could not be removed, one sentence each. Never raises."""
-        left: list[str] = []
-        # Clients first, then who steers them, then the drive.
-        for name in sorted(self._running, key=lambda name: (name == "server", name == "daemon")):
+        """Stop and remove everything. Returns a sentence for each thing that could not be. Never raises."""
+        failures: list[str] = []
+        # Clients first, then the daemon, then the server of the drive.
+        for name in sorted(self._processes, key=lambda name: (name == "server", name == "daemon")):
             try:
-                _end(self._running.pop(name))
+                _stop_process(self._processes.pop(name))
             except (OSError, subprocess.TimeoutExpired) as error:
-                left.append(f"the {name} could not be stopped: {error}")
-        left += self._remove_groups()
+                failures.append(f"the {name} could not be stopped: {error}")
+        failures += self._remove_groups()
         try:
-            _empty(self.root)
+            _remove_contents(self.root)
             if not self._keep_root:
                 self.root.rmdir()
         except OSError as error:
-            left.append(f"{self.root} could not be removed: {error}")
-        return left
+            failures.append(f"{self.root} could not be removed: {error}")
+        return failures
 
     def _remove_groups(self) -> list[str]:
-        left = []
+        failures = []
         for vm in [*self._vms, ""]:
             group = self._groups.pop(vm, None)
             if group is None or self._tree is None:
@@ -248,11 +250,11 @@ class TryHost:
             try:
                 _remove_group(self._tree.folder(group))
             except OSError as error:
-                left.append(f"cgroup {group} could not be removed: {error.strerror}")
-        return left
+                failures.append(f"cgroup {group} could not be removed: {error.strerror}")
+        return failures
 
 
-def _check_free(port: int) -> None:
+def _check_port_is_free(port: int) -> None:
     try:
         socket.create_server((_LOOPBACK, port)).close()
     except OSError as error:
@@ -260,18 +262,18 @@ def _check_free(port: int) -> None:
 
 
 def _check_fio_has_nbd() -> None:
-    done = subprocess.run(  # noqa: S603 - a fixed command
+    result = subprocess.run(  # noqa: S603 - a fixed command
         [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=_READY_TIMEOUT_S
     )
-    if done.returncode:
+    if result.returncode:
         raise UserError(
             "this fio cannot write to NBD exports", "install a fio that was built with libnbd (Debian's is)"
         )
 
 
-def _made_root(root: Path | None) -> Path:
+def _create_root(root: Path | None) -> Path:
     if root is None:
-        return Path(tempfile.mkdtemp(prefix="slo-try-", dir=_scratch()))
+        return Path(tempfile.mkdtemp(prefix="slo-try-", dir=_parent_of_root()))
     if root.exists() and not root.is_dir():
         raise UserError(f"--root: {root} is not a directory", "name a directory that does not exist yet")
     try:
@@ -283,16 +285,16 @@ def _made_root(root: Path | None) -> Path:
     return root.absolute()
 
 
-def _scratch() -> Path | None:
-    """In memory if there is enough, so that the host's own disk has no influence."""
+def _parent_of_root() -> Path | None:
+    """Memory if it has enough space, so that the host's disk has no influence; None: the default."""
     try:
-        enough = shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES
+        has_space = shutil.disk_usage(_MEMORY).free >= _MIN_FREE_BYTES
     except OSError:
         return None
-    return _MEMORY if enough and os.access(_MEMORY, os.W_OK) else None
+    return _MEMORY if has_space and os.access(_MEMORY, os.W_OK) else None
 
 
-def _empty(folder: Path) -> None:
+def _remove_contents(folder: Path) -> None:
     for item in folder.iterdir():
         if item.is_dir() and not item.is_symlink():
             shutil.rmtree(item)
@@ -300,8 +302,8 @@ def _empty(folder: Path) -> None:
             item.unlink()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program that leads a process group of its own, and whatever is left of the group."""
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process that leads a process group; after a timeout, kill the group."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -312,7 +314,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove_group(folder: Path) -> None:
-    """Remove a cgroup once its last process is gone: one that has ended is in it a moment longer."""
+    """Remove a cgroup. A process stays in it for a moment after its end."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while True:
         try:

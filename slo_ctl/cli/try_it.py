@@ -19,12 +19,12 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from slo_ctl.cli.try_host import TryHost
-    from slo_ctl.cli.try_run import Tried
+    from slo_ctl.cli.try_run import TryResult
 
 _DEFAULT_WEIGHTS = "web=1,db=3,mail=6"
-_LEAST_SECONDS = 40
-"""A quarter of it are the 10 s that the server's p99 is of."""
-_MOST_VMS = 16
+_MIN_SECONDS = 40
+"""A measurement takes a quarter of the time, and the p99 of the server is that of 10 s."""
+_MAX_VMS = 16
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
         int,
         typer.Option(
             metavar="N",
-            min=_LEAST_SECONDS,
+            min=_MIN_SECONDS,
             max=3600,
             help="Total time; a quarter is measured without slo-ctl, a quarter with it.",
         ),
@@ -60,17 +60,15 @@ def command(
             min=1, max=65535, metavar="PORT", help="Serve the page of the daemon too, at 127.0.0.1:PORT."
         ),
     ] = None,
-    no_top: Annotated[
-        bool, typer.Option("--no-top", help="Print lines instead of a live table, also in a terminal.")
-    ] = False,
+    no_top: Annotated[bool, typer.Option("--no-top", help="Print lines instead of a live table.")] = False,
     json_: JSON = False,
 ) -> None:
     """Try slo-ctl on an EMULATED SSD with a client per VM: first without the daemon, then with it.
 
-    Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
-    to it from a cgroup per VM: 4 KiB at random (synthetic), or the requests of a trace. The VM with the
-    least weight is a noisy neighbour. Then the daemon is started. Everything is removed at the end, also
-    after Ctrl-C. Needs fio, and root for cgroups: without root, clients run without them.
+    Creates and preconditions a small drive, serves it with modelled latency, and runs fio in a cgroup for
+    each VM: with random writes of 4 KiB (synthetic), or with the requests of a trace. The VM with the least
+    weight is a noisy neighbour. Then the daemon is started. Everything is removed at the end, also after
+    Ctrl-C. Needs fio, and root for cgroups: without root, clients run without them.
 
     Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be
     removed, or another error; 2: a usage error, or something is missing.
@@ -88,24 +86,24 @@ def command(
 
     vms = weights_of(weights)
     traces = traces_of(trace or [], vms)
-    # Acted upon between two steps, or one could come before the number of a started process is known.
+    # Signals are handled between two steps: one during the start of a process would leave it running.
     signals = [each for each in (SIGINT, SIGTERM, SIGHUP) if getsignal(each) is not SIG_IGN]
     with stop_requests(signals) as stop:
         host = TryHost(root, vms, stop, page)
         try:
-            tried = run(host, vms, traces, seconds, live=sys.stderr.isatty() and not no_top)
+            result = run(host, vms, traces, seconds, live=sys.stderr.isatty() and not no_top)
         except KeyboardInterrupt:
             warn("slo-ctl: interrupted, removing everything")
             raise
         finally:
-            removed = _remove(host)
+            is_removed = _remove(host)
     if json_:
-        print_json(tried.to_json())
+        print_json(result.to_json())
     else:
-        _print(tried)
-    if not removed:
+        _print(result)
+    if not is_removed:
         raise typer.Exit(EXIT_FAILURE)
-    if tried.degraded:
+    if result.degraded:
         raise typer.Exit(EXIT_CHECK)
 
 
@@ -114,9 +112,9 @@ def weights_of(text: str) -> dict[str, float]:
     from slo_ctl.drives.record import check_name
 
     pairs = split_pairs("--weights", text)
-    if not 2 <= len(pairs) <= _MOST_VMS:
+    if not 2 <= len(pairs) <= _MAX_VMS:
         raise UserError(
-            f"--weights: {counted(len(pairs), 'VM')}", f"name 2 to {_MOST_VMS}, such as {_DEFAULT_WEIGHTS}"
+            f"--weights: {counted(len(pairs), 'VM')}", f"name 2 to {_MAX_VMS}, such as {_DEFAULT_WEIGHTS}"
         )
     fields = Fields("--weights", pairs)
     return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
@@ -130,7 +128,7 @@ def traces_of(pairs: Sequence[str], vms: Collection[str]) -> dict[str, Path]:
     from traces.errors import TraceError
     from traces.reader import open_trace
 
-    found: dict[str, Path] = {}
+    traces: dict[str, Path] = {}
     for pair in pairs:
         vm, _, file = pair.partition("=")
         if not file:
@@ -138,9 +136,9 @@ def traces_of(pairs: Sequence[str], vms: Collection[str]) -> dict[str, Path]:
                 f"--trace {pair}: no file", f"write VM=FILE, such as {next(iter(vms))}=trace.csv.gz"
             )
         if vm not in vms:
-            known = ", ".join(vms)
+            names = ", ".join(vms)
             raise UserError(
-                f"--trace {pair}: {vm} is not a VM of --weights", f"write VM=FILE; VMs are {known}"
+                f"--trace {pair}: {vm} is not a VM of --weights", f"write VM=FILE; VMs are {names}"
             )
         try:
             open_trace(Path(file))
@@ -148,28 +146,28 @@ def traces_of(pairs: Sequence[str], vms: Collection[str]) -> dict[str, Path]:
             raise UserError(
                 f"--trace {pair}: {error.message}", "`slo-ctl trace info` must be able to read it"
             ) from None
-        found[vm] = Path(file)
-    return found
+        traces[vm] = Path(file)
+    return traces
 
 
 def _remove(host: TryHost) -> bool:
-    """Whether nothing is left; says what is."""
-    left = host.close()
-    for sentence in left:
+    """Stop and remove everything; returns whether that succeeded, and reports on stderr."""
+    failures = host.close()
+    for sentence in failures:
         warn(f"slo-ctl: {sentence}")
-    if not left:
+    if not failures:
         warn("stopped all processes and removed all files")
-    return not left
+    return not failures
 
 
-def _print(tried: Tried) -> None:
+def _print(result: TryResult) -> None:
     from slo_ctl.cli.try_run import comparison_table, gains
     from slo_ctl.show.terminal import console_for, width_for_tables
 
     console = console_for(sys.stdout)
     console.print()
-    console.print(comparison_table(tried.vms, width_for_tables(console)))
-    print_lines("", *gains(tried.vms))
-    for vm in tried.vms:
+    console.print(comparison_table(result.vms, width_for_tables(console)))
+    print_lines("", *gains(result.vms))
+    for vm in result.vms:
         if vm.verdict is not None and vm.reason:
             print_lines(f"  {vm.vm}: {vm.verdict}: {vm.reason}")

@@ -1,4 +1,4 @@
-"""The course of `slo-ctl try`: measure without slo-ctl, start the daemon, measure with it, compare."""
+"""The steps of `slo-ctl try`: measure without slo-ctl, start the daemon, measure with it, compare."""
 
 from __future__ import annotations
 
@@ -21,44 +21,45 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.try_host import DEVICE, TryHost
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.observe.ssd import ServedDevice
+from slo_ctl.show.history_summary import MET
 from slo_ctl.show.status import verdict_text
 from slo_ctl.show.terminal import Column, console_for, drive_writes_on_stderr, table_of
 
 _NOTICEABLE = 0.05
-"""Changes of less, relative to what a VM is entitled to, are not called a gain or a loss."""
+"""Smaller changes, relative to the entitlement of a VM, are neither a gain nor a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one VM while it was measured. None: not known."""
+    """Figures of one VM in one measurement. None: unknown."""
 
     share: float | None = None
-    """Share of the pages that all of them read and wrote."""
+    """Share of the pages that all VMs read and wrote."""
     iops: float | None = None
     p99_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedVm:
-    """One VM, as it went without slo-ctl and with it."""
+    """One VM without slo-ctl and with it."""
 
     vm: str
     weight: float
     entitled_share: float
-    """Share by the weights, among VMs that all want more."""
+    """Share by weight among VMs that all want more."""
     queue_depth: int
-    """Requests that it keeps outstanding."""
+    """Requests in flight."""
     before: Figures = Figures()
     after: Figures = Figures()
     verdict: Verdict | None = None
     """The daemon's last verdict."""
     reason: str = ""
     trace: str = ""
-    """File whose requests it repeats; empty: it writes 4 KiB at random."""
+    """File whose requests it repeats; empty: random writes of 4 KiB."""
 
 
 def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
-    """A row for each VM; what is not measured yet is a dash."""
+    """A row for each VM; values that are not measured yet are dashes."""
 
     def change(of: Callable[[Figures], str]) -> Callable[[ComparedVm], str]:
         return lambda vm: f"{of(vm.before)} → {of(vm.after):>{widest(of)}}"
@@ -81,36 +82,34 @@ def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
 
 
 def gains(vms: Sequence[ComparedVm]) -> list[str]:
-    """Differences in sentences: the VM that was worst off, those that have less, and the throughput."""
-    worst_before = min(vms, key=lambda vm: _kept(vm, vm.before))
-    worst_after = min(vms, key=lambda vm: _kept(vm, vm.after))
-    before, after = _kept(worst_before, worst_before.before), _kept(worst_after, worst_after.after)
-    return [_gain(worst_before, worst_after, after - before), *_losses(vms), _throughput(vms)]
+    """Differences in sentences: the VM that got least of its entitlement, VMs that lost, and throughput."""
+    worst_before = min(vms, key=lambda vm: _entitled_part(vm, vm.before))
+    least_before = _entitled_part(worst_before, worst_before.before)
+    worst_after = min(vms, key=lambda vm: _entitled_part(vm, vm.after))
+    least_after = _entitled_part(worst_after, worst_after.after)
+    before, after = numbers.percent(least_before, 0), numbers.percent(least_after, 0)
+    if least_after - least_before >= _NOTICEABLE:
+        now = numbers.percent(_entitled_part(worst_before, worst_before.after), 0)
+        sentence = (
+            f"Gained: {worst_before.vm} had {before} of its entitlement without slo-ctl and has {now} with "
+            f"it; no VM has less than {after}."
+        )
+    elif least_after - least_before <= -_NOTICEABLE:
+        sentence = (
+            f"Lost: with slo-ctl {worst_after.vm} has {after} of its entitlement; without it no VM had less "
+            f"than {before}."
+        )
+    else:
+        sentence = (
+            f"Nothing gained: without slo-ctl no VM had less than {before} of its entitlement, with it "
+            f"{after}."
+        )
+    return [sentence, *_losses(vms), _throughput(vms)]
 
 
-def _kept(vm: ComparedVm, figures: Figures) -> float:
-    """Delivered part of its entitlement."""
+def _entitled_part(vm: ComparedVm, figures: Figures) -> float:
+    """The part of its entitlement that a VM got."""
     return (figures.share or 0.0) / vm.entitled_share
-
-
-def _gain(worst_before: ComparedVm, worst_after: ComparedVm, change: float) -> str:
-    name, before = worst_before.vm, _kept(worst_before, worst_before.before)
-    if change >= _NOTICEABLE:
-        return (
-            f"Gained: {name} had {numbers.percent(before, 0)} of its entitlement without slo-ctl and has "
-            f"{numbers.percent(_kept(worst_before, worst_before.after), 0)} with it; no VM has less than "
-            f"{numbers.percent(_kept(worst_after, worst_after.after), 0)}."
-        )
-    if change <= -_NOTICEABLE:
-        return (
-            f"Lost: with slo-ctl {worst_after.vm} has "
-            f"{numbers.percent(_kept(worst_after, worst_after.after), 0)} of its entitlement; without it "
-            f"no VM had less than {numbers.percent(before, 0)}."
-        )
-    return (
-        f"Nothing gained: without slo-ctl no VM had less than {numbers.percent(before, 0)} of its "
-        f"entitlement, with it {numbers.percent(_kept(worst_after, worst_after.after), 0)}."
-    )
 
 
 def _losses(vms: Sequence[ComparedVm]) -> list[str]:
@@ -120,7 +119,7 @@ def _losses(vms: Sequence[ComparedVm]) -> list[str]:
         f"{numbers.percent(vm.before.share)}, its p99 is {numbers.latency(vm.after.p99_us)} instead of "
         f"{numbers.latency(vm.before.p99_us)}."
         for vm in vms
-        if _kept(vm, vm.before) - _kept(vm, vm.after) >= _NOTICEABLE
+        if _entitled_part(vm, vm.before) - _entitled_part(vm, vm.after) >= _NOTICEABLE
     ]
 
 
@@ -137,34 +136,33 @@ def _total_iops(vms: Sequence[ComparedVm], which: str) -> float:
 
 
 DRIVE = "preset=fast15,size=512MiB,op=15%,scheduler=fifo"
-"""Requests are served on arrival, as by a drive without knowledge of VMs."""
+"""Requests are served in the order of arrival, as by a drive that does not distinguish VMs."""
 QUEUE_DEPTH, NOISY_QUEUE_DEPTH = 16, 64
 WINDOW_S = 5.0
-"""Of the daemon."""
-_MEASURED, _SETTLING = 1 / 4, 1 / 3
-"""Of all the time: for each of two measurements, and at most until shares hold."""
+"""Window of the daemon."""
+_MEASURED_PART, _SETTLING_PART = 1 / 4, 1 / 3
+"""Parts of the whole time: each of two measurements, and the longest wait for stable shares."""
 _WARM_UP_S = 2.0
 _STEP_S = 1.0
 _LINE_EVERY_S = 5.0
-_HOLDING = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
-_HOLDS_STEPS = 3
-"""Seconds in a row in which every VM is within its SLO, until shares hold."""
+_STABLE_STEPS = 3
+"""Shares are stable when every VM was within its SLO in so many steps in a row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """How it went."""
+class TryResult:
+    """Result of one run."""
 
     vms: tuple[ComparedVm, ...]
     measured_s: float
 
     @property
     def degraded(self) -> bool:
-        """Some VM was not within its SLO in the end."""
+        """Whether some VM was not within its SLO at the end."""
         return any(vm.verdict is None or vm.verdict in DEGRADED for vm in self.vms)
 
     def to_json(self) -> dict[str, Any]:
-        """One object."""
+        """One JSON object."""
         return {
             "emulated": True,
             "drive": DRIVE,
@@ -177,52 +175,54 @@ class Tried:
 
 def run(
     host: TryHost, weights: Mapping[str, float], traces: Mapping[str, Path], seconds: float, *, live: bool
-) -> Tried:
-    """Do all of it; what was started is left for the host to remove. `traces` by VM.
+) -> TryResult:
+    """Run all steps. `traces`: files by VM. Processes and files are removed by `host.close`.
 
-    Raises UserError when something cannot be started or ends, KeyboardInterrupt at a signal.
+    Raises UserError when a process cannot be started or ends, KeyboardInterrupt after a signal.
     """
-    part_s = seconds * _MEASURED
+    part_s = seconds * _MEASURED_PART
     vms = compared_vms(weights, traces)
     noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
-    _say(f"an EMULATED SSD ({DRIVE}) and {len(vms)} clients, all below {host.root}")
-    _make_drive(host)
+    _print_line(f"an EMULATED SSD ({DRIVE}) and {len(vms)} clients, all below {host.root}")
+    _create_drive(host)
     host.start_server()
-    host.make_groups()
+    host.create_groups()
     for note in host.notes:
-        _say(f"note: {note}")
+        _print_line(f"note: {note}")
     for vm in vms:
         requests = host.start_client(vm.vm, vm.queue_depth, traces.get(vm.vm))
         if vm.trace:
-            _say(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
-    _say(f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}")
+            _print_line(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
+    _print_line(
+        f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}"
+    )
     host.pause(_WARM_UP_S)
     with _screen(live) as screen:
         meter = ActivityMeter(host, part_s)
-        for left_s in _steps(host, part_s):
+        for left_s in _remaining_seconds(host, part_s):
             vms = tuple(replace(vm, before=figures) for vm, figures in meter.read(vms))
             screen.show(f"1 of 3: without slo-ctl, {left_s:.0f} s left", vms)
         host.start_daemon(WINDOW_S)
         page = f", or at {host.page}" if host.page else ""
         screen.note(f"the daemon has been started; watch it with: slo-ctl top --root {host.root}{page}")
-        meter, held = ActivityMeter(host, part_s), 0
-        for left_s in _steps(host, seconds * _SETTLING):
+        meter, stable_steps = ActivityMeter(host, part_s), 0
+        for left_s in _remaining_seconds(host, seconds * _SETTLING_PART):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))
-            vms = _judged_now(vms, host)
+            vms = _with_current_verdicts(vms, host)
             screen.show(f"2 of 3: waiting for the shares to settle, at most {left_s:.0f} s", vms)
-            held = held + 1 if all(vm.verdict in _HOLDING for vm in vms) else 0
-            if held >= _HOLDS_STEPS:
+            stable_steps = stable_steps + 1 if all(vm.verdict in MET for vm in vms) else 0
+            if stable_steps >= _STABLE_STEPS:
                 break
         meter = ActivityMeter(host, part_s)
-        for left_s in _steps(host, part_s):
+        for left_s in _remaining_seconds(host, part_s):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))
-            vms = _judged_now(vms, host)
+            vms = _with_current_verdicts(vms, host)
             screen.show(f"3 of 3: with slo-ctl, {left_s:.0f} s left", vms)
-    return Tried(vms, part_s)
+    return TryResult(vms, part_s)
 
 
 def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tuple[ComparedVm, ...]:
-    """The VMs, of which the first with the least weight has most requests outstanding."""
+    """The VMs; the first one with the least weight has the most requests in flight."""
     total = sum(weights.values())
     noisy = min(weights, key=weights.__getitem__)
     return tuple(
@@ -237,8 +237,8 @@ def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tu
     )
 
 
-def judged(vms: tuple[ComparedVm, ...], status: HostStatus) -> tuple[ComparedVm, ...]:
-    """With what the daemon says of each on the drive."""
+def with_verdicts(vms: tuple[ComparedVm, ...], status: HostStatus) -> tuple[ComparedVm, ...]:
+    """The VMs with the daemon's verdicts about them on the drive."""
     rows = {row.vm: row for row in status.vms if row.device == DEVICE}
     return tuple(
         replace(vm, verdict=rows[vm.vm].verdict, reason=rows[vm.vm].reason)
@@ -248,16 +248,16 @@ def judged(vms: tuple[ComparedVm, ...], status: HostStatus) -> tuple[ComparedVm,
     )
 
 
-def _judged_now(vms: tuple[ComparedVm, ...], host: TryHost) -> tuple[ComparedVm, ...]:
-    """As before while the daemon is too busy to answer."""
+def _with_current_verdicts(vms: tuple[ComparedVm, ...], host: TryHost) -> tuple[ComparedVm, ...]:
+    """The VMs with the daemon's verdicts; unchanged while the daemon is too busy to answer."""
     try:
-        return judged(vms, host.status())
+        return with_verdicts(vms, host.status())
     except UnreachableError:
         return vms
 
 
 class ActivityMeter:
-    """Activity of each VM since construction, by the counters of the drive's server."""
+    """Measures the activity of each VM since construction, by the counters of the drive's server."""
 
     def __init__(self, host: TryHost, window_s: float) -> None:
         run = host.store.places.run_of(DEVICE)
@@ -271,7 +271,7 @@ class ActivityMeter:
             raise UserError(f"the server of the drive does not answer: {error}", "try again") from None
 
     def read(self, vms: tuple[ComparedVm, ...]) -> Iterator[tuple[ComparedVm, Figures]]:
-        """Each with its figures so far."""
+        """Each VM with its figures so far."""
         self._sample()
         windows = {vm.vm: self._served.windows[f"{DEVICE}/{vm.vm}"] for vm in vms}
         pages = sum(window.pages for window in windows.values())
@@ -281,42 +281,43 @@ class ActivityMeter:
             yield vm, Figures(share, window.iops, window.p99_us)
 
 
-def _make_drive(host: TryHost) -> None:
+def _create_drive(host: TryHost) -> None:
     with drive_writes_on_stderr("preconditioning the drive") as advance:
-        preconditioned = host.make_drive(DRIVE, advance)
-    _say(f"garbage collection is in its steady state: WAF {numbers.decimal(preconditioned.waf)}")
+        preconditioned = host.create_drive(DRIVE, advance)
+    _print_line(f"garbage collection is in its steady state: WAF {numbers.decimal(preconditioned.waf)}")
 
 
-def _steps(host: TryHost, seconds: float) -> Iterator[float]:
-    """After each second what is left, until none is."""
+def _remaining_seconds(host: TryHost, seconds: float) -> Iterator[float]:
+    """The remaining seconds after each step."""
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0:
         host.pause(min(_STEP_S, left_s))
         yield max(0.0, end_s - time.monotonic())
 
 
-# What is shown meanwhile.
+# Progress.
 
 
 class _Lines:
-    """A line now and then."""
+    """A line every few seconds."""
 
     def __init__(self) -> None:
-        self._shown_s = time.monotonic()
+        self._printed_s = time.monotonic()
 
     def show(self, phase: str, vms: tuple[ComparedVm, ...]) -> None:
         now_s = time.monotonic()
-        if now_s - self._shown_s >= _LINE_EVERY_S:
-            self._shown_s = now_s
-            now = ((vm.vm, vm.before if vm.verdict is None else vm.after) for vm in vms)
-            _say(f"{phase}: {', '.join(f'{vm} {numbers.percent(each.share)}' for vm, each in now)}")
+        if now_s - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s = now_s
+            figures = ((vm.vm, vm.before if vm.verdict is None else vm.after) for vm in vms)
+            shares = ", ".join(f"{name} {numbers.percent(each.share)}" for name, each in figures)
+            _print_line(f"{phase}: {shares}")
 
     def note(self, text: str) -> None:
-        _say(text)
+        _print_line(text)
 
 
 class _Table:
-    """The table of the results so far, redrawn in place."""
+    """A table of the results so far, redrawn in place."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -338,6 +339,6 @@ def _screen(live: bool) -> Iterator[_Lines | _Table]:
         yield _Table(shown)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()

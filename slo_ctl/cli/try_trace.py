@@ -18,11 +18,11 @@ from traces.remap import Align, Compact, Modulo, apply
 if TYPE_CHECKING:
     from traces.batch import Batch
 
-_LEAST_REQUESTS = 200_000
+_MIN_REQUESTS = 200_000
 """A shorter trace is repeated in the log: fio needs a moment to start again after its end."""
-_MOST_REQUESTS = 1_000_000
+_MAX_REQUESTS = 1_000_000
 """Of a longer trace only the first are used: fio reads the whole log into memory."""
-_LONGEST_BYTES = 1 << 20
+_MAX_REQUEST_BYTES = 1 << 20
 """Longer requests are cut: fio has a buffer of the longest for each outstanding request."""
 _FILE = "nbd"
 _ACTIONS = {Op.READ: "read", Op.WRITE: "write", Op.TRIM: "trim", Op.WRITE_ZEROES: "write"}
@@ -36,21 +36,21 @@ def write_fio_log(trace: Path, log: Path, size_bytes: int) -> int:
     try:
         reader = open_trace(trace)
         batches = apply(reader, Align(), Compact(reader), Modulo(size_bytes))
-        lines = list(islice((line for batch in batches for line in _lines(batch)), _MOST_REQUESTS))
+        lines = list(islice((line for batch in batches for line in _lines(batch)), _MAX_REQUESTS))
     except TraceError as error:
         raise UserError(error.message, "`slo-ctl trace info` must be able to read it") from None
     if not lines:
         raise UserError(f"{trace} has no requests", "name a trace with reads or writes")
     with log.open("w") as file:
         file.write(f"fio version 2 iolog\n{_FILE} add\n{_FILE} open\n")
-        for _ in range(-(-_LEAST_REQUESTS // len(lines))):
+        for _ in range(-(-_MIN_REQUESTS // len(lines))):
             file.writelines(lines)
         file.write(f"{_FILE} close\n")
     return len(lines)
 
 
 def _lines(batch: Batch) -> Iterator[str]:
-    lengths = np.minimum(batch.length_bytes, _LONGEST_BYTES)
+    lengths = np.minimum(batch.length_bytes, _MAX_REQUEST_BYTES)
     for op, offset, length in zip(
         batch.op.tolist(), batch.offset_bytes.tolist(), lengths.tolist(), strict=True
     ):

@@ -14,8 +14,8 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
-from slo_ctl.cli.output import print_json, print_lines, warn
-from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
+from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
+from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model import Stream, Tenant
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ app = typer.Typer(
 def list_(
     no_libvirt: Annotated[bool, typer.Option("--no-libvirt", help="Find VMs by their cgroups only.")] = False,
     cgroup: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Treat this cgroup as a VM. Repeatable."),
+        list[str] | None, typer.Option(metavar="PATH", help="Treat this cgroup as a VM. Repeatable.")
     ] = None,
     cgroup_root: CGROUP_ROOT = None,
     connect: CONNECT = None,
@@ -58,8 +57,8 @@ def list_(
 
         print_json(inventory_json(replace(inventory, notes=notes)))
     else:
-        _print_inventory(inventory, _moved(host, inventory.streams))
-        _warn_notes(notes)
+        _print_inventory(inventory, _transferred_bytes(host, inventory.streams))
+        warn_notes(notes)
 
 
 @app.command()
@@ -105,7 +104,7 @@ def show(
         vms = [
             {
                 **slo_json(name, slo, by_source, vm, streams),
-                "status": _rows(status, name),
+                "status": _rows_of_vm(status, name),
                 "notes": notes,
             }
             for name, by_source, slo, vm, streams in shown
@@ -114,12 +113,12 @@ def show(
         return
     console = console_for(sys.stdout)
     for name, _, slo, vm, streams in shown:
-        print_vm(console, name, slo, vm, streams, _moved(host, streams))
-        for line in _status_lines(_rows(status, name), host):
+        print_vm(console, name, slo, vm, streams, _transferred_bytes(host, streams))
+        for line in _status_lines(_rows_of_vm(status, name), host):
             print_line(console, Text(printable(line)))
         if name != shown[-1][0]:
             print_lines("")
-    _warn_notes(notes)
+    warn_notes(notes)
 
 
 app.command("set")(vm_slo.set_)
@@ -131,40 +130,40 @@ app.command("unmap")(vm_map.unmap)
 app.command("maps")(vm_map.maps)
 
 
-def _moved(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, int]]:
-    """Bytes read and written on the namespaces of these streams; drives that do not answer are left out."""
+def _transferred_bytes(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, tuple[int, int]]:
+    """Bytes read and written on the namespaces of these streams, without drives that do not answer."""
     from slo_ctl.drives.control import ControlClient, ControlError
 
-    found: dict[Tenant, tuple[int, int]] = {}
+    transferred: dict[Tenant, tuple[int, int]] = {}
     for device in sorted({stream.tenant.device for stream in streams if stream.tenant is not None}):
         try:
             with ControlClient(host.places.devices.run_of(device).control, _DRIVE_TIMEOUT_S) as control:
                 namespaces = control.statistics()["namespaces"]
         except ControlError:
             continue
-        for each in namespaces:
-            reads, writes = (each["answered"][kind]["bytes"] for kind in ("reads", "writes"))
-            found[Tenant(device, each["name"])] = reads, writes
-    return found
+        for namespace in namespaces:
+            reads, writes = (namespace["answered"][kind]["bytes"] for kind in ("reads", "writes"))
+            transferred[Tenant(device, namespace["name"])] = reads, writes
+    return transferred
 
 
-def _print_inventory(inventory: Inventory, moved: Mapping[Tenant, tuple[int, int]]) -> None:
+def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[int, int]]) -> None:
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for, print_line
-    from slo_ctl.show.vms import NO_VMS, print_streams, where_line
+    from slo_ctl.show.vms import NO_VMS, print_streams, sources_line
 
     console = console_for(sys.stdout)
-    print_line(console, Text(where_line(inventory)))
+    print_line(console, Text(sources_line(inventory)))
     if inventory.vms:
         console.print()
-        print_streams(console, inventory, moved)
+        print_streams(console, inventory, transferred)
     else:
         print_line(console, Text(NO_VMS))
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:
-    """Rows of the daemon's status; None when it is not reachable."""
+    """Rows of the daemon's status; None when the daemon is not reachable."""
     from slo_ctl.api.client import ApiClient
 
     try:
@@ -178,8 +177,8 @@ def _status(host: VmHost) -> list[dict[str, Any]] | None:
     return [row for row in vms if isinstance(row, dict)] if isinstance(vms, list) else []
 
 
-def _rows(status: list[dict[str, Any]] | None, name: str) -> list[dict[str, Any]] | None:
-    """Those of one VM."""
+def _rows_of_vm(status: list[dict[str, Any]] | None, name: str) -> list[dict[str, Any]] | None:
+    """The rows of one VM."""
     return None if status is None else [row for row in status if row.get("vm") == name]
 
 
@@ -189,12 +188,7 @@ def _status_lines(status: list[dict[str, Any]] | None, host: VmHost) -> list[str
     if not status:
         return ["daemon: no status of this VM yet"]
     return [
-        f"daemon: {line.get('verdict')}{f' on {device}' if (device := line.get('device')) else ''}: "
-        f"{line.get('reason') or 'no reason'}"
-        for line in status
+        f"daemon: {row.get('verdict')}{f' on {device}' if (device := row.get('device')) else ''}: "
+        f"{row.get('reason') or 'no reason'}"
+        for row in status
     ]
-
-
-def _warn_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        warn(f"note: {note}")

@@ -14,7 +14,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_device_or_namespace
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model import Tenant
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slo_ctl.drives.status import NamespaceStatus
 
 _DETACH_TIMEOUT_S = 10.0
-"""For a running guest to release a disk."""
+"""Longest wait for a running guest to release a disk."""
 _DETACH_POLL_S = 0.1
 
 _PERSISTENT = Annotated[
@@ -78,39 +78,39 @@ def attach(
     from slo_ctl.drives.store import DeviceStore
 
     host = VmHost(root, connect)
-    device_name, wanted = disks.split_device(device)
+    device_name, namespace_name = disks.split_device(device)
     size_bytes = bytes_of("--size", size, "2GiB") if size is not None else None
     store = DeviceStore(host.places.devices)
     status = device_status(store, store.load(device_name))
     configured = _configured_users(host, name)
     if print_ and host.libvirt_uri is None:
-        namespace = disks.choose_namespace(status, wanted, size_bytes, configured)
-        first, bus = disks.choose_target((), target, bus)
-        # Its disks are unknown; the first name is rarely free.
-        _print_disk(namespace, device_name, (target or f"{first[:-1]}b", bus), json_)
+        namespace = disks.choose_namespace(status, namespace_name, size_bytes, configured)
+        first_target, bus = disks.choose_target((), target, bus)
+        # The disks of the VM are unknown; the first name is rarely free.
+        _print_disk(namespace, device_name, (target or f"{first_target[:-1]}b", bus), json_)
         return
     with writable_libvirt(_uri(host)) as (connection, module):
         domain = find_domain(connection, module, name)
         users = disks.users_of(_all_domains(connection, module), store.places) | configured
-        namespace = disks.choose_namespace(status, wanted, size_bytes, users)
+        namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
         states = [domain.xml(definition=definition) for definition in domain.states]
-        where = disks.choose_target(states, target, bus)
+        target_and_bus = disks.choose_target(states, target, bus)
         if print_:
-            _print_disk(namespace, device_name, where, json_)
+            _print_disk(namespace, device_name, target_and_bus, json_)
             return
         impact = _impact(domain, persistent)
-        over_vhost_user = where[1] == disks.VHOST_USER
+        over_vhost_user = target_and_bus[1] == disks.VHOST_USER
         socket = namespace.vhost_user_socket if over_vhost_user else namespace.socket
         for definition in _definitions(impact) if over_vhost_user else ():
             disks.check_shared_memory(name, domain.xml(definition=definition))
         if _is_live(impact):
-            _refuse_other_host(host)
-            who = disks.qemu_credentials(domain.xml(definition=False))
+            _require_local_host(host)
+            credentials = disks.qemu_credentials(domain.xml(definition=False))
             options = (" --vhost-user" if over_vhost_user else "") + (f" --root {root}" if root else "")
-            disks.check_socket(Path(socket), device_name, who, options)
-        xml = disks.disk_xml(socket, namespace.name, *where)
+            disks.check_socket(Path(socket), device_name, credentials, options)
+        xml = disks.disk_xml(socket, namespace.name, *target_and_bus)
         domain.call("attachDeviceFlags", xml, impact, hint=_SOCKET_HINT)
-        target, tenant = where[0], Tenant(device_name, namespace.name)
+        target, tenant = target_and_bus[0], Tenant(device_name, namespace.name)
         for definition in _definitions(impact):
             disk = disks.disk_at(domain.xml(definition=definition), target)
             if disk is None or disks.tenant_of(disk, store.places) != tenant:
@@ -150,11 +150,13 @@ def detach(
             if disk is not None:
                 disks_found[definition] = disk
         if not disks_found:
-            own = sorted(
-                {each for definition in domain.states for each in _own_disks(domain, definition, host)}
+            attached = sorted(
+                {each for definition in domain.states for each in _disks_on_devices(domain, definition, host)}
             )
             hint = (
-                f"its disks on emulated SSDs: {', '.join(own)}" if own else "it has none on an emulated SSD"
+                f"its disks on emulated SSDs: {', '.join(attached)}"
+                if attached
+                else "it has none on an emulated SSD"
             )
             raise UserError(f"VM {name} has no disk {target}", hint)
         tenants = {disks.tenant_of(disk, host.places.devices) for disk in disks_found.values()}
@@ -165,7 +167,7 @@ def detach(
                 "use `virsh detach-disk` for other disks, and --root for devices below another directory",
             )
         impact = sum(AFFECT_CONFIG if definition else AFFECT_LIVE for definition in disks_found)
-        # The definition first: it does not depend on the guest.
+        # The definition first: the guest cannot prevent that.
         for definition in sorted(disks_found, reverse=True):
             xml = ElementTree.tostring(disks_found[definition], encoding="unicode")
             domain.call("detachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
@@ -193,19 +195,19 @@ def _all_domains(connection: Any, module: Any) -> list[tuple[str, str]]:
     """Name and XML of every VM, running and defined; a VM that disappears meanwhile is skipped."""
     from slo_ctl.act.domain_metadata import WritableDomain
 
-    found = []
-    for each in connection.listAllDomains():
+    domains = []
+    for handle in connection.listAllDomains():
         try:
-            domain = WritableDomain(each, module)
-            found += [(domain.name, domain.xml(definition=definition)) for definition in domain.states]
+            domain = WritableDomain(handle, module)
+            domains += [(domain.name, domain.xml(definition=definition)) for definition in domain.states]
         except UserError:
-            if any(other.name() == each.name() for other in connection.listAllDomains()):
+            if any(other.name() == handle.name() for other in connection.listAllDomains()):
                 raise
-    return found
+    return domains
 
 
 def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
-    """Namespaces that the configuration gives to other VMs."""
+    """Namespaces that the configuration assigns to other VMs, with the name and source of the VM."""
     return {
         Tenant(*namespace.split("/", 1)): f"{vm.name} ({vm.source})"
         for vm in host.config.vms.values()
@@ -231,13 +233,13 @@ def _is_live(impact: int) -> bool:
 
 
 def _definitions(impact: int) -> tuple[bool, ...]:
-    """The states that a change affects, as arguments of `WritableDomain.xml`."""
+    """Values of `definition` in calls of `WritableDomain.xml` for the states that a change affects."""
     from slo_ctl.act.domain_metadata import AFFECT_CONFIG
 
     return (*((False,) if _is_live(impact) else ()), *((True,) if impact & AFFECT_CONFIG else ()))
 
 
-def _refuse_other_host(host: VmHost) -> None:
+def _require_local_host(host: VmHost) -> None:
     from slo_ctl.host.libvirt import is_local
 
     if not is_local(_uri(host)):
@@ -247,7 +249,7 @@ def _refuse_other_host(host: VmHost) -> None:
         )
 
 
-def _own_disks(domain: WritableDomain, definition: bool, host: VmHost) -> list[str]:
+def _disks_on_devices(domain: WritableDomain, definition: bool, host: VmHost) -> list[str]:
     from slo_ctl.drives.attach import users_of
 
     users = users_of([("", domain.xml(definition=definition))], host.places.devices)
@@ -269,13 +271,15 @@ def _state(definition: bool) -> str:
     return "definition" if definition else "running VM"
 
 
-def _print_disk(namespace: NamespaceStatus, device: str, where: tuple[str, str], json_: bool) -> None:
+def _print_disk(
+    namespace: NamespaceStatus, device: str, target_and_bus: tuple[str, str], json_: bool
+) -> None:
     from slo_ctl.drives.attach import VHOST_USER, disk_xml
 
-    socket = namespace.vhost_user_socket if where[1] == VHOST_USER else namespace.socket
-    xml = disk_xml(socket, namespace.name, *where)
+    socket = namespace.vhost_user_socket if target_and_bus[1] == VHOST_USER else namespace.socket
+    xml = disk_xml(socket, namespace.name, *target_and_bus)
     if json_:
-        print_json({"xml": xml, "namespace": f"{device}/{namespace.name}", "target": where[0]})
+        print_json({"xml": xml, "namespace": f"{device}/{namespace.name}", "target": target_and_bus[0]})
     else:
         sys.stdout.write(xml + "\n")
 
@@ -298,5 +302,4 @@ def _print_change(
         )
         return
     print_lines(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}")
-    for note in notes:
-        warn(f"note: {note}")
+    warn_notes(notes)

@@ -1,9 +1,8 @@
-"""The host as the verbs of `slo-ctl vm` see it: configuration, VMs, and the SLO of each."""
+"""The host for the commands about VMs: configuration, VMs, and the SLO of each."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import is_pattern, matches
+from slo_ctl.cli.output import notes_about
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
@@ -22,31 +22,9 @@ if TYPE_CHECKING:
     from slo_ctl.record.slo_store import StoredSlos
 
 
-def is_many(words: Sequence[str]) -> bool:
-    """Not one VM by its name."""
-    return len(words) > 1 or any(map(is_pattern, words))
-
-
-_AFTER_NAME = (":", ",", " (", " is ")
-"""What follows the name of a VM at the start of a note."""
-_SHARED = re.compile(r"\S+ is used by \d+ VMs \((?P<names>.*)\): ")
-
-
-def notes_about(vms: Sequence[str], notes: Iterable[str]) -> list[str]:
-    """The notes that are not about other VMs only, each once. A note begins with what it is about."""
-    starts = tuple(f"vm {vm}{after}".casefold() for vm in vms for after in _AFTER_NAME)
-    return [note for note in dict.fromkeys(notes) if not _is_about_vms(note) or _names_one(note, vms, starts)]
-
-
-def _is_about_vms(note: str) -> bool:
-    return note[:3].casefold() == "vm " or _SHARED.match(note) is not None
-
-
-def _names_one(note: str, vms: Sequence[str], starts: tuple[str, ...]) -> bool:
-    match = _SHARED.match(note)
-    if match is None:
-        return note.casefold().startswith(starts)
-    return any(f", {vm}, " in f", {match['names']}, " for vm in vms)
+def is_many(patterns: Sequence[str]) -> bool:
+    """Whether command-line words name several VMs or a pattern, not one VM by its name."""
+    return len(patterns) > 1 or any(map(is_pattern, patterns))
 
 
 @dataclass
@@ -55,12 +33,12 @@ class VmHost:
 
     root: Path | None
     connect: str | None = None
-    """Replaces the configured libvirt, and has to be reachable."""
+    """URI that replaces the configured one, and has to be reachable."""
     use_libvirt: bool = True
     cgroup_root: Path | None = None
-    """Replaces the configured one, and has to be a cgroup hierarchy."""
+    """Directory that replaces the configured one, and has to be a cgroup hierarchy."""
     cgroups: tuple[str, ...] = ()
-    """Groups that are VMs besides those of the configuration."""
+    """Groups that are VMs in addition to those of the configuration."""
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -99,7 +77,7 @@ class VmHost:
         from slo_ctl.host.libvirt import LibvirtError, connect
         from slo_ctl.observe.streams import read_inventory
 
-        tree, named = self._tree_and_named()
+        tree, named = self._tree_and_groups()
         namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
         scan = partial(read_inventory, tree, named=named, namespaces=namespaces, run=self.places.run)
         if self.libvirt_uri is None:
@@ -114,23 +92,25 @@ class VmHost:
             return scan(None)
 
     def unknown_clients(self) -> list[str]:
-        """A sentence for each namespace with a client that belongs to no known VM."""
+        """A sentence for each namespace with a client that is not one of the VMs."""
         from slo_ctl.host.processes import connections
         from slo_ctl.observe.streams import ExportPaths
 
         exports = ExportPaths(self.places.devices.run)
-        known = {stream.tenant for stream in self.inventory.streams}
+        tenants_of_vms = {stream.tenant for stream in self.inventory.streams}
         try:
-            used = {exports.tenant_of(path) for path in connections(exports.is_export).values()}
+            tenants_in_use = {exports.tenant_of(path) for path in connections(exports.is_export).values()}
         except OSError:
             return []
         return [
             f"{tenant} is used by no known VM: add [vm.{tenant.namespace}] with "
             f'namespaces = ["{tenant}"] to {self.places.config}/slo-ctl.toml'
-            for tenant in sorted(each for each in used if each is not None and each not in known)
+            for tenant in sorted(
+                each for each in tenants_in_use if each is not None and each not in tenants_of_vms
+            )
         ]
 
-    def _tree_and_named(self) -> tuple[CgroupTree | None, dict[str, str]]:
+    def _tree_and_groups(self) -> tuple[CgroupTree | None, dict[str, str]]:
         """The cgroup tree, and the groups in it that options and configuration define as VMs, by name."""
         from slo_ctl.config import DEFAULTS
         from slo_ctl.host.cgroup import find_tree, missing_group, named_group, require_tree
@@ -153,13 +133,13 @@ class VmHost:
         for vm in self.config.vms.values():
             if tree is None or vm.cgroup is None:
                 continue
-            where = f"VM {vm.name} ({vm.source})"
+            subject = f"VM {vm.name} ({vm.source})"
             try:
                 names[named_group(tree, vm.cgroup, "cgroup")] = vm.name
             except UserError as error:
-                there = tree.folder(vm.cgroup).is_dir()
-                why = error.message if there else missing_group(tree, vm.name, vm.cgroup)
-                self.notes.append(f"{where}: {why}")
+                exists = tree.folder(vm.cgroup).is_dir()
+                reason = error.message if exists else missing_group(tree, vm.name, vm.cgroup)
+                self.notes.append(f"{subject}: {reason}")
         return tree, {name: group for group, name in names.items()}
 
     def vm(self, name: str) -> Vm | None:
@@ -186,17 +166,17 @@ class VmHost:
 
         names = self.names()
         folded = {each.casefold(): each for each in names}
-        near = get_close_matches(name.casefold(), folded, n=1)
-        guess = f"did you mean {folded[near[0]]}? " if near else ""
+        similar = get_close_matches(name.casefold(), folded, n=1)
+        suggestion = f"did you mean {folded[similar[0]]}? " if similar else ""
         return UserError(
-            f"VM {name} not found: {self._existing(names)}", f"{guess}`slo-ctl vm list` shows them all"
+            f"VM {name} not found: {self._existing(names)}", f"{suggestion}`slo-ctl vm list` shows them all"
         )
 
     def _existing(self, names: Sequence[str]) -> str:
-        listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        names_text = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
         host_notes = notes_about((), self.notes)
-        unseen = f" ({'; '.join(host_notes)})" if host_notes else ""
-        return (f"there are {listed}" if names else "there are none") + unseen
+        notes_text = f" ({'; '.join(host_notes)})" if host_notes else ""
+        return (f"there are {names_text}" if names else "there are none") + notes_text
 
     def metadata(self, name: str) -> SloFields:
         """The SLO fields in libvirt's metadata of the VM."""
@@ -218,7 +198,7 @@ class VmHost:
     def slo_by_source(
         self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None
     ) -> SloBySource:
-        """SLO of the VM in each source; with `stored` and `metadata` instead of what they are now."""
+        """SLO of the VM in each source; `stored` and `metadata` replace the present ones."""
         from slo_ctl.daemon.slos import slo_by_source
 
         stored = self.stored() if stored is None else stored
@@ -226,36 +206,38 @@ class VmHost:
         return slo_by_source(name, stored, {name: metadata}, self.config)
 
     def resolved_slo(self, name: str, by_source: SloBySource | None = None) -> ResolvedSlo:
-        """The effective SLO; of `by_source` instead of what sources have now."""
+        """The effective SLO; `by_source` replaces the present SLOs of the sources."""
         from slo_ctl.decide.slo_sources import resolve
 
         by_source = self.slo_by_source(name) if by_source is None else by_source
         return resolve(name, by_source, self.config.default_slo, self.config.classes, self.config.groups)
 
-    def _split(self, words: Sequence[str], among: Sequence[str] | None) -> Iterator[str]:
-        """Words, and the parts of a list with commas that no VM has as its name."""
-        for word in words:
-            parts = [part.strip() for part in word.split(",")]
-            if len(parts) > 1 and all(parts) and word not in (self.names() if among is None else among):
+    def _split(self, patterns: Sequence[str], vms: Sequence[str] | None) -> Iterator[str]:
+        """The patterns, and the parts of lists with commas that are not the name of a VM."""
+        for pattern in patterns:
+            parts = [part.strip() for part in pattern.split(",")]
+            if len(parts) > 1 and all(parts) and pattern not in (self.names() if vms is None else vms):
                 yield from parts
             else:
-                yield word
+                yield pattern
 
-    def expand(self, words: Sequence[str], among: Sequence[str] | None = None) -> list[str]:
-        """Names of VMs; patterns replaced with those that match, of `among` or of all.
+    def expand(self, patterns: Sequence[str], vms: Sequence[str] | None = None) -> list[str]:
+        """Names of VMs; patterns are replaced by the matching VMs of `vms`, or of the host for None.
 
-        Raises UserError for a pattern that none matches.
+        Raises UserError for a pattern that no VM matches.
         """
-        found: dict[str, None] = {}
-        for word in self._split(words, among):
-            if not is_pattern(word):
-                found[word] = None
+        expanded: dict[str, None] = {}
+        for pattern in self._split(patterns, vms):
+            if not is_pattern(pattern):
+                expanded[pattern] = None
                 continue
-            known = self.names() if among is None else among
-            matched = [word] if word in known else [name for name in known if matches(word, name)]
-            if not matched:
+            existing = self.names() if vms is None else vms
+            matching = (
+                [pattern] if pattern in existing else [name for name in existing if matches(pattern, name)]
+            )
+            if not matching:
                 raise UserError(
-                    f"no VM matches {word}: {self._existing(known)}", "`slo-ctl vm list` shows them all"
+                    f"no VM matches {pattern}: {self._existing(existing)}", "`slo-ctl vm list` shows them all"
                 )
-            found |= dict.fromkeys(matched)
-        return list(found)
+            expanded |= dict.fromkeys(matching)
+        return list(expanded)

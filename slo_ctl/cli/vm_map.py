@@ -14,7 +14,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, YES, bytes_of
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
@@ -32,15 +32,17 @@ def nsid_of(text: str, drive: NvmeDevice) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return int(text)
     name = text.removeprefix("/dev/")
-    found = next((each.nsid for each in drive.namespaces if each.name == name), None)
+    found = next((namespace.nsid for namespace in drive.namespaces if namespace.name == name), None)
     if found is None:
-        known = ", ".join(f"{each.nsid} ({each.name or 'detached'})" for each in drive.namespaces)
-        raise UserError(f"{drive.controller.name} has no namespace {text}", f"it has {known or 'none'}")
+        existing = ", ".join(
+            f"{namespace.nsid} ({namespace.name or 'detached'})" for namespace in drive.namespaces
+        )
+        raise UserError(f"{drive.controller.name} has no namespace {text}", f"it has {existing or 'none'}")
     return found
 
 
-class MappingWork:
-    """What mapping and unmapping share: the drive, its users, confirmation and steps. Raises UserError."""
+class MappingCommand:
+    """Common parts of `vm map` and `vm unmap`. Methods raise UserError."""
 
     def __init__(self, host: VmHost, *, dry_run: bool, yes: bool, json_: bool) -> None:
         from slo_ctl.act.mapping import MappingStore
@@ -69,7 +71,7 @@ class MappingWork:
         from slo_ctl.decide.namespace_plan import identity_of
         from slo_ctl.host.nvme.drive import attribute, controllers, discover
 
-        # Its last name first: it rarely changes.
+        # Its last name first: names rarely change.
         for name in sorted(controllers(SYS), key=lambda name: name != mapping.controller):
             if attribute(SYS, name, "serial") in ("", mapping.drive.serial):
                 found = discover(self.tool, name, SYS)
@@ -83,13 +85,15 @@ class MappingWork:
         from slo_ctl.decide.namespace_plan import DriveContext, identity_of
 
         namespaces = Namespaces(self.tool, drive, SYS, DEV)
-        mine = tuple(each for each in self.store.all() if each.drive == identity_of(drive))
+        mappings = tuple(mapping for mapping in self.store.all() if mapping.drive == identity_of(drive))
         users = self._users(drive)
-        users.update({each.nsid: f"mapped to VM {each.vm}" for each in mine if each.nsid is not None})
+        users.update(
+            {mapping.nsid: f"mapped to VM {mapping.vm}" for mapping in mappings if mapping.nsid is not None}
+        )
         return DriveContext(
             formats=namespaces.formats() if drive.controller.namespace_management else (),
             users=users,
-            mappings=mine,
+            mappings=mappings,
             supports_placement_handles=namespaces.supports_placement_handles(),
         )
 
@@ -100,7 +104,6 @@ class MappingWork:
 
     def user_of(self, mapping: NamespaceMapping, drive: NvmeDevice) -> str:
         """The current user of a mapped namespace, including its VM when it runs; empty: none."""
-
         vm = self._host.vm(mapping.vm)
         running = vm is not None and not vm.state.is_off
         return self._users(drive, "" if running else mapping.vm).get(mapping.nsid or 0, "")
@@ -111,28 +114,32 @@ class MappingWork:
             pass
 
     def one_mapping(self, vm: str, namespace: str | None) -> NamespaceMapping:
-        """The mapping that a VM's name and a namespace mean."""
-        mine = [each for each in self.store.all() if each.vm == vm]
-        if not mine:
+        """The mapping of a VM and a namespace, which is optional if only one has no NSID yet."""
+        mappings = [mapping for mapping in self.store.all() if mapping.vm == vm]
+        if not mappings:
             raise UserError(f"VM {vm} has no mapped namespace", "see `slo-ctl vm maps`")
-        listed = ", ".join(str(each.nsid or "(new)") for each in mine)
-        uncreated = [each for each in mine if each.nsid is None]
+        nsids = ", ".join(str(mapping.nsid or "(new)") for mapping in mappings)
+        uncreated = [mapping for mapping in mappings if mapping.nsid is None]
         if namespace is None:
             if len(uncreated) == 1:
                 return uncreated[0]
-            raise UserError(f"VM {vm} has mapped namespaces {listed}", "give the NSID of the one to unmap")
-        named = [each for each in mine if each.nsid is not None and self._names(each, namespace)]
-        if len(named) != 1:
-            problem = "has no namespace" if not named else "has on several drives a namespace"
-            raise UserError(f"VM {vm} {problem} {namespace}", f"it has {listed}; give the block device")
-        return named[0]
+            raise UserError(f"VM {vm} has mapped namespaces {nsids}", "give the NSID of the one to unmap")
+        matching = [
+            mapping
+            for mapping in mappings
+            if mapping.nsid is not None and self._is_namespace(mapping, namespace)
+        ]
+        if len(matching) != 1:
+            problem = "has no namespace" if not matching else "has on several drives a namespace"
+            raise UserError(f"VM {vm} {problem} {namespace}", f"it has {nsids}; give the block device")
+        return matching[0]
 
-    def _names(self, mapping: NamespaceMapping, namespace: str) -> bool:
+    def _is_namespace(self, mapping: NamespaceMapping, namespace: str) -> bool:
         if namespace.isascii() and namespace.isdigit():
             return int(namespace[:10]) == mapping.nsid
         drive = self.drive_of(mapping)
-        known = drive.namespace(mapping.nsid or 0)
-        name = known.name if known is not None else None
+        found = drive.namespace(mapping.nsid or 0)
+        name = found.name if found is not None else None
         return name is not None and namespace.removeprefix("/dev/") == name
 
     def with_namespace(self, mapping: NamespaceMapping, drive: NvmeDevice) -> NamespaceMapping | None:
@@ -148,18 +155,18 @@ class MappingWork:
                 self.store.put(mapping, None)
             print_lines(f"{mapping.vm}: its namespace had not been created; the mapping is removed")
             return None
-        made = replace(mapping, nsid=nsid, done=1)
+        created = replace(mapping, nsid=nsid, done=1)
         if not self._dry_run:
-            self.store.put(mapping, made)
-        return made
+            self.store.put(mapping, created)
+        return created
 
     def _nsid_after_crash(self, mapping: NamespaceMapping, drive: NvmeDevice) -> int | None:
         from slo_ctl.decide.namespace_plan import created_before_crash
 
         if mapping.namespaces_before is None:
             return None
-        mine = (each for each in self.store.all() if each.drive == mapping.drive)
-        return created_before_crash(mapping, drive, [each.nsid for each in mine if each.nsid is not None])
+        mappings = (each for each in self.store.all() if each.drive == mapping.drive)
+        return created_before_crash(mapping, drive, [each.nsid for each in mappings if each.nsid is not None])
 
     def resume(self, vm: str, unfinished: Sequence[NamespaceMapping]) -> None:
         """Complete an interrupted mapping."""
@@ -178,9 +185,9 @@ class MappingWork:
             self.confirm_and_carry_out(todo, mapping, drive)
 
     def forget(self, mapping: NamespaceMapping) -> None:
-        """Only remove the record."""
+        """Remove only the record of a mapping."""
         print_lines(f"{mapping}: remove the record; nothing else is changed")
-        if self._consent():
+        if self._confirm():
             self.store.put(mapping, None)
 
     def confirm_and_carry_out(
@@ -199,9 +206,8 @@ class MappingWork:
             return
         if not self._json:
             print_lines(*plan_lines(mapping, drive))
-        for note in notes:
-            warn(f"note: {note}")
-        if not self._consent():
+        warn_notes(notes)
+        if not self._confirm():
             return
         namespaces = Namespaces(self.tool, drive, SYS, DEV)
 
@@ -220,8 +226,8 @@ class MappingWork:
         else:
             print_lines(result_line(after, mapping))
 
-    def _consent(self) -> bool:
-        """False for a dry run. Raises typer.Abort when the operator declines."""
+    def _confirm(self) -> bool:
+        """Ask for confirmation; False for a dry run. Raises typer.Abort when the operator declines."""
         if self._dry_run:
             return False
         if not self._yes:
@@ -256,15 +262,13 @@ _DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; chang
 def map_(
     name: VM,
     device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="DRIVE", help="The drive, such as /dev/nvme0."),
+        str | None, typer.Option("--device", metavar="DRIVE", help="The drive, such as /dev/nvme0.")
     ] = None,
     size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Size that the VM sees. [default: that of --adopt]")
     ] = None,
     adopt: Annotated[
-        str | None,
-        typer.Option(metavar="NSID", help="Use an existing namespace, by NSID or block device."),
+        str | None, typer.Option(metavar="NSID", help="Use an existing namespace, by NSID or block device.")
     ] = None,
     spare: Annotated[
         str | None,
@@ -274,8 +278,7 @@ def map_(
         int | None, typer.Option(metavar="N", help="Endurance group. [default: one of its own]")
     ] = None,
     disk: Annotated[
-        bool,
-        typer.Option("--disk/--no-disk", help="Attach it to the VM through libvirt, or only create it."),
+        bool, typer.Option("--disk/--no-disk", help="Attach it to the VM through libvirt, or only create it.")
     ] = True,
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Disk name, such as vdb. [default: the next free one]")
@@ -296,11 +299,11 @@ def map_(
     """
     from slo_ctl.decide.namespace_plan import MapRequest, plan_map
 
-    work = MappingWork(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
-    with work.store.locked():
-        unfinished = [each for each in work.store.all() if each.vm == name and not each.complete]
+    command = MappingCommand(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
+    with command.store.locked():
+        unfinished = [each for each in command.store.all() if each.vm == name and not each.complete]
         if resume:
-            work.resume(name, unfinished)
+            command.resume(name, unfinished)
             return
         if unfinished:
             raise UserError(
@@ -309,7 +312,7 @@ def map_(
             )
         if device is None:
             raise UserError("--device is missing", "such as --device /dev/nvme0, see `nvme list`")
-        drive = work.drive(device)
+        drive = command.drive(device)
         request = MapRequest(
             vm=name,
             size_bytes=bytes_of("--size", size, "10GiB") if size is not None else None,
@@ -321,9 +324,9 @@ def map_(
             bus=bus,
         )
         if disk:
-            work.check_vm(name)
-        plan = plan_map(drive, request, work.drive_context(drive))
-        work.confirm_and_carry_out(plan.mapping, None, drive, plan.notes)
+            command.check_vm(name)
+        plan = plan_map(drive, request, command.drive_context(drive))
+        command.confirm_and_carry_out(plan.mapping, None, drive, plan.notes)
 
 
 def unmap(
@@ -353,18 +356,18 @@ def unmap(
     """
     from slo_ctl.decide.namespace_plan import plan_unmap
 
-    work = MappingWork(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
-    with work.store.locked():
-        found = work.one_mapping(name, namespace)
+    command = MappingCommand(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
+    with command.store.locked():
+        recorded = command.one_mapping(name, namespace)
         if forget:
-            work.forget(found)
+            command.forget(recorded)
             return
-        drive = work.drive_of(found)
-        mapping = work.with_namespace(found, drive)
+        drive = command.drive_of(recorded)
+        mapping = command.with_namespace(recorded, drive)
         if mapping is None:
             return
-        undo = plan_unmap(mapping, drive, work.user_of(mapping, drive), delete=delete, unplug=unplug)
-        work.confirm_and_carry_out(undo, mapping, drive)
+        undo = plan_unmap(mapping, drive, command.user_of(mapping, drive), delete=delete, unplug=unplug)
+        command.confirm_and_carry_out(undo, mapping, drive)
 
 
 def maps(json_: JSON = False, root: ROOT = None) -> None:

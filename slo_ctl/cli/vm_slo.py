@@ -18,19 +18,18 @@ from slo_ctl.base.patterns import is_pattern
 from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
-from slo_ctl.cli.output import print_json, warn
-from slo_ctl.cli.vm_host import VmHost, is_many, notes_about
+from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
+from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
     from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
     from slo_ctl.model.status import VmSlo
 
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
-"""Where a change was stored, in JSON."""
+"""Where a change was stored; values in JSON."""
 
 _METADATA = Annotated[
-    bool,
-    typer.Option("--metadata", help="Change the libvirt metadata of the VM, which migrates with it."),
+    bool, typer.Option("--metadata", help="Change the libvirt metadata of the VM, which migrates with it.")
 ]
 
 
@@ -107,7 +106,7 @@ def unset(
     _change(host, request, "unset", metadata=metadata, json_=json_, as_list=is_many(names))
 
 
-# What the words say.
+# Parsing.
 
 _DECIMAL_COMMA = re.compile(r"(\w+=\d+,\d+\w*)")
 _SEPARATED_BY_SPACE = re.compile(r"=\S+ +[a-z_0-9]+=")
@@ -115,11 +114,11 @@ _COLON = re.compile(r"(\w+):(.+)")
 
 
 def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
-    """VMs, and the fields as one text. The first word is a VM whatever it looks like."""
+    """VMs, and the fields as one text. The first word is always a VM."""
     from slo_ctl.model.slo import SLO_KEYS, SloError, slo_key
 
     names = [words[0], *(word for word in words[1:] if "=" not in word)]
-    # A comma at the end is harmless.
+    # A comma at the end is ignored.
     pairs = [word.strip().removesuffix(",") for word in words[1:] if "=" in word]
     for word in names[1:]:
         if (colon := _COLON.fullmatch(word)) and colon[1] in SLO_KEYS:
@@ -131,9 +130,9 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
         raise UserError(f'vm set {words[0]}: "{word}" is not key=value', f"write {word}=VALUE")
     if not pairs:
         if "=" in words[0] and len(words) > 1:
-            turned = shlex.join([*words[1:], words[0]])
+            reordered = shlex.join([*words[1:], words[0]])
             raise UserError(
-                f"vm set {shlex.join(words)}: the VM comes first", f"write: slo-ctl vm set {turned}"
+                f"vm set {shlex.join(words)}: the VM comes first", f"write: slo-ctl vm set {reordered}"
             )
         quoted = shlex.join(names)
         raise UserError(
@@ -151,7 +150,7 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
                 f"vm set {shlex.join(names)}: {word} names no field", f"such as weight{word}, see --help"
             )
     for pair in pairs:
-        # Two commas are one inside a value, which no field of an SLO has.
+        # `split_pairs` takes two commas for one in a value; no value of an SLO has any.
         if ",," in pair:
             problem = f"vm set {shlex.join(names)}: there is nothing between two commas"
             raise UserError(problem, f"write {re.sub(',+', ',', pair)}")
@@ -163,17 +162,17 @@ def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
 
     for name in names:
         check_vm_name(name)
-    where = f"vm set {' '.join(names)}"
+    command = f"vm set {' '.join(names)}"
     try:
-        return parse_change(split_pairs(where, pairs))
+        return parse_change(split_pairs(command, pairs))
     except SloError as error:
         # Hints are in the form of the configuration file.
         hint = re.sub(r'^write (\w+) = "?([^"]*)"?$', r"write \1=\2", error.hint)
-        raise UserError(f"{where}: {error.message}", hint) from None
+        raise UserError(f"{command}: {error.message}", hint) from None
 
 
 def _vms_with_slo(host: VmHost) -> list[str]:
-    """Those of `vm set`; none when this user may change but not read the state."""
+    """VMs with an SLO of `vm set`; none when this user may not read the state."""
     try:
         return sorted(host.stored())
     except UserError:
@@ -183,9 +182,9 @@ def _vms_with_slo(host: VmHost) -> list[str]:
 def _names_and_keys(
     host: VmHost, words: Sequence[str], vms: Sequence[str]
 ) -> tuple[list[str], frozenset[str]]:
-    """VMs, which may be other than `vms`, and what to unset: everything when nothing is named.
+    """VMs, and the fields to unset, by default all. VMs of the host and of `vms` are not fields.
 
-    The first word is a VM whatever it looks like.
+    The first word is always a VM.
     """
     from slo_ctl.model.slo import SLO_KEYS, SloError, check_vm_name, slo_key
 
@@ -199,19 +198,19 @@ def _names_and_keys(
         except SloError as error:
             if not (is_pattern(word) or word in vms or word in host.names()):
                 if word == "all":
-                    everything = f"to unset all fields: slo-ctl vm unset {shlex.join(names)}"
                     raise UserError(
-                        f"vm unset {words[0]}: all is not a field of an SLO", everything
+                        f"vm unset {words[0]}: all is not a field of an SLO",
+                        f"to unset all fields: slo-ctl vm unset {shlex.join(names)}",
                     ) from None
-                said = f"vm unset {words[0]}: {error.key or 'nothing'} {error.problem}"
-                raise UserError(said, error.hint) from None
+                problem = f"vm unset {words[0]}: {error.key or 'nothing'} {error.problem}"
+                raise UserError(problem, error.hint) from None
             names.append(word)
     for name in names:
         check_vm_name(name)
     return names, frozenset(keys or SLO_KEYS)
 
 
-# Changing.
+# Changes.
 
 
 @dataclass(frozen=True)
@@ -224,31 +223,28 @@ class _Request:
     dry_run: bool = False
 
     def body(self) -> dict[str, Any]:
-        """For the API."""
+        """Body of the request to the API."""
         return {"vms": self.vms, "fields": self.fields, "force": self.force, "dry_run": self.dry_run}
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those to set; None for those to unset."""
-        return {
-            **self.change.fields,
-            **self.change.chosen,
-            **dict.fromkeys(sorted(self.change.unset)),
-        }
+        """Values of the fields to set; None for those to unset."""
+        return {**self.change.fields, **self.change.chosen, **dict.fromkeys(sorted(self.change.unset))}
 
 
 @dataclass(frozen=True)
 class _Changed:
-    """What a change has led to."""
+    """Result of a change."""
 
-    where: str
+    place: str
+    """DAEMON, STORE or METADATA."""
     slos: Mapping[str, ResolvedSlo | None]
-    """By VM; None where this user may change but not read what sets its SLO."""
+    """SLOs by VM; None if this user may not read the sources of the SLO."""
     notes: list[str]
 
 
 def _set_in_store(host: VmHost, request: _Request) -> _Changed:
-    """By the daemon, else in the file that it reads when it starts, as the daemon would."""
+    """Change the SLOs through the daemon, or without one in the file that it reads when it starts."""
     from slo_ctl.api.client import ApiClient
     from slo_ctl.model.status import VmSlo
     from slo_ctl.model.status_json import StatusFormatError, from_plain
@@ -256,15 +252,15 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     socket, notes = host.places.api_socket, list[str]()
     try:
         reply = ApiClient(socket).patch("/v1/slos", request.body())
-        where, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
+        place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
     except StatusFormatError as error:
         raise UserError(f"{socket}: the reply is not that of a daemon of this version: {error}") from None
     except UnreachableError as error:
-        where, slos = STORE, _change_without_daemon(host, request)
+        place, slos = STORE, _change_without_daemon(host, request)
         effect = "capacities were not checked" if request.dry_run else "this takes effect when it starts"
         notes.append(f"the daemon is not running, so {effect} ({error})")
     notes += [note for slo in slos for note in slo.notes]
-    return _Changed(where, {slo.vm: slo for slo in slos}, notes)
+    return _Changed(place, {slo.vm: slo for slo in slos}, notes)
 
 
 def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]:
@@ -284,13 +280,12 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
             )
         except UserError:
             # Such as that libvirt is not reachable, and so its VMs are not known.
-            for note in notes_about(request.vms, host.notes):
-                warn(f"note: {note}")
+            warn_notes(notes_about(request.vms, host.notes))
             raise
 
 
 def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
-    """In all domains; when one fails, those before it have again what they had."""
+    """Change the metadata of all domains; when one fails, restore those before it."""
     from slo_ctl.act.domain_metadata import find_domain, read_metadata, writable_libvirt, write_metadata
 
     if host.libvirt_uri is None:
@@ -338,13 +333,15 @@ def _metadata_after(vm: str, before: SloFields, request: _Request) -> SloFields:
     return after
 
 
-# Telling.
+# Output.
+
+_EFFECTS = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}
 
 
 def _change(
     host: VmHost, request: _Request, verb: str, *, metadata: bool, json_: bool, as_list: bool
 ) -> None:
-    """Do it, and print the effective SLO of each VM."""
+    """Change the SLOs, and print the effective SLO of each VM."""
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for, print_line
@@ -356,31 +353,26 @@ def _change(
         _print_json(request, changed, notes, as_list=as_list)
         return
     if request.dry_run:
-        done = "dry run, nothing changed" + (
-            ", the daemon would accept it" if changed.where == DAEMON else ""
-        )
+        effect = "dry run, nothing changed"
+        effect += ", the daemon would accept it" if changed.place == DAEMON else ""
     else:
-        by = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}[
-            changed.where
-        ]
-        done = f"{verb}, {by}"
+        effect = f"{verb}, {_EFFECTS[changed.place]}"
     console = console_for(sys.stdout)
     for vm, slo in changed.slos.items():
-        print_line(console, Text(printable(f"{vm}: {done}")))
+        print_line(console, Text(printable(f"{vm}: {effect}")))
         if slo is not None:
             effective = f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}"
             print_line(console, Text(printable(effective)))
             for sentence in slo.conflicts:
                 warn(f"conflict: {sentence}")
-    for note in notes:
-        warn(f"note: {note}")
+    warn_notes(notes)
 
 
 def _print_json(request: _Request, changed: _Changed, notes: Sequence[str], *, as_list: bool) -> None:
     from slo_ctl.show.vms import slo_json
 
     common = {
-        "changed": None if request.dry_run else changed.where,
+        "changed": None if request.dry_run else changed.place,
         "dry_run": request.dry_run,
         "fields": {key: value for key, value in request.fields.items() if value is not None},
         "notes": list(notes),

@@ -57,8 +57,7 @@ def write_size(
         str, typer.Option(metavar="LOW-HIGH", help="Request sizes: LOW, doubled up to HIGH.")
     ] = "8KiB-32MiB",
     tolerance: Annotated[
-        str,
-        typer.Option(metavar="SHARE", help="Difference in throughput that counts as equal."),
+        str, typer.Option(metavar="SHARE", help="Difference in throughput that counts as equal.")
     ] = "10%",
     confidence: Annotated[
         str,
@@ -69,13 +68,7 @@ def write_size(
     ] = 8,
     queue_depth: QUEUE_DEPTH = 1,
     seed: ORDERS_SEED = 1,
-    allow_write: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET",
-            help=ALLOW_WRITE_HELP,
-        ),
-    ] = None,
+    allow_write: Annotated[str | None, typer.Option(metavar="TARGET", help=ALLOW_WRITE_HELP)] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the stored result and measure again.")
     ] = False,
@@ -105,8 +98,8 @@ def write_size(
     from lab.write_size_session import Request, find_on_emulated, find_on_target
 
     if emulated is not None:
-        for option, given in (("--show", show), ("--allow-write", allow_write), ("--fresh", fresh)):
-            if given:
+        for option, is_set in (("--show", show), ("--allow-write", allow_write), ("--fresh", fresh)):
+            if is_set:
                 raise UserError(
                     f"{option} and --emulated exclude each other", "results of emulated drives are not stored"
                 )
@@ -115,10 +108,10 @@ def write_size(
     else:
         sources, store = identity_sources(root), WriteSizeStore(profiles_folder(root))
         if show:
-            found = _require(str(target), sources, store)
+            found = _stored_finding(str(target), sources, store)
             _print_finding(found.record, False, found, plot, json_)
             return
-    low, high = _sizes(sizes)
+    low, high = _size_range(sizes)
     request = Request(
         target=emulated if emulated is not None else str(target),
         span_bytes=bytes_of("--bytes", bytes_, "1GiB"),
@@ -165,7 +158,7 @@ def print_stored(target: str, root: Path | None) -> None:
         print_lines(f"{line}{f'; {found.stale}' if found.stale else ''}")
 
 
-def _sizes(text: str) -> tuple[int, int]:
+def _size_range(text: str) -> tuple[int, int]:
     low, dash, high = text.partition("-")
     if not dash:
         raise UserError(f"--sizes: {text or 'an empty value'} is not a range", "LOW-HIGH, such as 8KiB-32MiB")
@@ -184,24 +177,19 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
     return Rule(tolerance=share, confidence=level, max_repetitions=repetitions)
 
 
-def _require(target: str, sources: IdentitySources, store: WriteSizeStore) -> FoundWriteSize:
+def _stored_finding(target: str, sources: IdentitySources, store: WriteSizeStore) -> FoundWriteSize:
     from slo_ctl.profile.session import identify_target
 
     found = store.find(identify_target(target, sources))
     if found is None:
         raise UserError(
-            f"no stored result for {target}",
-            f"measure it with: slo-ctl device write-size {target}",
+            f"no stored result for {target}", f"measure it with: slo-ctl device write-size {target}"
         )
     return found
 
 
 def _print_finding(
-    record: WriteSizeRecord,
-    emulated: bool,
-    found: FoundWriteSize | None,
-    plot: Path | None,
-    json_: bool,
+    record: WriteSizeRecord, emulated: bool, found: FoundWriteSize | None, plot: Path | None, json_: bool
 ) -> None:
     from lab.report import print_write_size, write_size_json
 
@@ -236,10 +224,7 @@ def device_write_cost(
         typer.Option(metavar="SIZE", help="A request size. Repeatable. [default: 16KiB, 128KiB and 2MiB]"),
     ] = None,
     seed: ORDERS_SEED = 1,
-    allow_write: Annotated[
-        str | None,
-        typer.Option(metavar="TARGET", help=ALLOW_WRITE_HELP),
-    ] = None,
+    allow_write: Annotated[str | None, typer.Option(metavar="TARGET", help=ALLOW_WRITE_HELP)] = None,
     plot: _PLOT = None,
     quiet: QUIET = False,
     root: ROOT = None,
@@ -312,14 +297,14 @@ def trace_write_cost(
 
     if format_ is not None and format_ not in FORMATS:
         raise UserError(f"--format: {format_} is not known", f"known: {', '.join(FORMATS)}")
-    wanted = [bytes_of("--size", text, "4KiB") for text in size or ()]
+    sizes = [bytes_of("--size", text, "4KiB") for text in size or ()]
     reader = open_trace(file, format_, at_bad_records, responses=True)
     require_responses(reader)
-    times = collect(reader, volume, wanted)
+    times = collect(reader, volume, sizes)
     for reason, count in sorted(reader.skipped.items()):
         warn(f"skipped {count:,} x {reason}")
     cost = fit_or_refuse(times)
-    panels = [_panel("writes", each, times[each], cost) for each in times]
+    panels = [_panel("writes", size_bytes, times[size_bytes], cost) for size_bytes in times]
     _print_cost(str(file), cost, panels, plot, json_, False)
 
 
@@ -339,18 +324,18 @@ def _panels(passes: Sequence[TimedPass], cost: WriteCost) -> list[Panel]:
     from slo_ctl.model.measurement import Order
 
     return [
-        _panel(f"{order} writes", each.request_bytes, each.response_us, cost)
+        _panel(f"{order} writes", timed_pass.request_bytes, timed_pass.response_us, cost)
         for order in (Order.RANDOM, Order.SEQUENTIAL)
-        for each in passes
-        if each.order is order
+        for timed_pass in passes
+        if timed_pass.order is order
     ]
 
 
-def _panel(what: str, size_bytes: int, response_us: Times, cost: WriteCost) -> Panel:
+def _panel(title: str, size_bytes: int, response_us: Times, cost: WriteCost) -> Panel:
     from lab.report import Panel
 
     band = next(each.band for each in cost.sizes if each.request_bytes == size_bytes)
-    return Panel(f"{what} of {format_bytes_exact(size_bytes)}", response_us, band)
+    return Panel(f"{title} of {format_bytes_exact(size_bytes)}", response_us, band)
 
 
 def _print_cost(

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slo_ctl.api.routes import RefusalError
+from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config

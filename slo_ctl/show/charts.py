@@ -1,6 +1,6 @@
 """Charts of HTML reports: curves, which uPlot draws from JSON, and bars, which are tables with SVG in them.
 
-Each has its numbers as a table too, which tells the result without JavaScript.
+Each chart has a table of its numbers, for readers without JavaScript.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 
 COLOURS = 8
-"""`--c0` to `--c7` of `page/colours.css`, each distinct from the others on light and on dark."""
+"""Number of colours, `--c0` to `--c7` of `page/colours.css`, distinct on light and dark backgrounds."""
 _DASHES = 4
-_MOST_POINTS = 600
-_MOST_VALUES = 3000
-"""Of one chart, so that a report of many VMs over a long time stays small."""
+_MAX_POINTS = 600
+_MAX_VALUES = 3000
+"""Limits for one chart, so that a report of many VMs over a long time stays small."""
 _TABLE_COLUMNS = 8
 
 Number = float | None
@@ -29,14 +29,14 @@ def plain(value: Number) -> str:
     return numbers.UNKNOWN if value is None else f"{float(f'{value:.4g}'):,.15g}"
 
 
-TEXTS: dict[str, Callable[[Number], str]] = {
+NUMBER_FORMATS: dict[str, Callable[[Number], str]] = {
     "count": numbers.count,
     "decimal": numbers.decimal,
     "latency": numbers.latency,
     "percent": numbers.percent,
     "plain": plain,
 }
-"""How numbers are written, in tables and by the functions of the same names in `page/parts.js`."""
+"""Formats of numbers, in tables and by the functions of the same names in `page/parts.js`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,24 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve in the colour of the VM that comes `index`-th."""
+    """A curve in the colour of the VM with this index."""
 
     name: str
     values: Sequence[Number]
     index: int = 0
     dashed: bool = False
 
-    def known(self) -> list[float]:
-        """Its values without gaps."""
+    def known_values(self) -> list[float]:
+        """The values without gaps."""
         return [value for value in self.values if value is not None]
 
-    def drawn(self, values: Sequence[Number]) -> dict[str, Any]:
-        """For JavaScript, with values that may be fewer; when colours repeat, dashes differ."""
+    def extremes(self) -> tuple[Number, Number]:
+        """The smallest and the largest value."""
+        values = self.known_values()
+        return min(values, default=None), max(values, default=None)
+
+    def data(self, values: Sequence[Number]) -> dict[str, Any]:
+        """The curve for JavaScript, with thinned values; curves of the same colour have different dashes."""
         return {
             "name": self.name,
             "colour": self.index % COLOURS,
@@ -72,7 +77,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Along what curves are drawn."""
+    """The axis of x."""
 
     label: str
     text: str = "plain"
@@ -81,60 +86,60 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Curves over one axis of x, or over time where there is none: seconds after `since`."""
+    """Curves over one axis of x; without one, over time: seconds after `since`."""
 
     title: str
     caption: str
     x: Sequence[float]
     curves: Sequence[Curve]
     text: str
-    """One of TEXTS."""
+    """Name of the format of the values."""
     axis: Axis | None = None
     since: float = 0.0
-    """Seconds since 1970 by the clock of the host, as if that were UTC."""
+    """Seconds since 1970 in the local time of the host, as if it were UTC."""
     x_text: Callable[[float], str] = plain
     owner: str = ""
-    """Whose curves they are, for who does not see what is around the chart."""
+    """Name of the VM or device, for screen readers."""
     group: str = ""
-    """Charts of one group have one cursor."""
+    """Charts of one group share the cursor."""
     top: float | None = None
     dots: bool = False
     shaded: Sequence[tuple[float, float]] = ()
     levels: Sequence[tuple[str, float]] = ()
     """Named horizontal lines."""
     targets: Sequence[tuple[int, float, tuple[float, float]]] = ()
-    """Of the VM of an index, from and to which x."""
+    """Horizontal lines: index of the VM, value, and the range of x."""
     marks: Sequence[tuple[float, str]] = ()
     numbers: Table | None = None
-    """Instead of values at some x."""
+    """Table that replaces the one with values at some x."""
 
     def ranges(self) -> str:
-        """Least and most of each curve, levels and marks, in words."""
-        say, parts = TEXTS[self.text], []
+        """Smallest and largest value of each curve, levels and marks, in words."""
+        format_number, parts = NUMBER_FORMATS[self.text], []
         for curve in self.curves:
-            low, high = say(min(curve.known(), default=None)), say(max(curve.known(), default=None))
+            low, high = map(format_number, curve.extremes())
             parts.append(f"{curve.name} {low}" if low == high else f"{curve.name} {low} to {high}")
-        parts += [f"{name} {say(value)}" for name, value in self.levels]
+        parts += [f"{name} {format_number(value)}" for name, value in self.levels]
         parts += [f"{text} at {self.x_text(at)}" for at, text in self.marks]
         return "; ".join(parts)
 
     def table(self) -> Table:
-        """Least and most of each curve, and values at some x."""
+        """Smallest and largest value of each curve, and values at some x."""
         if self.numbers is not None:
             return self.numbers
-        say, last = TEXTS[self.text], len(self.x) - 1
-        at = sorted({round(last * step / (_TABLE_COLUMNS - 1)) for step in range(_TABLE_COLUMNS)})
+        format_number, last = NUMBER_FORMATS[self.text], len(self.x) - 1
+        indices = sorted({round(last * step / (_TABLE_COLUMNS - 1)) for step in range(_TABLE_COLUMNS)})
         rows = []
         for curve in self.curves:
-            least, most = min(curve.known(), default=None), max(curve.known(), default=None)
-            rows.append((curve.name, [say(each) for each in (least, most, *(curve.values[i] for i in at))]))
-        rows += [(name, [say(value)] * (2 + len(at))) for name, value in self.levels]
-        return Table(["LEAST", "MOST", *(self.x_text(self.x[index]) for index in at)], rows)
+            values = (*curve.extremes(), *(curve.values[index] for index in indices))
+            rows.append((curve.name, [format_number(value) for value in values]))
+        rows += [(name, [format_number(value)] * (2 + len(indices))) for name, value in self.levels]
+        return Table(["LEAST", "MOST", *(self.x_text(self.x[index]) for index in indices)], rows)
 
     def data(self) -> dict[str, Any]:
-        """For `templates/report.js`."""
-        most = min(_MOST_POINTS, _MOST_VALUES // (len(self.curves) + 1))
-        x, columns = thinned(self.x, [curve.values for curve in self.curves], most)
+        """The chart for `templates/report.js`."""
+        max_points = min(_MAX_POINTS, _MAX_VALUES // (len(self.curves) + 1))
+        x, columns = thinned(self.x, [curve.values for curve in self.curves], max_points)
         return {
             "title": self.title,
             "label": f"{', '.join(filter(None, (self.owner, self.title)))}: {self.ranges()}",
@@ -145,7 +150,7 @@ class Curves:
             else {"label": self.axis.label, "text": self.axis.text, "log": self.axis.log},
             "since": self.since,
             "x": [_short(value, 6) for value in x],
-            "curves": [curve.drawn(values) for curve, values in zip(self.curves, columns, strict=True)],
+            "curves": [curve.data(values) for curve, values in zip(self.curves, columns, strict=True)],
             "top": self.top,
             "dots": self.dots,
             "shaded": [list(each) for each in self.shaded],
@@ -159,7 +164,7 @@ class Curves:
 
 
 def key_class(index: int) -> str:
-    """The class of the key of that VM's curves in the page."""
+    """CSS class of the key of the curves of the VM with this index."""
     return f"key s{index % COLOURS}{' dashed' if index >= COLOURS else ''}"
 
 
@@ -171,72 +176,76 @@ def _short(value: Number, digits: int) -> Number:
 
 
 def thinned(
-    x: Sequence[float], columns: Sequence[Sequence[Number]], most: int
+    x: Sequence[float], columns: Sequence[Sequence[Number]], max_points: int
 ) -> tuple[list[float], list[list[Number]]]:
-    """At most about `most` points. Least and most of each column stay, a few points from where they were."""
-    if len(x) <= most:
+    """At most about `max_points` points.
+
+    The smallest and largest values of each column are kept, shifted by at most a few points.
+    """
+    if len(x) <= max_points:
         return list(x), [list(column) for column in columns]
-    pairs = max(1, (most - 1) // 2)
+    pairs = max(1, (max_points - 1) // 2)
     edges = [(len(x) - 1) * step // pairs for step in range(pairs + 1)]
     parts = [range(first, end) for first, end in pairwise(edges) if first < end]
-    kept_x = [x[index] for part in parts for index in (part[0], part[len(part) // 2])]
-    kept: list[list[Number]] = []
+    thinned_x = [x[index] for part in parts for index in (part[0], part[len(part) // 2])]
+    thinned_columns: list[list[Number]] = []
     for column in columns:
         values: list[Number] = []
         for part in parts:
             known = [(value, index) for index in part if (value := column[index]) is not None]
-            ends = sorted((min(known), max(known)), key=lambda each: each[1]) if known else []
+            ends = sorted((min(known), max(known)), key=lambda end: end[1]) if known else []
             values += [value for value, _ in ends] or [None, None]
-        kept.append([*values, column[-1]])
-    return [*kept_x, x[-1]], kept
+        thinned_columns.append([*values, column[-1]])
+    return [*thinned_x, x[-1]], thinned_columns
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row: parts of a bar, which are lengths in colours, and what they come to."""
+    """A row: a bar of parts, each a length and the index of its colour, and a text."""
 
     name: str
     text: str
     parts: Sequence[tuple[float, int | None]]
     mark: float | None = None
-    """What it should be."""
+    """Target length."""
     spread: tuple[float, float] | None = None
-    """Interval of confidence."""
+    """Confidence interval."""
     pale: bool = False
     key: str = ""
-    """Class of the key beside its name."""
+    """CSS class of the key beside the name."""
 
     def top(self) -> float:
-        """How far it reaches."""
+        """The largest value of the bar, its mark and its interval."""
         return max(sum(length for length, _ in self.parts), self.mark or 0.0, *(self.spread or (0.0,)))
 
     def rectangles(self, top: float) -> list[tuple[float, float, str]]:
-        """Left, width and class of its parts, in per cent of `top`."""
-        found, left = [], 0.0
+        """Left and width of each part in per cent of `top`, and its CSS class."""
+        rectangles, left = [], 0.0
         for length, index in self.parts:
             if length > 0:
                 width = 100 * length / top
-                found.append(
+                rectangles.append(
                     (round(left, 2), round(width, 2), "" if index is None else f"s{index % COLOURS}")
                 )
                 left += width
-        return found
+        return rectangles
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Groups of bars of one scale, each with a name or none."""
+    """Groups of bars with one scale; names of groups may be empty."""
 
     title: str
     caption: str
     groups: Sequence[tuple[str, Sequence[Bar]]]
-    most: float | None = None
-    """The scale, where other charts share it."""
+    scale_top: float | None = None
+    """End of the scale that several charts share."""
 
     @property
     def top(self) -> float:
-        """Where the scale ends."""
-        return self.most or max((bar.top() for _, bars in self.groups for bar in bars), default=0.0) or 1.0
+        """End of the scale."""
+        tops = (bar.top() for _, bars in self.groups for bar in bars)
+        return self.scale_top or max(tops, default=0.0) or 1.0
 
 
 Chart = Curves | Bars
@@ -244,5 +253,5 @@ Chart = Curves | Bars
 
 def short_name(name: str, characters: int = 24) -> str:
     """A VM's name, shortened for a legend."""
-    shown = printable(name)
-    return shown if len(shown) <= characters else shown[: characters - 1] + "\u2026"
+    text = printable(name)
+    return text if len(text) <= characters else text[: characters - 1] + "\u2026"

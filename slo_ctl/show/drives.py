@@ -46,18 +46,18 @@ def nvme_json(device: NvmeDevice, offered: OfferedPlacement, tool: str) -> dict[
         "endurance_groups": [asdict(each) for each in device.groups],
         "nvm_sets": [asdict(each) for each in device.sets],
         "ocp": device.ocp,
-        "ops": _ops(device.ops),
+        "ops": _ops_json(device.ops),
         "notes": list(device.notes),
     }
 
 
-def _ops(ops: DriveOps | None) -> dict[str, Any] | None:
-    """Without the moment at which it was read."""
+def _ops_json(ops: DriveOps | None) -> dict[str, Any] | None:
+    """The fields without the time of the reading."""
     return None if ops is None else {name: each for name, each in asdict(ops).items() if name != "at_s"}
 
 
 def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, tool: str) -> None:
-    """An NVMe drive."""
+    """Properties, namespaces, endurance groups and NVM sets of an NVMe drive."""
     controller = device.controller
     by = f" by {offered.by}" if offered.by else ""
     facts = {
@@ -68,7 +68,7 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
         "subsystem": controller.subsystem_nqn,
         "capacity": f"{numbers.size(controller.total_bytes)}, "
         f"{numbers.size(controller.unallocated_bytes)} unallocated",
-        "management": _management(device),
+        "management": _management_text(device),
         "offers": f"{offered.isolation}{by}: {offered.why}",
         "isolates": offered.isolates,
         "shares": offered.shares,
@@ -79,7 +79,7 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
     if device.namespaces:
         _print_namespaces(console, device.namespaces)
     for group in device.groups:
-        print_line(console, Text(printable(_group(group))))
+        print_line(console, Text(printable(_group_text(group))))
     for each in device.sets:
         text = f"NVM set {each.id}: {numbers.size(each.total_bytes)}, "
         text += (
@@ -88,7 +88,7 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
         print_line(console, Text(text))
 
 
-def _management(device: NvmeDevice) -> str:
+def _management_text(device: NvmeDevice) -> str:
     controller = device.controller
     if not controller.namespace_management:
         return "namespaces cannot be created or attached (oacs bit 3 is 0)"
@@ -116,7 +116,7 @@ def _print_namespaces(console: Console, namespaces: tuple[NvmeNamespace, ...]) -
     print_rows(console, headings, rows, left=("BLOCK DEVICE",))
 
 
-def _group(group: EnduranceGroup) -> str:
+def _group_text(group: EnduranceGroup) -> str:
     parts = [f"endurance group {group.id}"]
     if group.total_bytes is not None:
         parts.append(
@@ -144,7 +144,7 @@ _MAP = {"MAP READS": "map_reads", "MAP WRITES": "map_writes"}
 
 
 def _mapping_counters(kind: str) -> dict[str, str]:
-    """Headings and counters of a mapping, after the WAF."""
+    """Headings and counters of a mapping."""
     from ftl_emul import LEAST_LOG_BLOCKS
 
     if kind in LEAST_LOG_BLOCKS:
@@ -172,16 +172,16 @@ def print_devices(console: Console, devices: Sequence[DriveStatus]) -> None:
 
 
 def _properties(spec: str) -> str:
-    """The specification of a device without what other columns show."""
+    """The specification of a device without the keys that other columns show."""
     pairs = [pair for pair in spec.split(",") if pair.partition("=")[0] not in ("name", "size")]
     return printable(",".join(pairs))
 
 
 def print_device(console: Console, device: DriveStatus, root_option: str = "") -> None:
-    """An emulated device. `root_option` ends commands in hints."""
+    """Properties and namespaces of an emulated device. `root_option` is appended to commands in hints."""
     facts = {
         "device": f"{device.name} (EMULATED {'SSD' if device.kind == 'ssd' else 'hard disk'})",
-        "served": _served(device, root_option),
+        "served": _served_text(device, root_option),
         "spec": device.spec,
         **(_disk_facts(device) if device.disk else _flash_facts(device, root_option)),
         "folder": device.folder,
@@ -200,7 +200,7 @@ def print_device(console: Console, device: DriveStatus, root_option: str = "") -
         if counters.get("reason"):
             line = f"{counters['name']}: {printable(counters['reason'])}"
             print_line(console, Text(line, "bold red"))
-    # These can be pasted: the terminal wraps them, and nothing is put in between.
+    # Without line breaks of our own, so that addresses can be copied and pasted.
     for namespace in device.namespaces:
         console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)
     if nvme := (device.statistics or {}).get("nvme_tcp"):
@@ -213,25 +213,25 @@ def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
     geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
     dies = geometry["channels"] * geometry["dies_per_channel"]
     return {
-        "size": f"{numbers.size(device.size_bytes)} logical{_unallocated(device)}, "
+        "size": f"{numbers.size(device.size_bytes)} logical{_unallocated_text(device)}, "
         f"{numbers.size(device.physical_bytes)} of flash",
-        "mapping": _mapping(geometry, mapping),
+        "mapping": _mapping_text(geometry, mapping),
         "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
         f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
         "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
         f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}"
         + (f", suspend {_us(timing['suspend_ns'])}" if timing.get("suspend_ns") else ""),
         "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
-        "preconditioned": _preconditioned(device, root_option),
+        "preconditioned": _preconditioned_text(device, root_option),
     }
 
 
-def _unallocated(device: DriveStatus) -> str:
+def _unallocated_text(device: DriveStatus) -> str:
     free = device.unallocated_bytes
     return f" and {numbers.size(free)} unallocated" if free else ""
 
 
-def _mapping(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
+def _mapping_text(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
     from ftl_emul import mappings
 
     text = f"{mapping['kind']}: {dict(mappings()).get(mapping['kind'], 'unknown')}"
@@ -246,8 +246,8 @@ def _mapping(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
 def _disk_facts(device: DriveStatus) -> dict[str, str]:
     array, disk = device.array or {}, device.disk or {}
     raid = f"RAID-0 of {array['disks']}, stripes of {numbers.size(array['stripe_bytes'])}; each "
-    seeks = " / ".join(_us(disk[f"seek_{which}_ns"]) for which in ("min", "average", "max"))
-    rates = " to ".join(f"{disk[f'{where}_bytes_s'] / 1e6:g}" for where in ("outer", "inner"))
+    seeks = " / ".join(_us(disk[f"seek_{kind}_ns"]) for kind in ("min", "average", "max"))
+    rates = " to ".join(f"{disk[f'{zone}_bytes_s'] / 1e6:g}" for zone in ("outer", "inner"))
     cache = numbers.size(disk["write_cache_bytes"]) if disk["write_cache_bytes"] else "off"
     return {
         "size": f"{numbers.size(device.size_bytes)} of {numbers.size(device.physical_bytes)}, outside in",
@@ -258,16 +258,17 @@ def _disk_facts(device: DriveStatus) -> dict[str, str]:
     }
 
 
-def _preconditioned(device: DriveStatus, root_option: str) -> str:
-    done = device.preconditioned
-    if done is None:
+def _preconditioned_text(device: DriveStatus, root_option: str) -> str:
+    preconditioned = device.preconditioned
+    if preconditioned is None:
         return f"no (slo-ctl device precondition {device.name}{root_option}, while it is not served)"
-    when = datetime.fromtimestamp(done.at_s, UTC).date().isoformat()
-    how = "steady state" if done.settled else "not settled"
-    return f"{how}, WAF {numbers.decimal(done.waf)} after {done.drive_writes:.1f} drive writes ({when})"
+    date = datetime.fromtimestamp(preconditioned.at_s, UTC).date().isoformat()
+    state = "steady state" if preconditioned.settled else "not settled"
+    waf = numbers.decimal(preconditioned.waf)
+    return f"{state}, WAF {waf} after {preconditioned.drive_writes:.1f} drive writes ({date})"
 
 
-def _served(device: DriveStatus, root_option: str) -> str:
+def _served_text(device: DriveStatus, root_option: str) -> str:
     if not device.served:
         return f"no (slo-ctl device serve {device.name}{root_option})"
     if device.statistics is None:
@@ -285,16 +286,16 @@ def _print_emulated_namespaces(console: Console, device: DriveStatus) -> None:
     activity = ["READS", "WRITES"] + (["LIFETIME WAF", *extra] if ssd else []) if counters else []
     rows = []
     for namespace in device.namespaces:
-        known = counters.get(namespace.name)
-        cells = _row(namespace, known or {})[: len(headings)]
-        cells += _activity(known, tuple(extra.values())) if known else ()
+        namespace_counters = counters.get(namespace.name)
+        cells = _namespace_cells(namespace, namespace_counters or {})[: len(headings)]
+        cells += _activity_cells(namespace_counters, tuple(extra.values())) if namespace_counters else ()
         unknown = len(headings) + len(activity) - len(cells)
         rows.append((*cells, *[numbers.UNKNOWN] * unknown))
     print_rows(console, headings + activity, rows, left=("NAMESPACE",))
 
 
-def _row(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, ...]:
-    # Where blocks are on their way, the setting is what it will have.
+def _namespace_cells(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, ...]:
+    # While blocks are being moved, the setting of the namespace is their final number.
     ops_blocks = counters.get("space", {}).get("ops_blocks", namespace.ops_blocks)
     return (
         namespace.name,
@@ -306,7 +307,7 @@ def _row(namespace: NamespaceStatus, counters: Mapping[str, Any]) -> tuple[str, 
     )
 
 
-def _activity(counters: dict[str, Any], extra: tuple[str, ...]) -> tuple[str, ...]:
+def _activity_cells(counters: dict[str, Any], extra: tuple[str, ...]) -> tuple[str, ...]:
     counts = (
         numbers.count(counters["answered"]["reads"]["requests"]),
         numbers.count(counters["answered"]["writes"]["requests"]),

@@ -52,18 +52,18 @@ _STYLE: Any = {
 
 
 def colour_of(index: int) -> str:
-    """The colour of the curve or bars that come `index`-th."""
+    """The colour of the curve or bars with this index."""
     return str(_COLOURS[f"c{index % COLOURS}"])
 
 
 def dashes_of(index: int) -> Any:
-    """The line style of that curve."""
+    """The line style of the curve with this index."""
     return _DASHES[index // COLOURS % len(_DASHES)]
 
 
 @contextmanager
 def drawn_to(path: Path, width_in: float, height_in: float) -> Iterator[Figure]:
-    """A figure that is saved as SVG or PNG, as the name of the file says. Raises OSError."""
+    """A figure that is saved as SVG or PNG, by the suffix of the file. Raises OSError."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         yield figure
@@ -82,7 +82,7 @@ def request_size_axis(axes: Axes) -> None:
 
 
 def save_profile(profile: Profile, analysis: Analysis, path: Path) -> None:
-    """Raises OSError."""
+    """Plot access times and ratios by request size. Raises OSError."""
     with drawn_to(path, 8.4, 3.4) as figure:
         times, ratios = figure.subplots(1, 2)
         _draw_times(times, profile, analysis)
@@ -99,21 +99,21 @@ def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
         for curve in analysis.curves:
             if curve.access != access:
                 continue
-            known = [
+            points = [
                 (size, curve.line.at_s(size)) for size in curve.interval.sizes() if curve.line.at_s(size) > 0
             ]
             axes.plot(
-                [size for size, _ in known],
-                [time * 1e3 for _, time in known],
+                [size for size, _ in points],
+                [time * 1e3 for _, time in points],
                 color=colour,
                 linestyle="solid" if curve.misfit is None else "dotted",
                 label=label,
             )
             label = None
-        own = [each for each in measurements if each.access == access]
+        of_access = [measurement for measurement in measurements if measurement.access == access]
         axes.plot(
-            [each.size_bytes for each in own],
-            [each.access_time_s * 1e3 for each in own],
+            [measurement.size_bytes for measurement in of_access],
+            [measurement.access_time_s * 1e3 for measurement in of_access],
             marker="o",
             markersize=3,
             linestyle="none",
@@ -152,23 +152,23 @@ def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
     axes.legend()
 
 
-# A sweep: how many VMs each drive carries, by OP.
+# A sweep: number of VMs that each drive supports, by OP.
 
 
-def save_sweep(found: Sequence[Capacity], path: Path) -> None:
+def save_sweep(capacities: Sequence[Capacity], path: Path) -> None:
     """A group of bars for each OP, a bar for each scenario, drive and policy. Raises OSError."""
     bars: dict[str, list[Capacity]] = {}
-    several = len({each.scenario for each in found}) > 1
-    for each in found:
-        name = f"{each.drive or 'scenario'}, {each.policy}"
-        bars.setdefault(f"{each.scenario}: {name}" if several else name, []).append(each)
-    ops = list(dict.fromkeys(each.op or "scenario" for each in found))
+    several = len({capacity.scenario for capacity in capacities}) > 1
+    for capacity in capacities:
+        name = f"{capacity.drive or 'scenario'}, {capacity.policy}"
+        bars.setdefault(f"{capacity.scenario}: {name}" if several else name, []).append(capacity)
+    ops = list(dict.fromkeys(capacity.op or "scenario" for capacity in capacities))
     with drawn_to(path, 5.2, 3.2) as figure:
         axes = figure.add_subplot()
         width = 0.82 / max(1, len(bars))
         for index, (name, values) in enumerate(bars.items()):
-            at = [ops.index(each.op or "scenario") - 0.41 + width * (index + 0.5) for each in values]
-            heights = [float(each.most_vms) for each in values]
+            at = [ops.index(capacity.op or "scenario") - 0.41 + width * (index + 0.5) for capacity in values]
+            heights = [float(capacity.most_vms) for capacity in values]
             axes.bar(at, heights, width * 0.92, color=colour_of(index), label=printable(name))
         axes.set_xticks(range(len(ops)), ops)
         axes.set_xlabel("over-provisioning")

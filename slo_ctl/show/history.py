@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"(?<!\S)\d[\d,.]*(?=[\s;:,%]|$)")
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """Something that happened, maybe several times."""
+    """An event, which may have occurred several times."""
 
     first: float
     last: float
@@ -40,14 +40,14 @@ class HistoryEvent:
     text: str
     """Text of the last occurrence."""
     verdict: str = ""
-    """The new one, where it is a change of verdict."""
+    """The new verdict of a change of verdict; otherwise empty."""
 
 
-_CURVE_WIDTH, _LEAST_CURVE = 80, 8
+_MAX_CURVE_WIDTH, _MIN_CURVE_WIDTH = 80, 8
 
 
 def history_lines(history: VmHistory, width: int | None = None) -> Iterator[Text]:
-    """The interval, and the curve of IOPS on each device, which fits into `width` where that is known."""
+    """The interval, and the curve of IOPS on each device, within `width` unless that is None."""
     yield Text(
         f"{printable(history.vm)}: {clock(history.since, dated=True)} to {clock(history.until, dated=True)}, "
         f"means of {numbers.duration(history.bucket_s)}, P99 the worst of each",
@@ -55,12 +55,12 @@ def history_lines(history: VmHistory, width: int | None = None) -> Iterator[Text
     )
     for device in devices(history):
         values = curve(history, device)
-        known = [value for value in values if value is not None]
-        if known:
+        known_values = [value for value in values if value is not None]
+        if known_values:
             start = f"IOPS on {printable(device) or 'no device'}: "
-            end = f"  {numbers.count(min(known))} to {numbers.count(max(known))}"
-            room = _CURVE_WIDTH if width is None else width - cell_len(start + end)
-            yield Text(f"{start}{sparkline(values, max(_LEAST_CURVE, min(room, _CURVE_WIDTH)))}{end}")
+            end = f"  {numbers.count(min(known_values))} to {numbers.count(max(known_values))}"
+            room = _MAX_CURVE_WIDTH if width is None else width - cell_len(start + end)
+            yield Text(f"{start}{sparkline(values, max(_MIN_CURVE_WIDTH, min(room, _MAX_CURVE_WIDTH)))}{end}")
 
 
 def _history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point], ...]:
@@ -83,7 +83,7 @@ def _history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point],
 
 
 def print_history(console: Console, history: VmHistory, width: int | None) -> None:
-    """A row for each bucket and device, and events, repeated ones once, at their last time."""
+    """A row for each bucket and device, with events in between; repeated events once, at their last time."""
     dated = history.until - history.since > DAY_S
     table = table_of(_history_columns(len(devices(history)) > 1, dated), history.points, width)
     # Events span all columns, which a table cannot, so its lines are rendered first and interleaved.
@@ -112,35 +112,31 @@ def _print_event(console: Console, event: HistoryEvent, dated: bool) -> None:
 
 
 def folded_events(histories: Iterable[VmHistory]) -> tuple[HistoryEvent, ...]:
-    """Verdict changes, decisions and settings of all VMs by their last time; what repeats itself is one.
+    """Verdict changes, decisions and settings of all VMs by their last time; repeated ones are one event.
 
-    Verdict changes are the same when they lead from one verdict to the same other, the rest when it differs
-    in numbers only.
+    Verdict changes are repeated if both verdicts are the same, and other events if only numbers differ.
     """
-    found: dict[tuple[object, ...], HistoryEvent] = {}
+    folded: dict[tuple[object, ...], HistoryEvent] = {}
     for key, event in sorted(_events(histories), key=lambda each: each[1].first):
-        before = found.get(key)
-        found[key] = replace(event, first=before.first, count=before.count + 1) if before else event
-    return tuple(sorted(found.values(), key=lambda event: (event.last, event.first)))
+        before = folded.get(key)
+        folded[key] = replace(event, first=before.first, count=before.count + 1) if before else event
+    return tuple(sorted(folded.values(), key=lambda event: (event.last, event.first)))
 
 
 def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...], HistoryEvent]]:
     decisions: dict[tuple[float, str, str], list[str]] = {}
     for history in histories:
-        words: dict[str, str] = {}
+        verdict_on: dict[str, str] = {}
         for change in history.verdicts:
-            before = words.get(change.device, "")
-            words[change.device] = change.verdict
+            before = verdict_on.get(change.device, "")
+            verdict_on[change.device] = change.verdict
             if change.at < history.since:
                 continue
-            turned = f"{before} -> {change.verdict}" if before else change.verdict
-            event = _event(change.at, change.device, (history.vm,), f"{turned}: {change.reason}")
-            yield (
-                ("verdict", history.vm, change.device, turned),
-                replace(event, verdict=change.verdict),
-            )
+            transition = f"{before} -> {change.verdict}" if before else change.verdict
+            event = _event(change.at, change.device, (history.vm,), f"{transition}: {change.reason}")
+            yield (("verdict", history.vm, change.device, transition), replace(event, verdict=change.verdict))
         for decision in history.decisions:
-            # It is in the history of every VM that it names.
+            # A decision is in the history of every VM that it is about.
             decisions.setdefault((decision.at, decision.device, decision.reason), []).append(history.vm)
         for outcome in history.outcomes:
             yield (
@@ -160,11 +156,12 @@ def _event(at: float, device: str, vms: tuple[str, ...], text: str) -> HistoryEv
 
 
 def _pattern(text: str) -> str:
+    """The text without its numbers."""
     return _NUMBER.sub("#", text)
 
 
 def outcome_text(outcome: PastOutcome) -> str:
-    """What became of a setting, and why."""
+    """State, values and reason of a setting."""
     change = f"{setting_value(outcome.before)} -> {setting_value(outcome.value)}"
     return f"{outcome.state}: {outcome.knob} {change}: {outcome.reason or outcome.why}"
 
@@ -190,7 +187,8 @@ def devices(history: VmHistory) -> list[str]:
 
 
 def _style(verdict: str) -> str:
+    """The style of a verdict; empty for an unknown one, as of another release."""
     try:
         return STYLES[Verdict(verdict)]
-    except ValueError:  # of another release
+    except ValueError:
         return ""

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 _P99_FIELDS = {"reads": "p99_read_us", "writes": "p99_write_us"}
 _DISTRIBUTION_POINTS = 100
-_PARTS_OF_TIME = (0.5, 0.9, 0.99, 1.0)
+_TIME_SHARES = (0.5, 0.9, 0.99, 1.0)
 
 
 def vm_charts(history: VmHistory, summary: Summary, slo: Slo | None) -> list[Curves]:
-    """Share, IOPS, WAF and p99 of one VM on one device; what was never measured has no chart.
+    """Share, IOPS, WAF and p99 of one VM on one device, as far as they were measured.
 
-    `slo` is the one in force now, if known.
+    `slo` is the SLO that is in force now, if known.
     """
     limits = {"min": slo.min_iops, "max": slo.max_iops} if slo else {}
     target = {"target": slo.p99_latency_us} if slo else {}
@@ -54,110 +54,105 @@ def vm_charts(history: VmHistory, summary: Summary, slo: Slo | None) -> list[Cur
     )
     points = [point for point in history.points if point.device == summary.device]
     x = _times([history], [points])
+    shaded = [(each.since - history.since, each.until - history.since) for each in summary.missed]
     drawn = []
     for title, text, fields, levels in charts:
-        found = [
+        curves = [
             Curve(name, _values(history, points, field, x), index, dashed=index > 0)
             for index, (name, field) in enumerate(fields.items())
         ]
-        if curves := [curve for curve in found if curve.known()]:
+        measured = [curve for curve in curves if curve.known_values()]
+        known_levels = [(name, value) for name, value in levels.items() if value is not None]
+        if measured:
             drawn.append(
-                _chart(
-                    (history, history.vm),
-                    (title, text),
-                    (x, curves),
-                    shaded=[
-                        (each.since - history.since, each.until - history.since) for each in summary.missed
-                    ],
-                    levels=[(name, value) for name, value in levels.items() if value is not None],
-                )
+                _chart(history, history.vm, title, text, x, measured, shaded=shaded, levels=known_levels)
             )
     return [*drawn, *_p99_distribution(points, target.get("target"))]
 
 
 def _p99_distribution(points: Sequence[Point], target_us: float | None) -> Iterator[Curves]:
-    """For which part of the time the p99 was at most that; nothing where it was always the same."""
-    known = {
+    """The part of the time in which the p99 was at most that; nothing if it was always the same."""
+    weighted_p99 = {
         name: sorted(
             (value, point.samples) for point in points if (value := getattr(point, field)) is not None
         )
         for name, field in _P99_FIELDS.items()
     }
-    measured = [value for each in known.values() for value, _ in each]
-    least, most = min(measured, default=0.0), max(measured, default=0.0)
-    if not 0 < least < most:
+    measured = [value for pairs in weighted_p99.values() for value, _ in pairs]
+    smallest, largest = min(measured, default=0.0), max(measured, default=0.0)
+    if not 0 < smallest < largest:
         return
-    x = [float(at) for at in np.geomspace(least, most, _DISTRIBUTION_POINTS)]
+    x = [float(at) for at in np.geomspace(smallest, largest, _DISTRIBUTION_POINTS)]
     curves, rows = [], []
-    for index, (name, each) in enumerate(known.items()):
-        if each:
-            values, ends = [value for value, _ in each], list(accumulate(samples for _, samples in each))
-            shares = [0.0, *(end / ends[-1] for end in ends)]
-            curves.append(
-                Curve(name, [shares[bisect_right(values, at)] for at in x], index, dashed=index > 0)
-            )
-            rows.append(
-                (name, [numbers.latency(values[bisect_left(shares, part) - 1]) for part in _PARTS_OF_TIME])
-            )
+    for index, (name, pairs) in enumerate(weighted_p99.items()):
+        if not pairs:
+            continue
+        values, samples = [value for value, _ in pairs], list(accumulate(samples for _, samples in pairs))
+        shares = [0.0, *(count / samples[-1] for count in samples)]
+        curve = [shares[bisect_right(values, at)] for at in x]
+        curves.append(Curve(name, curve, index, dashed=index > 0))
+        quantiles = [values[bisect_left(shares, share) - 1] for share in _TIME_SHARES]
+        rows.append((name, [numbers.latency(value) for value in quantiles]))
     yield Curves(
         "Distribution of the p99",
-        "For which part of the time the p99 was at most that. Further to the left is faster.",
+        "Part of the time in which the p99 was at most that. Further to the left is faster.",
         x,
         curves,
         "percent",
         Axis("p99 latency", "latency", log=True),
         x_text=numbers.latency,
         top=1.0,
-        marks=[(target_us, "target")] if target_us is not None and least <= target_us <= most else [],
-        numbers=Table([f"{part:.0%} OF THE TIME" for part in _PARTS_OF_TIME], rows),
+        marks=[(target_us, "target")] if target_us is not None and smallest <= target_us <= largest else [],
+        numbers=Table([f"{share:.0%} OF THE TIME" for share in _TIME_SHARES], rows),
     )
 
 
 def ops_chart(histories: Sequence[VmHistory], device: str, name: str) -> Curves | None:
-    """OPS of these VMs on one device; None when none has any."""
+    """OPS of these VMs on one device; None if it was not measured."""
     points = [[point for point in history.points if point.device == device] for history in histories]
     x = _times(histories, points)
     curves = [
-        Curve(short_name(history.vm), _values(history, own, "ops_blocks", x), index)
-        for index, (history, own) in enumerate(zip(histories, points, strict=True))
+        Curve(short_name(history.vm), _values(history, own_points, "ops_blocks", x), index)
+        for index, (history, own_points) in enumerate(zip(histories, points, strict=True))
     ]
-    if not any(curve.known() for curve in curves):
+    if not any(curve.known_values() for curve in curves):
         return None
-    return _chart((histories[0], name), ("OPS in blocks", "count"), (x, curves))
+    return _chart(histories[0], name, "OPS in blocks", "count", x, curves)
 
 
 def _chart(
-    of: tuple[VmHistory, str],
-    title: tuple[str, str],
-    drawn: tuple[list[float], list[Curve]],
-    **more: Any,
+    history: VmHistory, owner: str, title: str, text: str, x: list[float], curves: list[Curve], **options: Any
 ) -> Curves:
-    """Title and text; x and curves."""
-    history, owner = of
+    """Curves over the interval of a history. `options`: further fields."""
     offset_s = time.localtime(history.until).tm_gmtoff
     dated = history.until - history.since > DAY_S
     return Curves(
-        title[0],
+        title,
         "",
-        *drawn,
-        title[1],
+        x,
+        curves,
+        text,
         since=history.since + offset_s,
         x_text=lambda at: clock(history.since + at, dated),
         owner=printable(owner),
         group="history",
-        **more,
+        **options,
     )
 
 
 def _spans(history: VmHistory, points: Sequence[Point]) -> list[tuple[float, float]]:
-    """What each point stands for, in seconds from the beginning."""
+    """The time that each point is a mean of, in seconds after the start of the history."""
     spans = covered(points, history.bucket_s, history.since, history.until)
     return [(round(since - history.since, 2), round(until - history.since, 2)) for since, until in spans]
 
 
 def _times(histories: Sequence[VmHistory], points: Sequence[Sequence[Point]]) -> list[float]:
-    """When any of the points begins or ends, and the whole interval. Just after an end there may be a gap."""
-    spans = [span for history, own in zip(histories, points, strict=True) for span in _spans(history, own)]
+    """Start and end of each point and of the interval. A time just after an end is in a gap."""
+    spans = [
+        span
+        for history, own_points in zip(histories, points, strict=True)
+        for span in _spans(history, own_points)
+    ]
     begins, ends = {since for since, _ in spans}, {until for _, until in spans}
     gaps = {until + 0.01 for until in ends - begins}
     return sorted({0.0, histories[0].until - histories[0].since} | begins | ends | gaps)
@@ -166,19 +161,19 @@ def _times(histories: Sequence[VmHistory], points: Sequence[Sequence[Point]]) ->
 def _values(
     history: VmHistory, points: Sequence[Point], field: str, x: Sequence[float]
 ) -> list[float | None]:
-    """The value that holds from each time on, and at the end of a span that of the span."""
+    """The value at each time; at the end of the time of a point, still its value."""
     values: list[float | None] = [None] * len(x)
-    place = {at: index for index, at in enumerate(x)}
+    index_of = {at: index for index, at in enumerate(x)}
     for point, (since, until) in zip(points, _spans(history, points), strict=True):
         value = getattr(point, field)
-        values[place[since] : place[until] + 1] = [value] * (place[until] + 1 - place[since])
+        values[index_of[since] : index_of[until] + 1] = [value] * (index_of[until] + 1 - index_of[since])
     return values
 
 
-_MOST_PLOTTED = 20
-"""VMs with plots; a page of hundreds of them would be too large to open."""
-_MOST_CURVES = 12
-_MOST_EVENTS = 500
+_MAX_PLOTTED = 20
+"""VMs with plots: a page with the plots of hundreds would be too large to open."""
+_MAX_CURVES = 12
+_MAX_EVENTS = 500
 _HEADINGS = (
     "SLO MET",
     "LAST VERDICT",
@@ -193,12 +188,12 @@ _HEADINGS = (
 )
 
 
-# Values of the template: what it writes of a VM, a device and an event.
+# Values of the template.
 
 
 def render_history_report(report: HostReport) -> str:
     """The HTML of `report`; all texts are escaped."""
-    found = report.summaries()
+    summaries = report.summaries()
     events = folded_events(report.histories)
     settings = settings_in_force(report.histories)
     dated = report.until - report.since > DAY_S
@@ -208,12 +203,12 @@ def render_history_report(report: HostReport) -> str:
         headline=printable(headline(report)),
         recommendations=[printable(sentence) for sentence in recommendations(report)],
         interval=interval_text(report),
-        emulated=bool({each.device for each in found} & report.emulated),
+        emulated=bool({each.device for each in summaries} & report.emulated),
         bucket=numbers.duration(report.histories[0].bucket_s),
         headings=_HEADINGS,
-        vms=[_vm(report, each, index) for index, each in enumerate(found)],
-        most_plotted=_MOST_PLOTTED,
-        devices=_devices(report, found),
+        vms=[_vm(report, each, index) for index, each in enumerate(summaries)],
+        most_plotted=_MAX_PLOTTED,
+        devices=_devices(report, summaries),
         settings=[
             (
                 clock(each.since, dated),
@@ -221,8 +216,8 @@ def render_history_report(report: HostReport) -> str:
             )
             for each in settings
         ],
-        events=[_event(report, each, dated) for each in events[-_MOST_EVENTS:]],
-        left_out=max(0, len(events) - _MOST_EVENTS),
+        events=[_event(report, each, dated) for each in events[-_MAX_EVENTS:]],
+        left_out=max(0, len(events) - _MAX_EVENTS),
         slos_known=report.now is not None,
         version=tool_version(),
     )
@@ -235,7 +230,7 @@ def _title(report: HostReport) -> str:
 
 def _vm(report: HostReport, summary: Summary, index: int) -> dict[str, Any]:
     plots: list[Curves] = []
-    if index < _MOST_PLOTTED:
+    if index < _MAX_PLOTTED:
         history = next(each for each in report.histories if each.vm == summary.vm)
         plots = vm_charts(history, summary, _slo(report, summary))
     return {
@@ -265,18 +260,20 @@ def _slo(report: HostReport, summary: Summary) -> Slo | None:
     return next((vm.slo for vm in vms if (vm.vm, vm.device) == (summary.vm, summary.device)), None)
 
 
-def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, Any]]:
-    """Devices that the VMs were on, by name."""
-    views = []
-    for device in sorted({each.device for each in found if each.device}):
-        names = [each.vm for each in found if each.device == device and each.ops_blocks is not None]
+def _devices(report: HostReport, summaries: tuple[Summary, ...]) -> list[dict[str, Any]]:
+    """Devices that the VMs used, by name."""
+    values = []
+    for device in sorted({summary.device for summary in summaries if summary.device}):
+        names = [
+            summary.vm for summary in summaries if summary.device == device and summary.ops_blocks is not None
+        ]
         by_name = {history.vm: history for history in report.histories}
-        drawn = [by_name[name] for name in sorted(names[:_MOST_CURVES])]
+        drawn = [by_name[name] for name in sorted(names[:_MAX_CURVES])]
         plot = ops_chart(drawn, device, report.device_name(device)) if drawn else None
         facts, lines = _device_facts(report, device)
-        note = f"{_MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MOST_CURVES else ""
+        note = f"{_MAX_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MAX_CURVES else ""
         if plot or facts:
-            views.append(
+            values.append(
                 {
                     "name": printable(report.device_name(device)),
                     "facts": facts,
@@ -285,11 +282,11 @@ def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, A
                     "note": note,
                 }
             )
-    return views
+    return values
 
 
 def _device_facts(report: HostReport, name: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """What is known of one device at the moment, with headings, and lines about it; none of a past report."""
+    """Present properties of a device with their headings, and lines about it; empty for a past report."""
     status = report.now
     device = next((each for each in status.devices if each.name == name), None) if status else None
     if status is None or device is None:
@@ -301,13 +298,13 @@ def _device_facts(report: HostReport, name: str) -> tuple[list[tuple[str, str]],
 
 
 def _event(report: HostReport, event: HistoryEvent, dated: bool) -> dict[str, str]:
-    when = clock(event.last, dated)
+    time_text = clock(event.last, dated)
     if event.count > 1:
-        when = f"{clock(event.first, dated)} to {when}"
-    where = [", ".join(event.vms)] + ([report.device_name(event.device)] if event.device else [])
+        time_text = f"{clock(event.first, dated)} to {time_text}"
+    places = [", ".join(event.vms)] + ([report.device_name(event.device)] if event.device else [])
     return {
-        "time": when,
+        "time": time_text,
         "count": f"{event.count:,}",
-        "where": printable(" on ".join(where)),
+        "where": printable(" on ".join(places)),
         "text": printable(event.text),
     }

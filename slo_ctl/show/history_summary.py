@@ -1,4 +1,4 @@
-"""Summary of the history of VMs: how long each SLO was met, the worst period, and folded events."""
+"""Summary of the history of VMs: how long each SLO was met, the worst period, recommendations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from slo_ctl.show.history import DAY_S, clock, folded_events
 from slo_ctl.show.status import EMULATED
 
 MET = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
-"""With these an SLO is met: a VM at its own maximum, or without requests, misses nothing."""
+"""Verdicts with which an SLO is met, also that of a VM at its own maximum or without requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A time without interruption in which the SLO was missed."""
+class MissedPeriod:
+    """A period in which the SLO was missed without interruption."""
 
     since: float
     until: float
@@ -32,30 +32,30 @@ class Stretch:
 
     @property
     def duration_s(self) -> float:
-        """How long it lasted."""
+        """Duration."""
         return self.until - self.since
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One VM on one device over an interval. None: not known, or has no meaning there."""
+    """One VM on one device over an interval. None: unknown, or not applicable."""
 
     vm: str
     device: str
     epochs: int
-    """Measured in the interval."""
+    """Measured epochs in the interval."""
     verdict: str
-    """The last one; empty when there is none."""
+    """The last verdict; empty if there is none."""
     reason: str
     by_verdict: tuple[tuple[str, float], ...]
-    """Share of the epochs, the most frequent first."""
+    """Share of the epochs by verdict, the largest first."""
     met: float | None
-    """Share of the epochs in which the SLO was met, of those in which it was judged: not while settling."""
-    missed: tuple[Stretch, ...]
+    """Share of the judged epochs in which the SLO was met. It is not judged while settling."""
+    missed: tuple[MissedPeriod, ...]
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
-    """The worst, as that of writes; all others are means."""
+    """The worst value, also of writes; all other values are means."""
     p99_write_us: float | None = None
     share: float | None = None
     target_share: float | None = None
@@ -63,9 +63,9 @@ class Summary:
     waf: float | None = None
 
     @property
-    def worst(self) -> Stretch | None:
+    def worst(self) -> MissedPeriod | None:
         """The longest period in which the SLO was missed."""
-        return max(self.missed, key=lambda stretch: stretch.duration_s, default=None)
+        return max(self.missed, key=lambda period: period.duration_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class SettingInForce:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A time with one verdict in which the VM was measured."""
+class _VerdictPeriod:
+    """A measured period with one verdict."""
 
     since: float
     until: float
@@ -94,34 +94,33 @@ def summaries(history: VmHistory) -> tuple[Summary, ...]:
     devices = dict.fromkeys(
         [each.device for each in history.points] + [each.device for each in history.verdicts]
     )
-    if "" in devices and _is_over(history):
+    if "" in devices and _had_no_device_at_first(history):
         del devices[""]
     return tuple(_summary(history, device) for device in devices)
 
 
-def _is_over(history: VmHistory) -> bool:
-    """Whether the VM was on no device for a while only, before it was on one."""
-    latest = {
-        elsewhere: max((each.at for each in history.verdicts if bool(each.device) is elsewhere), default=None)
-        for elsewhere in (False, True)
-    }
-    nowhere, somewhere = latest[False], latest[True]
-    return nowhere is not None and somewhere is not None and nowhere < somewhere
+def _had_no_device_at_first(history: VmHistory) -> bool:
+    """Whether the VM had no device only before it had one."""
+    without_device = [change.at for change in history.verdicts if not change.device]
+    with_device = [change.at for change in history.verdicts if change.device]
+    return bool(without_device and with_device) and max(without_device) < max(with_device)
 
 
 def _summary(history: VmHistory, device: str) -> Summary:
     points = [point for point in history.points if point.device == device]
     changes = [change for change in history.verdicts if change.device == device]
     spans = list(covered(points, history.bucket_s, history.since, history.until))
-    weights: dict[str, float] = {}
-    pieces: list[_Piece] = []
+    epochs_by_verdict: dict[str, float] = {}
+    periods: list[_VerdictPeriod] = []
     for point, (since, until) in zip(points, spans, strict=True):
-        for piece in _pieces(changes, since, until):
-            part = (piece.until - piece.since) / (until - since)
-            weights[piece.verdict] = weights.get(piece.verdict, 0.0) + point.samples * part
-            pieces.append(piece)
-    known = sum(weights.values())
-    judged = known - weights.get(Verdict.SETTLING, 0.0)
+        for period in _verdict_periods(changes, since, until):
+            epochs = point.samples * (period.until - period.since) / (until - since)
+            epochs_by_verdict[period.verdict] = epochs_by_verdict.get(period.verdict, 0.0) + epochs
+            periods.append(period)
+    total = sum(epochs_by_verdict.values())
+    judged = total - epochs_by_verdict.get(Verdict.SETTLING, 0.0)
+    met = sum(epochs for verdict, epochs in epochs_by_verdict.items() if verdict in MET)
+    most_frequent_first = sorted(epochs_by_verdict.items(), key=lambda item: -item[1])
     last = changes[-1] if changes else None
     return Summary(
         vm=history.vm,
@@ -129,13 +128,9 @@ def _summary(history: VmHistory, device: str) -> Summary:
         epochs=sum(point.samples for point in points),
         verdict=last.verdict if last else "",
         reason=last.reason if last else "",
-        by_verdict=tuple(
-            sorted(((word, part / known) for word, part in weights.items()), key=lambda each: -each[1])
-        )
-        if known
-        else (),
-        met=sum(part for word, part in weights.items() if word in MET) / judged if judged else None,
-        missed=tuple(_stretches(pieces)),
+        by_verdict=tuple((verdict, epochs / total) for verdict, epochs in most_frequent_first if total),
+        met=met / judged if judged else None,
+        missed=tuple(_missed_periods(periods)),
         iops=_mean(points, "iops"),
         bandwidth_bytes_s=_mean(points, "bandwidth_bytes_s"),
         p99_read_us=_worst(points, "p99_read_us"),
@@ -150,10 +145,10 @@ def _summary(history: VmHistory, device: str) -> Summary:
 def covered(
     points: Sequence[Point], bucket_s: float, since: float, until: float
 ) -> Iterator[tuple[float, float]]:
-    """From when to when each of the points of one device stands for the VM, within the interval.
+    """Start and end of the time that each point of one device is valid for, within the interval.
 
-    Up to the next point, which with long epochs is more than a bucket away; where points are missing, as
-    without a daemon, only for the usual distance.
+    It ends at the next point, which with long epochs is more than a bucket later; where points are missing,
+    as without a daemon, after the usual distance.
     """
     distances = [later.at - point.at for point, later in pairwise(points)]
     step = max(bucket_s, statistics.median(distances)) if distances else bucket_s
@@ -166,42 +161,44 @@ def covered(
         yield begin, max(min(end, until), begin + 1e-3)
 
 
-def _pieces(changes: Sequence[PastVerdict], since: float, until: float) -> Iterator[_Piece]:
-    """The verdicts between two moments; before the first change none is known."""
+def _verdict_periods(changes: Sequence[PastVerdict], since: float, until: float) -> Iterator[_VerdictPeriod]:
+    """The verdicts between two times. Before the first change the verdict is unknown."""
     for index, change in enumerate(changes):
         begin = max(change.at, since)
         end = min(changes[index + 1].at if index + 1 < len(changes) else until, until)
         if begin < end:
-            yield _Piece(begin, end, change.verdict, change.reason)
+            yield _VerdictPeriod(begin, end, change.verdict, change.reason)
 
 
-def _stretches(pieces: Sequence[_Piece]) -> Iterator[Stretch]:
+def _missed_periods(periods: Sequence[_VerdictPeriod]) -> Iterator[MissedPeriod]:
     """Periods of consecutive bad verdicts, merged."""
-    joined: list[_Piece] = []
-    for piece in pieces:
-        if joined and (piece.verdict not in DEGRADED or piece.since > joined[-1].until + 1e-3):
-            yield _stretch(joined)
+    joined: list[_VerdictPeriod] = []
+    for period in periods:
+        if joined and (period.verdict not in DEGRADED or period.since > joined[-1].until + 1e-3):
+            yield _missed_period(joined)
             joined = []
-        if piece.verdict in DEGRADED:
-            joined.append(piece)
+        if period.verdict in DEGRADED:
+            joined.append(period)
     if joined:
-        yield _stretch(joined)
+        yield _missed_period(joined)
 
 
-def _stretch(pieces: Sequence[_Piece]) -> Stretch:
-    lasted: dict[str, float] = {}
+def _missed_period(periods: Sequence[_VerdictPeriod]) -> MissedPeriod:
+    duration_s: dict[str, float] = {}
     reasons: dict[str, str] = {}
-    for piece in pieces:
-        lasted[piece.verdict] = lasted.get(piece.verdict, 0.0) + piece.until - piece.since
-        reasons.setdefault(piece.verdict, piece.reason)
-    verdict = max(lasted, key=lambda word: lasted[word])
-    return Stretch(pieces[0].since, pieces[-1].until, verdict, reasons[verdict])
+    for period in periods:
+        duration_s[period.verdict] = duration_s.get(period.verdict, 0.0) + period.until - period.since
+        reasons.setdefault(period.verdict, period.reason)
+    verdict = max(duration_s, key=duration_s.__getitem__)
+    return MissedPeriod(periods[0].since, periods[-1].until, verdict, reasons[verdict])
 
 
 def _mean(points: Iterable[Point], name: str) -> float | None:
-    known = [(value, point.samples) for point in points if (value := getattr(point, name)) is not None]
-    samples = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / samples if samples else None
+    weighted_values = [
+        (value, point.samples) for point in points if (value := getattr(point, name)) is not None
+    ]
+    samples = sum(weight for _, weight in weighted_values)
+    return sum(value * weight for value, weight in weighted_values) / samples if samples else None
 
 
 def _worst(points: Iterable[Point], name: str) -> float | None:
@@ -209,7 +206,7 @@ def _worst(points: Iterable[Point], name: str) -> float | None:
 
 
 def settings_in_force(histories: Iterable[VmHistory]) -> tuple[SettingInForce, ...]:
-    """Settings of slo-ctl for these VMs that were in force at the end of the interval."""
+    """Settings for these VMs that were in force at the end of the interval."""
     latest: dict[tuple[str, str], SettingInForce] = {}
     for history in histories:
         for outcome in history.outcomes:
@@ -233,20 +230,24 @@ class HostReport:
     emulated: frozenset[str] = frozenset()
     """Names of emulated devices."""
     now: HostStatus | None = None
-    """Of a report up to now whose daemon answered; it has the SLOs, which a history does not keep."""
+    """Present status, with the SLOs; None for a report of the past, and without a daemon."""
 
     def summaries(self) -> tuple[Summary, ...]:
-        """Summaries of all VMs, those that missed their SLOs most first."""
-        found = [each for history in self.histories for each in summaries(history)]
-        return tuple(sorted(found, key=lambda each: (1.0 if each.met is None else each.met, each.vm)))
+        """Summaries of all VMs, sorted by the share of time in which the SLO was met."""
+
+        def met_and_name(summary: Summary) -> tuple[float, str]:
+            return 1.0 if summary.met is None else summary.met, summary.vm
+
+        all_summaries = (summary for history in self.histories for summary in summaries(history))
+        return tuple(sorted(all_summaries, key=met_and_name))
 
     def device_name(self, device: str) -> str:
-        """Name with its label, if it is emulated."""
+        """Name of a device; that of an emulated one with its label."""
         return f"{device} ({EMULATED})" if device in self.emulated else device
 
 
 def has_records(history: VmHistory) -> bool:
-    """Whether anything is known of the interval itself."""
+    """Whether the history has records of the interval itself."""
     return bool(
         history.points
         or history.decisions
@@ -256,9 +257,9 @@ def has_records(history: VmHistory) -> bool:
 
 
 def headline(report: HostReport) -> str:
-    """How many VMs missed their SLOs, and which of them most."""
-    judged = [each for each in report.summaries() if each.met is not None]
-    missed = [each for each in judged if each.missed]
+    """How many VMs missed their SLOs, and which one missed it most."""
+    judged = [summary for summary in report.summaries() if summary.met is not None]
+    missed = [summary for summary in judged if summary.missed]
     if not judged:
         return "No SLO was judged."
     if not missed:
@@ -270,7 +271,7 @@ def headline(report: HostReport) -> str:
     return f"{len(missed):,} of {len(judged):,} VMs missed {whose} at times; {worst}."
 
 
-_WHAT_TO_DO: dict[str, str] = {
+_RECOMMENDATIONS: dict[str, str] = {
     Verdict.INSUFFICIENT: "lower the SLO of {vm} or of another VM on {device} with `slo-ctl vm set`, or move "
     "a VM to another device",
     Verdict.NO_MECHANISM: "see in `slo-ctl status {vm}` and `slo-ctl doctor` what the SLO of {vm} lacks",
@@ -280,19 +281,19 @@ _WHAT_TO_DO: dict[str, str] = {
 
 
 def recommendations(report: HostReport) -> Iterator[str]:
-    """What to do about each VM that missed its SLO, by the verdict of its worst period, else the last."""
-    for each in report.summaries():
-        what = _WHAT_TO_DO.get(each.worst.verdict if each.worst else each.verdict)
-        if what is not None:
-            yield what.format(vm=each.vm, device=each.device or "its device")
+    """A recommendation for each VM that missed its SLO, by the verdict of its worst period."""
+    for summary in report.summaries():
+        recommendation = _RECOMMENDATIONS.get(summary.worst.verdict if summary.worst else summary.verdict)
+        if recommendation is not None:
+            yield recommendation.format(vm=summary.vm, device=summary.device or "its device")
 
 
 def report_lines(report: HostReport) -> Iterator[str]:
-    """The interval, a sentence for each VM, and what to do."""
+    """The interval, a sentence for each VM, and recommendations."""
     yield interval_text(report)
-    for each in report.summaries():
-        on = f" on {report.device_name(each.device)}" if each.device else ""
-        yield f"{each.vm}{on}: {met_text(each)}; {worst_text(each, report)}"
+    for summary in report.summaries():
+        device_text = f" on {report.device_name(summary.device)}" if summary.device else ""
+        yield f"{summary.vm}{device_text}: {met_text(summary)}; {worst_text(summary, report)}"
     yield from (f"recommended: {sentence}" for sentence in recommendations(report))
 
 
@@ -329,19 +330,19 @@ def worst_text(summary: Summary, report: HostReport) -> str:
 
 
 def report_json(report: HostReport) -> dict[str, Any]:
-    """The same with events and settings, as data; points are those of `slo-ctl history --json`."""
+    """The report as JSON, with events and settings; `slo-ctl history --json` has the points."""
     return {
         "since": report.since,
         "until": report.until,
         "emulated_devices": sorted(report.emulated),
         "vms": [
             {
-                **plain(each),
-                "by_verdict": dict(each.by_verdict),
-                "emulated": each.device in report.emulated,
-                "worst": plain(each.worst),
+                **plain(summary),
+                "by_verdict": dict(summary.by_verdict),
+                "emulated": summary.device in report.emulated,
+                "worst": plain(summary.worst),
             }
-            for each in report.summaries()
+            for summary in report.summaries()
         ],
         "recommendations": list(recommendations(report)),
         "settings": plain(settings_in_force(report.histories)),

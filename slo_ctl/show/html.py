@@ -1,4 +1,4 @@
-"""HTML reports: one file each, with styles, scripts and data in it and a policy that allows nothing else."""
+"""HTML reports: one file with its styles, scripts and data, and a policy that forbids all others."""
 
 from __future__ import annotations
 

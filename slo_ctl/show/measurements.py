@@ -70,7 +70,7 @@ def print_profile(
 
 
 def _ratio_table(profile: Profile, analysis: Analysis, every_size: bool) -> Table:
-    """Access times and ratios: at the measured sizes, or at every one."""
+    """Access times and ratios of the measured sizes, or of every size."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("SIZE", justify="right")
     for summary in analysis.summaries:
@@ -94,13 +94,13 @@ def _ratio_cells(analysis: Analysis, direction: Direction, size: int, ratio: Rat
     times = [analysis.time_s(Access(order, direction), size) for order in (Order.SEQUENTIAL, Order.RANDOM)]
     if ratio is None:
         return [numbers.UNKNOWN] * 4
-    between = (
+    interval = (
         numbers.UNKNOWN if ratio.low is None or ratio.high is None else f"{ratio.low:.2f}-{ratio.high:.2f}"
     )
     return [
         *(numbers.latency(None if time is None else time * 1e6) for time in times),
         numbers.decimal(ratio.value),
-        between,
+        interval,
     ]
 
 
@@ -129,7 +129,7 @@ def _profile_circumstances(profile: Profile, found: Found | None) -> list[str]:
 def _summary_line(summary: RatioSummary) -> str:
     width = ""
     if summary.half_width is not None:
-        # With two or three repetitions, Student's t can give thousands of percent.
+        # With two or three repetitions, Student's t distribution can give thousands of percent.
         width = f" ± {summary.half_width:.1%}" if summary.half_width <= 1 else " (uncertain)"
     return (
         f"{summary.direction.value}: average {numbers.decimal(summary.average)}{width}, "

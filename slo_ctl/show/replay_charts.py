@@ -25,7 +25,7 @@ def sections(result: Result) -> Iterator[tuple[str, list[Chart]]]:
     if not runs:
         return
     unit = runs[-1].share_by.replace("-", " ")
-    found: tuple[tuple[str, list[Chart]], ...] = (
+    all_sections: tuple[tuple[str, list[Chart]], ...] = (
         ("Shares and bandwidth by weight", [*_proportionality(runs, unit), *_bandwidth(runs)]),
         ("Latency", [*_latencies(runs, "write"), *_latencies(runs, "read")]),
         ("Alone and together", [*_iops_alone_and_together(runs), *_u_alone_and_together(runs)]),
@@ -34,7 +34,7 @@ def sections(result: Result) -> Iterator[tuple[str, list[Chart]]]:
         ("OPS over time", [*_over_time(runs, "ops_blocks", "OPS in blocks", "count", _OPS_CAPTION)]),
         ("Shares over time", [*_over_time(runs, "share", f"Share of the {unit}", "percent", _SHARE_CAPTION)]),
     )
-    yield from ((title, charts) for title, charts in found if charts)
+    yield from ((title, charts) for title, charts in all_sections if charts)
 
 
 # Over time.
@@ -52,7 +52,7 @@ def _over_time(
 ) -> Iterator[Curves]:
     """One column of the time series per run, all to one scale; runs without it are skipped."""
     drawn = [(run, curves) for run in runs if (curves := _series(run, column))]
-    # The first few epochs after a start swing widely; they must not squeeze the rest of every chart.
+    # Values oscillate in the first epochs after a start, which must not determine the scale.
     top = max((_high(curves) for _, curves in drawn), default=0.0) * 1.12
     for run, curves in drawn:
         span = run.window.from_drive_writes, run.window.to_drive_writes
@@ -83,12 +83,12 @@ def _series(run: RunResult, column: str) -> list[Curve]:
         for index, series in enumerate(run.series.vms)
     ]
     drawn = [curve for curve in curves if curve.values]
-    return drawn if any(curve.known() for curve in drawn) else []
+    return drawn if any(curve.known_values() for curve in drawn) else []
 
 
 def _high(curves: Sequence[Curve]) -> float:
-    """The 99th percentile of the points."""
-    values = sorted(value for curve in curves for value in curve.known())
+    """The 99th percentile of the values."""
+    values = sorted(value for curve in curves for value in curve.known_values())
     return max(values[int(0.99 * (len(values) - 1))], 1e-9)
 
 
@@ -131,9 +131,9 @@ def _latencies(runs: Sequence[RunResult], kind: str) -> Iterator[Curves]:
 
 
 def _cdf(curve: Sequence[float], x: np.ndarray) -> list[float | None]:
-    """Shares of the requests at these latencies, between the recorded percentiles on a line.
+    """Shares of the requests up to these latencies, interpolated between the recorded percentiles.
 
-    Above the highest of these it is at least that.
+    Above the highest percentile its share is a lower bound.
     """
     highest = {value: each for value, each in zip(curve, CURVE_PERCENTILES, strict=False) if value}
     if not highest:
@@ -169,17 +169,17 @@ def _u_alone_and_together(runs: Sequence[RunResult]) -> Iterator[Bars]:
     )
 
 
-_OfVm = Callable[["VmResult"], float | None]
+_Figure = Callable[["VmResult"], float | None]
 
 
 def _alone_and_together(
     runs: Sequence[RunResult],
     title: str,
     caption: str,
-    of: tuple[_OfVm, _OfVm],
-    say: Callable[[float | None], str],
+    figures: tuple[_Figure, _Figure],
+    format_number: Callable[[float | None], str],
 ) -> Iterator[Bars]:
-    alone, together = of
+    alone, together = figures
     if not any(together(vm) is not None for run in runs for vm in run.vms):
         return
     groups = []
@@ -187,14 +187,14 @@ def _alone_and_together(
         bars = [
             Bar(
                 run.policy,
-                say(together(run.vms[index])),
+                format_number(together(run.vms[index])),
                 [(together(run.vms[index]) or 0.0, index)],
                 pale=run is not runs[-1],
             )
             for run in runs
         ]
         if alone(vm) is not None:
-            bars.insert(0, Bar("alone", say(alone(vm)), [(alone(vm) or 0.0, None)]))
+            bars.insert(0, Bar("alone", format_number(alone(vm)), [(alone(vm) or 0.0, None)]))
         groups.append((short_name(vm.name), bars))
     yield Bars(title, caption, groups)
 
@@ -202,10 +202,10 @@ def _alone_and_together(
 def _pages_moved(runs: Sequence[RunResult]) -> Iterator[Bars]:
     """Figure 5b, one chart per run, all to one scale."""
     moved = [(run.policy, run.gc_pages_moved) for run in runs if run.gc_pages_moved is not None]
-    most = max((sum(row) for _, each in moved for row in each.pages), default=0)
-    for policy, each in moved if most else ():
+    scale_top = max((sum(row) for _, moved_pages in moved for row in moved_pages.pages), default=0)
+    for policy, moved_pages in moved if scale_top else ():
         bars = []
-        for index, (name, row) in enumerate(zip(each.vms, each.pages, strict=True)):
+        for index, (name, row) in enumerate(zip(moved_pages.vms, moved_pages.pages, strict=True)):
             parts = [(pages, owner) for owner, pages in enumerate(row)]
             bars.append(Bar(short_name(name), numbers.count(sum(row)), parts, key=key_class(index)))
         yield Bars(
@@ -213,7 +213,7 @@ def _pages_moved(runs: Sequence[RunResult]) -> Iterator[Bars]:
             "Figure 5b of the paper. A bar for each VM whose writes GC worked for; colour: whose pages. A "
             "bar in its own VM's colour alone means that GC moved no neighbour's pages.",
             [("", bars)],
-            most=most,
+            scale_top=scale_top,
         )
 
 
@@ -229,13 +229,11 @@ def _bandwidth(runs: Sequence[RunResult]) -> Iterator[Bars]:
             rate = vm.bandwidth_bytes_s or 0.0
             ratio = rate / base.bandwidth_bytes_s if base and base.bandwidth_bytes_s else None
             text = f"{numbers.bandwidth(vm.bandwidth_bytes_s)} ({numbers.decimal(ratio, 1)})"
-            bars.append(Bar(_weighted(vm), text, [(rate, index)]))
+            bars.append(Bar(_name_and_weight(vm), text, [(rate, index)]))
         groups.append((run.policy, bars))
     vms = runs[-1].vms
-    least = (
-        _lightest([vm for vm in vms if vm.bandwidth_bytes_s]) or min(vms, key=lambda vm: vm.weight)
-    ).weight
-    ratios = " : ".join(numbers.decimal(vm.weight / least, 1) for vm in vms)
+    smallest = _lightest([vm for vm in vms if vm.bandwidth_bytes_s] or vms)
+    ratios = " : ".join(numbers.decimal(vm.weight / smallest.weight, 1) for vm in vms if smallest)
     yield Bars(
         "Bandwidth by weight",
         "Figure 8a of the paper. In brackets: bandwidth relative to the VM with the smallest weight; the "
@@ -253,9 +251,9 @@ def _proportionality(runs: Sequence[RunResult], unit: str) -> Iterator[Bars]:
             continue
         bars = []
         for index, vm in enumerate(run.vms):
-            got, due = (vm.share or 0.0) / base.share, vm.weight / base.weight
-            text = f"{numbers.decimal(got)} of {numbers.decimal(due)}"
-            bars.append(Bar(_weighted(vm), text, [(got, index)], mark=due))
+            share, target = (vm.share or 0.0) / base.share, vm.weight / base.weight
+            text = f"{numbers.decimal(share)} of {numbers.decimal(target)}"
+            bars.append(Bar(_name_and_weight(vm), text, [(share, index)], mark=target))
         groups.append((run.policy, bars))
     if groups:
         yield Bars(
@@ -270,5 +268,5 @@ def _lightest(vms: Sequence[VmResult]) -> VmResult | None:
     return min(vms, key=lambda vm: vm.weight, default=None)
 
 
-def _weighted(vm: VmResult) -> str:
+def _name_and_weight(vm: VmResult) -> str:
     return f"{short_name(vm.name)} (w {numbers.weight(vm.weight)})"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _US_PER_S = 1e6
 
 MERGE_HEADINGS = ("SWITCH", "PARTIAL", "FULL", "PER 1000", "TIME", "BLOCKS/FULL", "MEAN FULL")
-"""Headings of `_merge_cells`; only the first five on a narrow terminal."""
+"""Headings of `_merge_cells`; a narrow terminal shows the first five."""
 _NARROW_CELLS = 5
 MERGE_LEGEND = (
     "Merges caused by the writes of each VM in the measured window. PER 1000: merges of all kinds per 1000 "
@@ -68,7 +68,7 @@ def story(result: Result) -> list[str]:
 
 
 def run_sentences(result: Result) -> list[str]:
-    """Each run in a sentence or two: whose pages GC moved, and how shares were kept."""
+    """One or two sentences for each run: whose pages GC moved, and deviations of shares."""
     if not result.runs:
         return ["No run reached the measured window."]
     return [f"{run.policy}: {_interference(run)} {_shares(run)}".rstrip() for run in result.runs]
@@ -80,7 +80,7 @@ def gain(result: Result) -> str:
 
 
 def gain_tiles(result: Result) -> list[tuple[str, str, str]]:
-    """The same as a name, what is reached, and what it was; of what both runs have measured."""
+    """The changes as name, value and previous value, as far as both runs measured them."""
     if len(result.runs) < 2:
         return []
     first, last = result.runs[0], result.runs[-1]
@@ -90,8 +90,8 @@ def gain_tiles(result: Result) -> list[tuple[str, str, str]]:
         tiles.append(("Total IOPS", change, f"{numbers.count(first.iops)} to {numbers.count(last.iops)}"))
     before, after = worst_share_error(first), worst_share_error(last)
     if before is not None and after is not None:
-        was = f"{numbers.signed_percent(before)} with {first.policy}"
-        tiles.append(("Worst share error", numbers.signed_percent(after), was))
+        previous = f"{numbers.signed_percent(before)} with {first.policy}"
+        tiles.append(("Worst share error", numbers.signed_percent(after), previous))
     if first.waf and last.waf:
         tiles.append(("WAF", numbers.decimal(last.waf), f"{numbers.decimal(first.waf)} with {first.policy}"))
     below = [f"{len(_below_target(run))} of {len(run.vms)}" for run in (first, last)]
@@ -105,15 +105,15 @@ def recommendation(result: Result) -> str:
     if len(runs) < 2:
         return ""
     best = min(runs, key=lambda run: (len(_below_target(run)), -(run.iops or 0.0)))
-    short = _below_target(best)
-    kept = (
-        f"the fewest VMs are below their targets ({and_list(short)})"
-        if short
+    below_target = _below_target(best)
+    result_text = (
+        f"the fewest VMs are below their targets ({and_list(below_target)})"
+        if below_target
         else "no VM is below its target"
     )
-    equals = [run for run in runs if len(_below_target(run)) == len(short)]
-    total = f"the total is the highest of the {len(equals)} policies with that" if equals[1:] else ""
-    return f"Recommended here: {best.policy}: {kept}{f', and {total}' if total else ''}."
+    equal_runs = [run for run in runs if len(_below_target(run)) == len(below_target)]
+    total = f"the total is the highest of the {len(equal_runs)} policies with that" if equal_runs[1:] else ""
+    return f"Recommended here: {best.policy}: {result_text}{f', and {total}' if total else ''}."
 
 
 def _below_target(run: RunResult) -> list[str]:
@@ -123,8 +123,8 @@ def _below_target(run: RunResult) -> list[str]:
 def foreign_pages(moved: GcPagesMoved) -> tuple[int, int]:
     """Pages that GC moved for a VM other than their owner, and all pages it moved."""
     total = sum(map(sum, moved.pages))
-    own = sum(row[index] for index, row in enumerate(moved.pages))
-    return total - own, total
+    own_pages = sum(row[index] for index, row in enumerate(moved.pages))
+    return total - own_pages, total
 
 
 def _interference(run: RunResult) -> str:
@@ -155,8 +155,8 @@ def _shares(run: RunResult) -> str:
         f"{furthest.name} deviates most: entitled to {numbers.percent(furthest.target_share)} of "
         f"the {_unit(run)} and received {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
     )
-    short = _below_target(run)
-    return f"{deviation} Below their target: {', '.join(short)}." if short else deviation
+    below_target = _below_target(run)
+    return f"{deviation} Below their target: {', '.join(below_target)}." if below_target else deviation
 
 
 def _unit(run: RunResult) -> str:
@@ -197,7 +197,7 @@ def _comparison(first: RunResult, last: RunResult) -> str:
 
 
 _WIDE = 112
-"""Columns from which OPS in bytes and read latency fit."""
+"""Width from which OPS in bytes and read latency fit."""
 
 
 def print_result(console: Console, result: Result) -> None:
@@ -236,7 +236,7 @@ def headline(result: Result) -> str:
 
 
 def is_synthetic(result: Result) -> bool:
-    """Some VM's requests are synthetic."""
+    """Whether the requests of some VM are synthetic."""
     return any("synthetic" in vm.workload for run in result.runs for vm in run.vms)
 
 
@@ -327,7 +327,7 @@ def comparison_headings() -> list[str]:
 
 
 def comparison_cells(run: RunResult) -> list[str]:
-    """The numbers of one policy: of share errors and p99 that of the worst VM."""
+    """The numbers of one policy; share error and p99 are those of the worst VM."""
     foreign = None
     if run.gc_pages_moved is not None:
         others, total = foreign_pages(run.gc_pages_moved)

@@ -45,8 +45,8 @@ def render_report(result: Result) -> str:
         gain=gain_tiles(result),
         recommendation=recommendation(result),
         story=run_sentences(result),
-        subject=_view(result, result.runs[-1]) if result.runs else None,
-        others=[_view(result, run) for run in result.runs[:-1]],
+        subject=_run_values(result, result.runs[-1]) if result.runs else None,
+        others=[_run_values(result, run) for run in result.runs[:-1]],
         headings=vm_headings(),
         merge_headings=MERGE_HEADINGS,
         merge_legend=MERGE_LEGEND,
@@ -68,8 +68,8 @@ def _title(result: Result) -> str:
     return f"SSD replay: {subject}{' against ' if others else ''}{', '.join(others)}"
 
 
-def _view(result: Result, run: RunResult) -> dict[str, Any]:
-    """What the template writes of a run; without `merges` for a mapping without log blocks."""
+def _run_values(result: Result, run: RunResult) -> dict[str, Any]:
+    """Values of the template for a run; `merges` is empty for a mapping without log blocks."""
     return {
         "policy": run.policy,
         "line": run_line(run),

@@ -1,4 +1,4 @@
-"""The status of a host on a terminal, with the reasons of bad verdicts; and settings that change."""
+"""The status of a host on a terminal, with the reasons of bad verdicts; changes of settings."""
 
 from __future__ import annotations
 
@@ -41,44 +41,38 @@ def verdict_text(verdict: Verdict) -> Text:
 
 def parse_verdicts(text: str | None) -> frozenset[Verdict]:
     """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
-    found: set[Verdict] = set()
     if text is None:
         return frozenset()
-    for word in text.split(","):
-        if not word.strip():
-            raise UserError(
-                f"--verdict: {text or 'an empty value'} has an empty part", f"known: {', '.join(Verdict)}"
-            )
-        try:
-            found.add(Verdict(word.strip().lower()))
-        except ValueError:
-            raise UserError(
-                f"--verdict: {word.strip()} is not known", f"known: {', '.join(Verdict)}"
-            ) from None
-    return frozenset(found)
-
-
-def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]) -> tuple[VmStatus, ...]:
-    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
-    known = {vm.vm for vm in status.vms}
+    names = [name.strip().lower() for name in text.split(",")]
     for name in names:
-        if name not in known:
-            hint = near_or_listed(name, known, "no VMs at present")
-            raise UserError(f"VM {name} not found", hint)
+        if name not in set(Verdict):
+            problem = f"{name} is not known" if name else f"{text or 'an empty value'} has an empty part"
+            raise UserError(f"--verdict: {problem}", f"known: {', '.join(Verdict)}")
+    return frozenset(map(Verdict, names))
+
+
+def selected_vms(
+    status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]
+) -> tuple[VmStatus, ...]:
+    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
+    existing = {vm.vm for vm in status.vms}
+    for name in names:
+        if name not in existing:
+            raise UserError(f"VM {name} not found", near_or_listed(name, existing, "no VMs at present"))
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
     )
 
 
 class DaemonOutage:
-    """Keeps track of how long the daemon has been unreachable. `hint` returns what to do, from the reason."""
+    """Tracks since when the daemon has been unreachable. `hint` returns a hint for the reason."""
 
     def __init__(self, hint: Callable[[str], str]) -> None:
         self._hint = hint
-        self._since: float | None = None
+        self._began_at: float | None = None
         self._reason = ""
         self.is_new = False
-        """The last request was the first that failed."""
+        """Whether the last request was the first that failed."""
 
     def request(self, send: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """The reply, or None while the daemon is not reachable or not ready."""
@@ -86,22 +80,22 @@ class DaemonOutage:
             reply = send()
         except UserError as error:
             self._reason = str(error)
-            self.is_new = self._since is None
-            if self._since is None:
-                self._since = time.time()
+            self.is_new = self._began_at is None
+            if self._began_at is None:
+                self._began_at = time.time()
             return None
-        self._since, self.is_new = None, False
+        self._began_at, self.is_new = None, False
         return reply
 
     def line(self) -> str:
-        """The line to show meanwhile."""
-        since = time.strftime("%H:%M:%S", time.localtime(self._since))
+        """A line with the start and the reason of the outage."""
+        since = time.strftime("%H:%M:%S", time.localtime(self._began_at))
         return printable(f"daemon not reachable since {since}: {self._reason}; {self._hint(self._reason)}")
 
 
 EMULATED = "EMULATED"
 _STALE_EPOCHS = 5
-"""A status older than that many epochs is marked as stale."""
+"""Age in epochs from which a status is stale."""
 
 
 def status_columns(status: HostStatus) -> tuple[Column[VmStatus], ...]:
@@ -201,7 +195,7 @@ def device_table(status: HostStatus, width: int | None) -> Table:
 
 
 def device_lines(device: DeviceStatus) -> Iterator[Text]:
-    """What does not fit in a row: problems, the placement that the drive offers, moves of OPS."""
+    """Problems, the placement that the drive offers, and moves of OPS, which do not fit in a row."""
     name = printable(device.name)
     if device.overcommitted:
         yield Text(f"{name}: OVERCOMMITTED, the minimums exceed what it can do", style="bold red")
@@ -222,7 +216,7 @@ def _device_backend(device: DeviceStatus) -> str:
 
 
 def _capacity_text(device: DeviceStatus) -> str:
-    """IOPS that were measured at most, else an estimate."""
+    """The highest IOPS that were measured, or an estimate."""
     if device.capacity_iops is not None:
         return numbers.count(device.capacity_iops)
     return numbers.UNKNOWN if device.estimated_iops is None else f"~{numbers.count(device.estimated_iops)}"
@@ -249,17 +243,17 @@ def _waf_source_text(device: DeviceStatus) -> str:
     if waf is None or waf.waf is None:
         return numbers.UNKNOWN
     emulated = f" ({EMULATED})" if waf.emulated and waf.source is not WafSource.FTL else ""
-    about = f"{waf.source}{emulated}, {numbers.duration(waf.window_s)}"
+    text = f"{waf.source}{emulated}, {numbers.duration(waf.window_s)}"
     if waf.resolution_bytes is not None and waf.resolution_bytes > 1:
-        about += f", {numbers.size(waf.resolution_bytes)} resolution"
-    return about
+        text += f", {numbers.size(waf.resolution_bytes)} resolution"
+    return text
 
 
 def group_lines(status: HostStatus, vms: Sequence[VmStatus]) -> Iterator[Text]:
     """A line for each group of the VMs shown: its VMs, what they got together, and its bounds."""
-    shown = {vm.group for vm in vms}
+    group_names = {vm.group for vm in vms}
     for group in status.groups:
-        if group.name not in shown and group.vms:
+        if group.name not in group_names and group.vms:
             continue
         bounds = [f"min {numbers.count(group.min_iops)}"] if group.min_iops is not None else []
         bounds += [f"max {numbers.count(group.max_iops)}"] if group.max_iops is not None else []
@@ -268,10 +262,10 @@ def group_lines(status: HostStatus, vms: Sequence[VmStatus]) -> Iterator[Text]:
                 f"{numbers.size(group.bandwidth_bytes_s)}/s of at most "
                 f"{numbers.size(group.max_bandwidth_bytes_s)}/s"
             )
-        listed = ", ".join(printable(vm) for vm in group.vms[:8])
-        listed += f" and {len(group.vms) - 8} more" if len(group.vms) > 8 else ""
+        vms_text = ", ".join(printable(vm) for vm in group.vms[:8])
+        vms_text += f" and {len(group.vms) - 8} more" if len(group.vms) > 8 else ""
         line = Text(
-            f"group {printable(group.name)} ({listed or 'no VM'}): {numbers.count(group.iops)} IOPS"
+            f"group {printable(group.name)} ({vms_text or 'no VM'}): {numbers.count(group.iops)} IOPS"
             f"{', ' if bounds else ''}{', '.join(bounds)}: "
         )
         line.append_text(verdict_text(group.verdict))
@@ -307,7 +301,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def setting_value(value: SettingValue) -> str:
-    """The value of a setting; None means unset. Three digits of a fraction tell any change that is made."""
+    """The value of a setting; None means unset. Three digits show the smallest change that is made."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -315,7 +309,7 @@ def setting_value(value: SettingValue) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 
-# Settings that would change, or that were changed.
+# Changes of settings.
 
 _OUTCOME_STYLES = {
     OutcomeState.UNCHANGED: "dim",
@@ -335,10 +329,12 @@ def changes(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def outcome_table(outcomes: Sequence[Outcome], width: int | None) -> Table:
     """A row for each setting: VM, setting, old and new value, and why."""
     columns: list[Column[Outcome]] = [
-        Column("VM", lambda each: printable(each.setting.vm), 0, right=False),
-        Column("SETTING", lambda each: printable(str(each.setting.knob)), 0, right=False),
+        Column("VM", lambda outcome: printable(outcome.setting.vm), 0, right=False),
+        Column("SETTING", lambda outcome: printable(str(outcome.setting.knob)), 0, right=False),
         Column("NOW -> WANTED", _change_text, 0, right=False),
-        Column("STATE", lambda each: Text(each.state.value, _OUTCOME_STYLES[each.state]), 1, right=False),
+        Column(
+            "STATE", lambda outcome: Text(outcome.state.value, _OUTCOME_STYLES[outcome.state]), 1, right=False
+        ),
         Column("WHY", _why_text, 2, right=False),
     ]
     return table_of(columns, outcomes, width)
@@ -356,7 +352,7 @@ def _why_text(outcome: Outcome) -> str:
 
 
 def move_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:
-    """Moves that the policy of each device would make, and why."""
+    """Moves that the policy of each device would make, and reasons."""
     for device in devices:
         policy = f", policy {printable(device.policy)}" if device.policy else ""
         if not device.decided:
@@ -369,6 +365,6 @@ def move_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:
 
 def outcome_counts(outcomes: Sequence[Outcome]) -> str:
     """How many settings are in which state."""
-    counts = {state: sum(each.state is state for each in outcomes) for state in OutcomeState}
+    counts = {state: sum(outcome.state is state for outcome in outcomes) for state in OutcomeState}
     parts = [f"{count} {state.value}" for state, count in counts.items() if count]
     return f"{counted(len(outcomes), 'setting')}: {', '.join(parts)}" if parts else "no settings to apply"

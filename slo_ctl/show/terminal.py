@@ -41,12 +41,12 @@ def console_for(stream: TextIO) -> Console:
 
 
 def print_line(console: Console, line: Text, indent: int = 2) -> None:
-    """A line of text; on a terminal that is narrower, wrapped at words, what follows indented by `indent`.
+    """A line of text. A narrower terminal wraps it at words, and indents continuation lines by `indent`.
 
-    Elsewhere lines stay whole, for other programs.
+    In files and pipes, lines are not wrapped.
     """
     width = console.width - indent
-    if not console.file.isatty() or cell_len(line.plain) <= console.width or width < _LEAST_WRAPPED:
+    if not console.file.isatty() or cell_len(line.plain) <= console.width or width < _MIN_WRAPPED_WIDTH:
         console.print(line, soft_wrap=True)
         return
     first = line.wrap(console, console.width)[0]
@@ -57,12 +57,12 @@ def print_line(console: Console, line: Text, indent: int = 2) -> None:
         console.print(Text(" " * indent) + each, soft_wrap=True)
 
 
-_LEAST_WRAPPED = 20
-"""Columns: on narrower terminals, the terminal wraps lines."""
+_MIN_WRAPPED_WIDTH = 20
+"""Narrower terminals wrap lines themselves."""
 
 
 def print_facts(console: Console, facts: Mapping[str, str], margin: int = 0) -> None:
-    """A line for each name and its value; values that are longer are wrapped below each other."""
+    """A line for each name and its value. Continuation lines of long values are aligned."""
     width = max(map(len, facts), default=0)
     for name, fact in facts.items():
         if fact:
@@ -70,9 +70,8 @@ def print_facts(console: Console, facts: Mapping[str, str], margin: int = 0) -> 
             print_line(console, text, margin + width + 2)
 
 
-_BETWEEN = 2
-_FOLDED_WIDTH = 16
-"""Columns at least that texts are folded to."""
+_GAP_WIDTH = 2
+_MIN_FOLDED_WIDTH = 16
 
 
 def print_rows(
@@ -82,9 +81,9 @@ def print_rows(
     left: Collection[str] = (),
     folded: Collection[str] = (),
 ) -> None:
-    """A table, numbers to the right but for the columns in `left`, whose cells may be folded if in `folded`.
+    """A table, aligned to the right except for columns in `left`; cells of `folded` columns may be folded.
 
-    Where it does not fit into a terminal, the facts of each row below its first cell, without unknown ones.
+    If it does not fit into a terminal, a list of the known cells of each row below its first cell.
     """
     width = width_for_tables(console)
     needed = 0
@@ -92,10 +91,10 @@ def print_rows(
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
         fold = heading in folded
         widest = max(map(cell_len, (heading, *cells)))
-        needed += (min(widest, _FOLDED_WIDTH) if fold else widest) + _BETWEEN
+        needed += (min(widest, _MIN_FOLDED_WIDTH) if fold else widest) + _GAP_WIDTH
         justify: Literal["left", "right"] = "left" if heading in left else "right"
         table.add_column(heading, justify=justify, no_wrap=not fold, overflow="fold")
-    if width is None or needed - _BETWEEN <= width:
+    if width is None or needed - _GAP_WIDTH <= width:
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
@@ -107,7 +106,7 @@ def print_rows(
 
 
 def width_for_tables(console: Console) -> int | None:
-    """The width of a terminal; None elsewhere, where the console becomes as wide as tables are."""
+    """The width of a terminal; None for files and pipes, on which the console becomes as wide as tables."""
     if console.file.isatty():
         return console.width
     console.width = _PIPE_WIDTH
@@ -122,12 +121,12 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column, and how soon it is dropped on a narrow terminal."""
+    """A column of a table."""
 
     heading: str
     cell: Callable[[Row], str | Text]
     drop: int
-    """The column with the highest value is dropped first; 0 is never dropped."""
+    """On a narrow terminal, columns with the highest value are dropped first; 0 is never dropped."""
     right: bool = True
 
 
@@ -138,7 +137,7 @@ def fitting(columns: Sequence[Column[Row]], rows: Iterable[Row], width: int | No
         return fitting_columns
     rows = list(rows)
     widths = {column.heading: _width(column, rows, first=column is columns[0]) for column in fitting_columns}
-    while sum(widths[column.heading] + _BETWEEN for column in fitting_columns) > width + _BETWEEN:
+    while sum(widths[column.heading] + _GAP_WIDTH for column in fitting_columns) > width + _GAP_WIDTH:
         first = max(fitting_columns, key=lambda column: column.drop)
         if first.drop == 0:
             break
@@ -162,7 +161,7 @@ def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | N
 
 
 def as_text(table: Table, width: int) -> Text:
-    """The table as it is drawn, for views that join it with other text."""
+    """The rendered table, to be joined with other text."""
     console = Console(width=width, color_system="truecolor", markup=False, highlight=False)
     drawn = console.render_lines(table, pad=False)
     parts = (Text.assemble(*((each.text, each.style or "") for each in line)) for line in drawn)
@@ -174,9 +173,6 @@ def _width(column: Column[Row], rows: list[Row], first: bool) -> int:
     return max(min(widest, NAME_WIDTH) if first else widest, cell_len(column.heading))
 
 
-_LINE_EVERY_S = 10.0
-
-
 BARS = "▁▂▃▄▅▆▇█"
 _GAP = " "
 
@@ -186,9 +182,9 @@ def sparkline(values: Sequence[float | None], width: int | None = None) -> str:
 
     With more values than `width`, each bar is the mean of several.
     """
-    shown = list(values) if width is None else _squeezed(values, width)
-    largest = max((value for value in shown if value is not None), default=0.0)
-    return "".join(_GAP if value is None else _bar(value, largest) for value in shown)
+    points = list(values) if width is None else _squeezed(values, width)
+    largest = max((value for value in points if value is not None), default=0.0)
+    return "".join(_GAP if value is None else _bar(value, largest) for value in points)
 
 
 def _bar(value: float, largest: float) -> str:
@@ -206,8 +202,8 @@ def _squeezed(values: Sequence[float | None], width: int) -> list[float | None]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) / len(known_values) if known_values else None
 
 
 @contextmanager
@@ -235,6 +231,9 @@ def drive_writes_on_stderr(name: str, quiet: bool = False) -> Iterator[Callable[
 
         yield advance
         phase.done()
+
+
+_LINE_INTERVAL_S = 10.0
 
 
 class Bars:
@@ -265,14 +264,14 @@ class Bar:
         self._progress.advance(self._task, amount)
 
     def done(self) -> None:
-        """Fill the bar, also of a phase that ends early."""
+        """Fill the bar, also when the phase ends early."""
         task = next(task for task in self._progress.tasks if task.id == self._task)
         self._progress.update(self._task, total=task.completed or 1, completed=task.completed or 1)
         self._progress.stop_task(self._task)
 
 
 class Lines:
-    """One line when a phase starts and ends, and one every _LINE_EVERY_S in between."""
+    """Lines at the start and the end of a phase, and every _LINE_INTERVAL_S in between."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -300,19 +299,21 @@ class PhaseLines:
         self._unit = unit
         self._done = 0.0
         self._started = self._printed_at = clock()
-        of = f"{total:,.0f} {unit}" if total is not None else unit
-        self._print(f"{name}: {of}")
+        length = f"{total:,.0f} {unit}" if total is not None else unit
+        self._print(f"{name}: {length}")
 
     def advance(self, amount: float) -> None:
-        """Count `amount`, and print a line every _LINE_EVERY_S."""
+        """Count `amount`, and print a line every _LINE_INTERVAL_S."""
         self._done += amount
         now = self._clock()
-        if now - self._printed_at < _LINE_EVERY_S:
+        if now - self._printed_at < _LINE_INTERVAL_S:
             return
         self._printed_at = now
         if self._total and self._done > 0:
-            left_s = (now - self._started) * max(self._total - self._done, 0.0) / self._done
-            self._print(f"{self._name}: {min(self._done / self._total, 1):.0%}, about {left_s:.0f} s left")
+            remaining_s = (now - self._started) * max(self._total - self._done, 0.0) / self._done
+            self._print(
+                f"{self._name}: {min(self._done / self._total, 1):.0%}, about {remaining_s:.0f} s left"
+            )
         else:
             self._print(f"{self._name}: {self._done:,.0f} {self._unit}")
 

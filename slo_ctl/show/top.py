@@ -20,7 +20,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json
-from slo_ctl.show.past import past_statuses
+from slo_ctl.show.past import Timeline, read_past
 from slo_ctl.show.status import (
     DaemonOutage,
     device_lines,
@@ -55,17 +55,16 @@ _FILTERS: tuple[tuple[str, frozenset[Verdict]], ...] = (
     ("degraded", DEGRADED),
     *((verdict.value, frozenset({verdict})) for verdict in Verdict),
 )
-_UNKNOWN_LAST = float("-inf")
 
 _SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
     "name": (lambda vm: vm.vm, False),
     "verdict": (lambda vm: _WORST_FIRST.index(vm.verdict), False),
-    "IOPS": (lambda vm: _known(vm.iops), True),
-    "target": (lambda vm: _known(vm.target_iops), True),
+    "IOPS": (lambda vm: _or_least(vm.iops), True),
+    "target": (lambda vm: _or_least(vm.target_iops), True),
     "weight": (lambda vm: vm.slo.weight, True),
-    "P99": (lambda vm: max(_known(vm.p99_read_us), _known(vm.p99_write_us)), True),
-    "OPS": (lambda vm: _known(vm.ops_blocks), True),
-    "WAF": (lambda vm: _known(vm.waf), True),
+    "P99": (lambda vm: max(_or_least(vm.p99_read_us), _or_least(vm.p99_write_us)), True),
+    "OPS": (lambda vm: _or_least(vm.ops_blocks), True),
+    "WAF": (lambda vm: _or_least(vm.waf), True),
 }
 """Sort orders: the key, and whether the largest is first."""
 
@@ -81,11 +80,6 @@ _SORT_KEYS = {
 }
 _STEP = 10
 """Statuses that one key goes back or forward."""
-_MAX_ROWS_KEPT = 100_000
-"""Rows of statuses to go back to, of an hour at most: 500 VMs for three minutes. The history has the rest."""
-_MAX_KEPT = 3600
-_MAX_BUCKETS = 360
-"""Of the history, for the last hour: 10 s each."""
 _SORTED_BY = "  ".join("\N{NO-BREAK SPACE}".join(each) for each in _SORT_KEYS.items())
 HELP = f"""\
 Sort      {_SORTED_BY}; again: the other way round
@@ -110,11 +104,11 @@ class StatusReceived(Message):
 
 
 class PastReceived(Message):
-    """What the history knows of the time before this view, the earliest first."""
+    """Statuses of the history before this view, the earliest first, or in `problem` why there are none."""
 
-    def __init__(self, past: list[HostStatus], problem: str) -> None:
+    def __init__(self, statuses: list[HostStatus], problem: str) -> None:
         super().__init__()
-        self.past = past
+        self.statuses = statuses
         self.problem = problem
 
 
@@ -178,23 +172,16 @@ class TopApp(App[None]):
         self._interval_s = interval_s
         self._requesting = False
         self._paused = False
-        self._status: HostStatus | None = None
         self._problem = ""
         self._sort, self._reversed = "verdict", False
         self._filter = 0
+        self._search_text = ""
         self._rows: list[_Key] = []
         self._headings: list[str] = []
         self._cells: dict[tuple[_Key, str], Text] = {}
         self._curves: dict[_Key, deque[float | None]] = {}
-        self._past: deque[HostStatus] = deque(maxlen=_MAX_KEPT)
-        """Statuses received, the latest last."""
-        self._recorded: list[HostStatus] = []
-        """Those from before this view, from the history; read when somebody goes back as far."""
-        self._history_asked = False
+        self.timeline = Timeline()
         self._history_problem = ""
-        self._back = 0
-        """Statuses before the latest that is shown."""
-        self._searched = ""
 
     def compose(self) -> ComposeResult:
         """Header of devices, table, detail of the selected VM, keys."""
@@ -213,7 +200,7 @@ class TopApp(App[None]):
         self._poll()
 
     def _poll(self) -> None:
-        # A hung daemon must neither block the keys nor pile up requests.
+        # One request at a time in a thread: a hung daemon must not block the keys.
         if not self._requesting and not self._paused:
             self._requesting = True
             self.run_worker(self._fetch, thread=True, exit_on_error=False)
@@ -236,83 +223,47 @@ class TopApp(App[None]):
         if not self.query("#header"):
             return  # the view is being closed
         self._problem = received.problem
-        if received.status is None or (self._past and received.status.at == self._past[-1].at):
+        status, latest = received.status, self.timeline.latest
+        if status is None or (latest is not None and status.at == latest.at):
             self._show_header()  # only its age has changed
             return
-        in_history = self._back >= len(self._past)
-        before = len(self._past)
-        self._remember(received.status)
-        if self._back:
-            # It stays at its moment. In the history it does not move while the oldest status is dropped.
-            later = len(self._past) - before if in_history else 1
-            self._back = max(0, min(self._back + later, self._moments() - 1))
-        self._show_past()
+        self._add_to_curves(status)
+        self.timeline.add(status)
+        self._show()
 
-    def _remember(self, status: HostStatus) -> None:
+    def _add_to_curves(self, status: HostStatus) -> None:
         iops_of = {_key(vm): vm.iops for vm in status.vms}
         self._curves = {key: curve for key, curve in self._curves.items() if key in iops_of}
         for key, iops in iops_of.items():
             self._curves.setdefault(key, deque(maxlen=_CURVE_POINTS)).append(iops)
-        self._past.append(status)
-        while len(self._past) > 1 and len(self._past) * max(len(status.vms), 1) > _MAX_ROWS_KEPT:
-            self._past.popleft()
-
-    def _moments(self) -> int:
-        return len(self._recorded) + len(self._past)
-
-    def _show_past(self) -> None:
-        here = self._back < len(self._past)
-        self._status = (
-            self._past[-1 - self._back] if here else self._recorded[len(self._past) - 1 - self._back]
-        )
-        self._show()
 
     def action_go_back(self, step: int) -> None:
         """Go back in time, or forward with a negative step."""
-        if not self._past:
-            return
-        if self._back < len(self._past) <= self._back + step and self._is_gap():
-            # What was dropped since the history was read is in it now.
-            self._recorded, self._history_asked = [], False
-        if self._back + step >= self._moments() and not self._history_asked:
-            self._history_asked = True
-            self.run_worker(partial(self._read_history, self._past[0]), thread=True, exit_on_error=False)
-        self._back = max(0, min(self._back + step, self._moments() - 1))
-        self._show_past()
-
-    def _is_gap(self) -> bool:
-        """Whether statuses are missing between the history that was read and those received."""
-        last = self._recorded[-1] if self._recorded else None
-        return last is not None and self._past[0].at - last.at > 2 * last.epoch_s
+        first = self.timeline.move(step)
+        if first is not None:
+            self.run_worker(partial(self._read_history, first), thread=True, exit_on_error=False)
+        self._show()
 
     def _read_history(self, first: HostStatus) -> None:
-        names = sorted({vm.vm for vm in first.vms if vm.device})
-        points = min(_MAX_BUCKETS, _MAX_ROWS_KEPT // max(len(names), 1))
         try:
-            past = past_statuses([self._history(name, points) for name in names], first)
-            past = [status for status in past if status.at + status.epoch_s <= first.at]
-            self.post_message(PastReceived(past, "" if past else "the history has nothing earlier"))
+            statuses = read_past(self._history, first)
+            self.post_message(PastReceived(statuses, "" if statuses else "the history has nothing earlier"))
         except (UserError, StatusFormatError) as error:
             self.post_message(PastReceived([], f"the history cannot be read: {error}"))
 
     def on_past_received(self, received: PastReceived) -> None:
-        """Go on to it from the first status of this view."""
+        """Show the last of these statuses if the first one of this view is shown."""
         self._history_problem = received.problem
-        self._recorded = received.past
-        # What could not be read now is asked for again.
-        self._history_asked = bool(received.past)
-        if received.past and self._back == len(self._past) - 1:
-            self._back += 1
+        self.timeline.add_recorded(received.statuses)
         if self.query("#header"):
-            self._show_past()
+            self._show()
 
     def action_now(self) -> None:
         """Return to the latest status, and show all VMs."""
-        self._searched = ""
+        self._search_text = ""
         self._close_search()
-        self._back = 0
-        if self._past:
-            self._show_past()
+        self.timeline.return_to_latest()
+        self._show()
 
     def action_help(self) -> None:
         """Show all keys."""
@@ -322,22 +273,22 @@ class TopApp(App[None]):
         """Ask for a part of a name."""
         search = self.query_one("#search", Input)
         search.display = True
-        search.value = self._searched
+        search.value = self._search_text
         search.focus()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show the VMs that match so far."""
-        self._searched = changed.value
+        self._search_text = changed.value
         self._show()
 
     def on_input_submitted(self) -> None:
-        """Back to the table."""
+        """Return to the table."""
         self._close_search()
 
     def _close_search(self) -> None:
         search = self.query_one("#search", Input)
         with search.prevent(Input.Changed):
-            search.value = self._searched
+            search.value = self._search_text
         search.display = False
         self.query_one("#vms").focus()
 
@@ -348,7 +299,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_filter(self, step: int) -> None:
-        """The next of: all, degraded, and each verdict."""
+        """Show the VMs of the next filter: all, degraded, or one verdict."""
         self._filter = (self._filter + step) % len(_FILTERS)
         self._show()
 
@@ -367,59 +318,64 @@ class TopApp(App[None]):
         """Show the details of the selected VM."""
         self._show_detail()
 
-    def shown(self) -> list[VmStatus]:
-        """The VMs of the filter, in order."""
-        if self._status is None:
+    def matching_vms(self) -> list[VmStatus]:
+        """The VMs that filter and search select, in order."""
+        status = self.timeline.current
+        if status is None:
             return []
-        wanted = _FILTERS[self._filter][1]
+        verdicts = _FILTERS[self._filter][1]
         key, largest_first = _SORTS[self._sort]
-        searched = self._searched.casefold()
-        found = (vm for vm in self._status.vms if vm.verdict in wanted and searched in vm.vm.casefold())
-        vms = sorted(found, key=_key)
-        return sorted(vms, key=key, reverse=largest_first != self._reversed)
+        search_text = self._search_text.casefold()
+        matching = (vm for vm in status.vms if vm.verdict in verdicts and search_text in vm.vm.casefold())
+        return sorted(sorted(matching, key=_key), key=key, reverse=largest_first != self._reversed)
 
     def selected(self) -> VmStatus | None:
         """The VM under the cursor."""
-        row = self.query_one("#vms", DataTable).cursor_row
-        if self._status is None or not 0 <= row < len(self._rows):
+        row, status = self.query_one("#vms", DataTable).cursor_row, self.timeline.current
+        if status is None or not 0 <= row < len(self._rows):
             return None
-        return next((vm for vm in self._status.vms if _key(vm) == self._rows[row]), None)
+        return next((vm for vm in status.vms if _key(vm) == self._rows[row]), None)
 
     def _show(self) -> None:
         self._show_header()
-        if self._status is not None:
-            vms = self.shown()
+        status = self.timeline.current
+        if status is not None:
+            vms = self.matching_vms()
             # A cell of the table has a space on both sides.
             width = (self.size.width or 80) - 2
-            self._show_table(fitting(status_columns(self._status), vms, width), vms)
+            self._show_table(fitting(status_columns(status), vms, width), vms)
         self._show_detail()
 
     def _show_header(self) -> None:
         lines: list[Text] = []
-        if self._status is not None:
+        status = self.timeline.current
+        if status is not None:
             width = self.size.width or 80
-            # A status from the past is old on purpose: shown is the age of the latest.
-            past_s = self._past[-1].at - self._status.at if self._back else 0.0
-            lines += header_lines(self._status, time.time() - past_s)
-            lines.append(as_text(device_table(self._status, width), width))
-            lines += [line for device in self._status.devices for line in device_lines(device)]
-        state = f"sorted by {self._sort}{' reversed' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
-        if self._status is None:
-            state = "waiting for the daemon"
-        if self._searched:
-            state += f", with {printable(self._searched)!r} in their name"
-        if self._paused:
-            state += ", PAUSED"
-        if self._back:
-            state += f", {numbers.duration(past_s)} BACK (Escape: now)"
-        if self._back and self._history_problem:
-            state += f"; {printable(self._history_problem)}"
-        total = len(self._status.vms) if self._status else 0
-        lines.append(Text(f"{len(self.shown())} of {total} VMs, {state}", style="dim"))
+            # The age of the latest status counts, not that of one from the past.
+            lines += header_lines(status, time.time() - self.timeline.age_s)
+            lines.append(as_text(device_table(status, width), width))
+            lines += [line for device in status.devices for line in device_lines(device)]
+        total = len(status.vms) if status else 0
+        lines.append(Text(f"{len(self.matching_vms())} of {total} VMs, {self._view_text()}", style="dim"))
         self.query_one("#header", Static).update(Text("\n").join(lines))
         problem = self.query_one("#problem", Static)
         problem.display = bool(self._problem)
         problem.update(Text(self._problem))
+
+    def _view_text(self) -> str:
+        """Order, filter, search and time of the view."""
+        text = f"sorted by {self._sort}{' reversed' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
+        if self.timeline.current is None:
+            text = "waiting for the daemon"
+        if self._search_text:
+            text += f", with {printable(self._search_text)!r} in their name"
+        if self._paused:
+            text += ", PAUSED"
+        if self.timeline.is_past:
+            text += f", {numbers.duration(self.timeline.age_s)} BACK (Escape: now)"
+            if self._history_problem:
+                text += f"; {printable(self._history_problem)}"
+        return text
 
     def _show_table(self, columns: Sequence[Column[VmStatus]], vms: Sequence[VmStatus]) -> None:
         table: DataTable[Text] = self.query_one("#vms", DataTable)
@@ -442,33 +398,35 @@ class TopApp(App[None]):
     ) -> None:
         """Refill the table; the cursor stays on its VM."""
         row, scroll = table.cursor_row, table.scroll_offset
-        at = self._rows[row] if 0 <= row < len(self._rows) else None
+        selected = self._rows[row] if 0 <= row < len(self._rows) else None
         table.clear(columns=True)
         for column in columns:
             table.add_column(column.heading, key=column.heading)
         for key in keys:
             table.add_row(*(cells[key, column.heading] for column in columns), key="\0".join(key))
         if keys:
-            table.move_cursor(row=keys.index(at) if at in keys else min(row, len(keys) - 1), scroll=False)
+            table.move_cursor(
+                row=keys.index(selected) if selected in keys else min(row, len(keys) - 1), scroll=False
+            )
             table.scroll_to(x=scroll.x, y=scroll.y, animate=False)
 
     def _show_detail(self) -> None:
-        vm = self.selected()
-        text = Text("") if vm is None or self._status is None else self._detail(self._status, vm)
+        vm, status = self.selected(), self.timeline.current
+        text = Text("") if vm is None or status is None else self._detail(status, vm)
         self.query_one("#detail", Static).update(text)
 
     def _detail(self, status: HostStatus, vm: VmStatus) -> Text:
         curve = list(self._curves.get(_key(vm), ()))
         iops = numbers.count(vm.iops)
-        # The border of the detail, its padding, and what stands beside the curve.
-        room = (self.size.width or 80) - len(f"IOPS  {iops}") - 2
-        curve = curve[-max(1, room) :]
+        # Beside the curve are its labels, and the padding of the detail.
+        width = (self.size.width or 80) - len(f"IOPS  {iops}") - 2
+        curve = curve[-max(1, width) :]
         lines = [*_detail_lines(vm), Text(f"IOPS {sparkline(curve)} {iops}")]
         lines.append(Text(f"over the last {numbers.duration(len(curve) * status.epoch_s)}", style="dim"))
         device = next((each for each in status.devices if each.name == vm.device), None)
         reasons = device.reasons if device else ()
-        about = [reason for reason in reasons if vm.vm in reason] or list(reasons)
-        lines += [Text(printable(reason), style="dim") for reason in about[-_REASONS_SHOWN:]]
+        of_vm = [reason for reason in reasons if vm.vm in reason] or list(reasons)
+        lines += [Text(printable(reason), style="dim") for reason in of_vm[-_REASONS_SHOWN:]]
         return Text("\n").join(lines)
 
 
@@ -501,5 +459,6 @@ def _key(vm: VmStatus) -> _Key:
     return vm.vm, vm.device
 
 
-def _known(value: float | None) -> float:
-    return _UNKNOWN_LAST if value is None else value
+def _or_least(value: float | None) -> float:
+    """A value to sort by; unknown values are the smallest."""
+    return float("-inf") if value is None else value

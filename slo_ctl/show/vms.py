@@ -43,8 +43,8 @@ NO_VMS = (
 )
 
 
-def where_line(inventory: Inventory) -> str:
-    """Where VMs were searched, in one line."""
+def sources_line(inventory: Inventory) -> str:
+    """The sources of VMs in one line: cgroup tree and libvirt."""
     tree = inventory.tree
     if tree is None:
         cgroups = "no cgroup tree"
@@ -60,33 +60,35 @@ _STREAM_HEADINGS = ("DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP")
 _LEFT = ("VM", "STATE", "DISK", "SOURCE", "CGROUP")
 _FOLDED = ("VM", "SOURCE", "CGROUP")
 
-Moved = Mapping["Tenant", tuple[int, int]]
-"""Bytes read and written on namespaces of emulated drives since these were served."""
+TransferredBytes = Mapping["Tenant", tuple[int, int]]
+"""Bytes read and written on namespaces of emulated drives since the drives were served."""
 
 
-def print_streams(console: Console, inventory: Inventory, moved: Moved) -> None:
+def print_streams(console: Console, inventory: Inventory, transferred: TransferredBytes) -> None:
     """A row for each stream, and one for each VM without streams."""
     table: list[tuple[str, ...]] = []
-    # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
+    # Not by name: libvirt and the cgroup tree may each have a VM of the same name.
     remaining = deque(inventory.streams)
     for vm in inventory.vms:
         rows = []
         while remaining and (remaining[0].vm, remaining[0].cgroup) == (vm.name, vm.cgroup):
-            rows.append(_stream_cells(remaining.popleft(), moved))
-        for cells in rows or [_stream_cells(None, moved, vm.cgroup)]:
+            rows.append(_stream_cells(remaining.popleft(), transferred))
+        for cells in rows or [_stream_cells(None, transferred, vm.cgroup)]:
             state = numbers.UNKNOWN if vm.state is VmState.UNKNOWN else vm.state.value
             table.append((printable(vm.name), state, *cells))
     print_rows(console, ("VM", "STATE", *_STREAM_HEADINGS), table, left=_LEFT, folded=_FOLDED)
 
 
-def _stream_cells(stream: Stream | None, moved: Moved, cgroup: str | None = None) -> list[str]:
+def _stream_cells(
+    stream: Stream | None, transferred: TransferredBytes, cgroup: str | None = None
+) -> list[str]:
     """Disk, source, device, bytes read and written, cgroup."""
     if stream is None:
         return [*[numbers.UNKNOWN] * 5, _text(cgroup)]
     disk, counters = stream.disk, stream.counters
     read, written = (counters.read_bytes, counters.written_bytes) if counters else (None, None)
-    if stream.tenant is not None and stream.tenant in moved:
-        read, written = moved[stream.tenant]
+    if stream.tenant is not None and stream.tenant in transferred:
+        read, written = transferred[stream.tenant]
     return [
         _text(disk.target if disk else None),
         _source(stream),
@@ -98,7 +100,7 @@ def _stream_cells(stream: Stream | None, moved: Moved, cgroup: str | None = None
 
 
 def _source(stream: Stream) -> str:
-    """Path or URI; of a namespace, which is named as the device, only how the VM reaches it."""
+    """Path or URI; for a namespace, which is in the column of the device, only the protocol."""
     source = stream.disk.source if stream.disk else None
     if stream.tenant is None or source is None:
         return _text(source)
@@ -165,7 +167,7 @@ def print_vm(
     resolved: ResolvedSlo,
     vm: Vm | None,
     streams: Sequence[Stream],
-    moved: Moved,
+    transferred: TransferredBytes,
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
@@ -176,7 +178,7 @@ def print_vm(
         print_line(console, Text(f"conflict: {printable(sentence)}", "yellow"))
     if streams:
         console.print()
-        rows = [_stream_cells(stream, moved) for stream in streams]
+        rows = [_stream_cells(stream, transferred) for stream in streams]
         print_rows(console, _STREAM_HEADINGS, rows, left=_LEFT, folded=_FOLDED)
     console.print()
 
@@ -209,11 +211,7 @@ def _field_cell(field: str, value: float | None) -> str:
 
 
 def slo_json(
-    name: str,
-    resolved: ResolvedSlo,
-    by_source: SloBySource | None,
-    vm: Vm | None,
-    streams: Sequence[Stream],
+    name: str, resolved: ResolvedSlo, by_source: SloBySource | None, vm: Vm | None, streams: Sequence[Stream]
 ) -> dict[str, Any]:
     """One VM as JSON; field names state the units of values."""
     value: dict[str, Any] = {
@@ -253,33 +251,35 @@ def _print_slo(console: Console, resolved: ResolvedSlo) -> None:
 def step_line(step: Step, mapping: NamespaceMapping) -> str:
     """A step in one line."""
     nsid = f"namespace {mapping.nsid}" if mapping.nsid else "the new namespace"
-    where = f"on {mapping.controller}"
+    on_drive = f"on {mapping.controller}"
     match step:
         case CreateNamespace():
             size = format_bytes_exact(step.size_blocks * step.block_bytes)
-            places = [
-                f"{word} {value}"
-                for word, value in (("endurance group", step.endurance_group), ("NVM set", step.nvm_set))
+            placements = [
+                f"{kind} {value}"
+                for kind, value in (("endurance group", step.endurance_group), ("NVM set", step.nvm_set))
                 if value is not None
             ]
-            places += [f"reclaim unit handle {each}" for each in step.handles]
-            inside = f", {', '.join(places)}" if places else ""
-            return f"create a namespace of {size} (LBAs of {step.block_bytes} bytes{inside}) {where}"
+            placements += [f"reclaim unit handle {each}" for each in step.handles]
+            placement_text = f", {', '.join(placements)}" if placements else ""
+            return (
+                f"create a namespace of {size} (LBAs of {step.block_bytes} bytes{placement_text}) {on_drive}"
+            )
         case AttachNamespace():
             return f"attach {nsid} to controller {step.controller_id} ({mapping.controller})"
         case Deallocate():
             start, length = (format_bytes_exact(each) for each in (step.offset_bytes, step.length_bytes))
-            return f"deallocate {length} of {nsid} from offset {start} {where}"
+            return f"deallocate {length} of {nsid} from offset {start} {on_drive}"
         case AddDisk():
-            part = "" if step.whole else f", the first {format_bytes_exact(step.size_bytes)}"
-            return f"attach {nsid} to VM {mapping.vm} as disk {step.target or '(next free name)'}{part}"
+            size_text = "" if step.whole else f", the first {format_bytes_exact(step.size_bytes)}"
+            return f"attach {nsid} to VM {mapping.vm} as disk {step.target or '(next free name)'}{size_text}"
         case RemoveDisk():
-            also = ", even while it runs" if step.unplug else ""
-            return f"detach disk {mapping.target} ({nsid}) from VM {mapping.vm}{also}"
+            running_text = ", even while it runs" if step.unplug else ""
+            return f"detach disk {mapping.target} ({nsid}) from VM {mapping.vm}{running_text}"
         case DetachNamespace():
             return f"detach {nsid} from controller {step.controller_id} ({mapping.controller}); data stay"
         case DeleteNamespace():
-            return f"delete {nsid} {where}"
+            return f"delete {nsid} {on_drive}"
 
 
 def plan_lines(mapping: NamespaceMapping, drive: NvmeDevice) -> list[str]:
@@ -300,7 +300,7 @@ def plan_lines(mapping: NamespaceMapping, drive: NvmeDevice) -> list[str]:
 
 
 def _spare_text(mapping: NamespaceMapping) -> str:
-    """Such as `2GiB unallocated, the drive's`."""
+    """Spare capacity, such as `2GiB unallocated, the drive's`."""
     spare = mapping.spare
     if not spare.size_bytes:
         return "none"
@@ -337,17 +337,21 @@ def mapping_json(mapping: NamespaceMapping) -> dict[str, Any]:
 def print_mappings(console: Console, mappings: Iterable[NamespaceMapping]) -> None:
     """A row for each mapping."""
     rows = []
-    for each in mappings:
-        steps = f"{each.done} of {len(each.steps)} steps done: vm map {each.vm} --resume"
-        state = ("created" if each.created else "adopted") if each.complete else f"{each.purpose}: {steps}"
+    for mapping in mappings:
+        steps = f"{mapping.done} of {len(mapping.steps)} steps done: vm map {mapping.vm} --resume"
+        state = (
+            ("created" if mapping.created else "adopted")
+            if mapping.complete
+            else f"{mapping.purpose}: {steps}"
+        )
         cells = (
-            each.vm,
-            each.target or numbers.UNKNOWN,
-            f"{each.drive}, {each.controller}",
-            str(each.nsid or "(new)"),
-            format_bytes_exact(each.size_bytes),
-            each.placement.isolation,
-            _spare_text(each),
+            mapping.vm,
+            mapping.target or numbers.UNKNOWN,
+            f"{mapping.drive}, {mapping.controller}",
+            str(mapping.nsid or "(new)"),
+            format_bytes_exact(mapping.size_bytes),
+            mapping.placement.isolation,
+            _spare_text(mapping),
             state,
         )
         rows.append(tuple(map(printable, cells)))

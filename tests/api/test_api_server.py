@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.api.client import ApiClient
-from slo_ctl.api.routes import RefusalError
+from slo_ctl.api.messages import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.config.settings import AccessConfig

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from fake_daemon import FakeDaemon
-from fake_status import host_status, vm_status
+from fake_status import device_status, host_status, vm_status
 
 from slo_ctl.cli import app
 from slo_ctl.model.status_json import to_json
@@ -41,7 +41,7 @@ def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
         "import os, sys\n"
         "from slo_ctl.cli.app import run\n"
         "os.geteuid = lambda: 1000\n"
-        "status = run(['status'])\n"
+        "status = run(['status', 'web'])\n"
         "heavy = {'numpy', 'pydantic', 'importlib.metadata', 'ftl_emul'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else status)\n"
     )
@@ -65,6 +65,35 @@ def test_degraded_vm_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert output["format_version"] == 1
         assert status(tmp_path, "--verdict", "capped") == 0
         assert "no VM matches" in capsys.readouterr().out
+
+
+def test_notes_about_other_vms_and_devices_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_host = "weights apply among cgroups with the same parent"
+    of_web = [
+        "VM web (slo-ctl.toml:3): cgroup /slo/web not found",
+        "web: class: gold by vm set overrides silver in slo-ctl.toml:3",
+        "device ssd0 (slo-ctl.toml:9): /dev/nvme9 has no attached namespace",
+        "ssd0/web is used by no known VM",
+        "ssd0/all is used by 2 VMs (lazy, web): their I/O cannot be distinguished",
+    ]
+    of_others = [
+        "VM gone is skipped: no such domain",
+        "VM web2, disk vda: no such path: /nope",
+        "lazy: class: gold by vm set overrides silver in slo-ctl.toml:3",
+        "device sdb: not managed",
+        "sdb/web is used by no known VM",
+        "ssd0/all is used by 2 VMs (lazy, web2): their I/O cannot be distinguished",
+    ]
+    devices = (device_status(name="ssd0"), device_status(name="sdb"))
+    vms = (vm_status("web"), vm_status("lazy"), vm_status("web2", device="sdb"))
+    host = host_status(vms=vms, devices=devices, notes=(of_host, *of_web, *of_others))
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host)}):
+        assert status(tmp_path, "web") == 0
+        assert capsys.readouterr().err.splitlines() == [f"note: {note}" for note in (of_host, *of_web)]
+        assert status(tmp_path) == 0
+        assert len(capsys.readouterr().err.splitlines()) == 12
 
 
 def test_json_is_passed_through_from_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,11 +20,11 @@ from slo_ctl.cli.try_run import (
     QUEUE_DEPTH,
     ComparedVm,
     Figures,
-    Tried,
+    TryResult,
     compared_vms,
     comparison_table,
     gains,
-    judged,
+    with_verdicts,
 )
 from slo_ctl.cli.try_trace import write_fio_log
 from slo_ctl.drives.plan import plan_device
@@ -46,7 +46,7 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         ("web=1", "--weights: 1 VM"),
         ("web=1,db=0", "--weights: db=0"),
@@ -55,13 +55,13 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
         ("web", '"web" is not key=value'),
     ],
 )
-def test_invalid_weights_are_refused(weights: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_weights_are_refused(weights: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try", "--weights", weights]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("trace", "said"),
+    ("trace", "message"),
     [
         ("foo=x", "--trace foo=x: foo is not a VM of --weights"),
         ("web", "--trace web: no file"),
@@ -69,9 +69,9 @@ def test_invalid_weights_are_refused(weights: str, said: str, capsys: pytest.Cap
         ("web=/etc/passwd", "--trace web=/etc/passwd: /etc/passwd: no known trace format"),
     ],
 )
-def test_invalid_traces_are_refused(trace: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_traces_are_refused(trace: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try", "--trace", trace]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_trace_becomes_a_log_of_fio_on_a_smaller_disk(tmp_path: Path) -> None:
@@ -104,21 +104,21 @@ def test_directory_with_files_is_refused_and_kept(
 ) -> None:
     for each in ("find_server", "_check_fio_has_nbd"):
         monkeypatch.setattr(f"slo_ctl.cli.try_host.{each}", lambda: "")
-    (tmp_path / "mine").write_text("")
+    (tmp_path / "data").write_text("")
     assert run(["try", "--root", str(tmp_path)]) == 2
     assert f"--root: {tmp_path} is not empty" in capsys.readouterr().err
-    assert (tmp_path / "mine").exists()
+    assert (tmp_path / "data").exists()
 
 
-def test_a_program_that_is_missing_is_named_with_its_package(
+def test_missing_fio_is_reported_with_its_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("slo_ctl.cli.try_host.find_server", Path)
     assert run(["try"]) == 2
-    said = capsys.readouterr().err
-    assert "fio is not installed" in said
-    assert "package fio" in said
+    output = capsys.readouterr().err
+    assert "fio is not installed" in output
+    assert "package fio" in output
 
 
 def test_drive_serves_requests_on_arrival() -> None:
@@ -127,18 +127,18 @@ def test_drive_serves_requests_on_arrival() -> None:
     assert record.scheduler == "fifo"
 
 
-def test_verdict_is_of_the_drive_and_missing_one_is_not_met() -> None:
+def test_verdict_on_another_device_does_not_count() -> None:
     status = host_status()
-    row = replace(status.vms[0], vm="web", device="ssd0", verdict=Verdict.OK, reason="kept")
+    row = replace(status.vms[0], vm="web", device="ssd0", verdict=Verdict.OK, reason="met")
     status = replace(status, vms=(row, replace(row, vm="db", device="other")))
-    vms = judged(compared_vms({"web": 1.0, "db": 1.0}, {}), status)
-    assert [(vm.verdict, vm.reason) for vm in vms] == [(Verdict.OK, "kept"), (None, "")]
-    assert Tried(vms, 15.0).degraded
-    assert not Tried(vms[:1], 15.0).degraded
-    assert Tried((replace(vms[0], verdict=Verdict.INSUFFICIENT),), 15.0).degraded
+    vms = with_verdicts(compared_vms({"web": 1.0, "db": 1.0}, {}), status)
+    assert [(vm.verdict, vm.reason) for vm in vms] == [(Verdict.OK, "met"), (None, "")]
+    assert TryResult(vms, 15.0).degraded
+    assert not TryResult(vms[:1], 15.0).degraded
+    assert TryResult((replace(vms[0], verdict=Verdict.INSUFFICIENT),), 15.0).degraded
 
 
-# What VMs got without slo-ctl and with it: the table, the words and the JSON.
+# The comparison without slo-ctl and with it: table, sentences and JSON.
 
 WEB = ComparedVm(
     *("web", 1.0, 0.1, 64, Figures(0.66, 1500.0, 22_000.0), Figures(0.1, 240.0, 156_000.0)),
@@ -155,7 +155,7 @@ def rows(*vms: ComparedVm, width: int | None = None) -> list[str]:
     return [" ".join(line.split()) for line in capture.get().splitlines()]
 
 
-def test_row_has_both_halves() -> None:
+def test_row_shows_figures_without_and_with_slo_ctl() -> None:
     heading, _, web, db = rows(WEB, DB)
     assert heading == "VM WEIGHT ENTITLED SHARE IOPS P99 VERDICT"
     assert web == "web 1 10.0% 66.0% → 10.0% 1,500 → 240 22 ms → 156 ms ok"
@@ -201,7 +201,7 @@ def test_vms_that_got_nothing_are_compared() -> None:
 
 
 def test_json_is_plain() -> None:
-    value = json.loads(json.dumps(Tried((WEB, DB), 15.0).to_json()))
+    value = json.loads(json.dumps(TryResult((WEB, DB), 15.0).to_json()))
     assert (value["emulated"], value["drive"]) == (True, DRIVE)
     assert value["measured_s"] == 15.0
     assert value["vms"][0]["before"] == {"share": 0.66, "iops": 1500.0, "p99_us": 22_000.0}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from slo_ctl.cli import app
-from slo_ctl.cli.vm_host import notes_about
+from slo_ctl.cli.output import notes_about
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.record.slo_store import SloStore
 
@@ -363,11 +363,7 @@ def test_running_daemon_is_used(root: Path, capsys: pytest.CaptureFixture[str]) 
         assert vm(root, "show", "web") == 0
     common = {"vms": ["a/b"], "dry_run": False}
     assert fake.asked == [
-        (
-            "PATCH",
-            "/v1/slos",
-            {**common, "fields": {"weight": 3.0, "p99_latency_us": 5000.0}, "force": True},
-        ),
+        ("PATCH", "/v1/slos", {**common, "fields": {"weight": 3.0, "p99_latency_us": 5000.0}, "force": True}),
         (
             "PATCH",
             "/v1/slos",

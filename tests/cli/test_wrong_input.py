@@ -238,6 +238,11 @@ WRONG += [
     ("vm set web group=gold", "known: shop"),
     ("vm set web db", "such as: slo-ctl vm set web db weight=3,min=500"),
     ("doctor --root", "write --root DIR"),
+    ("device serve ssd0 --latency --root .", "write --latency real|none, see `slo-ctl device serve --help`"),
+    ("device serve ssd0 --latency --group=kvm", "write --latency real|none"),
+    ("device serve ssd0 --latency", "write --latency real|none"),
+    ("plan --root --json", "write --root DIR"),
+    ("replay --vm", "write --vm KEY=VALUE,..., see `slo-ctl replay --help`"),
     ("vm unset web weight,,min", "write weight,min"),
     ("vm unset web weight=3", "did you mean weight?"),
     ("vm unset web all", "to unset all fields: slo-ctl vm unset web"),
@@ -316,10 +321,7 @@ WRONG += [
 ROOTS = ["status", "top", "history web", "device list", "vm list", "daemon", "device policy loop0"]
 """Commands that are given a file as --root."""
 
-UNREACHABLE = [
-    ("status", "start it with: slo-ctl daemon"),
-    ("history web", "start it with: slo-ctl daemon"),
-]
+UNREACHABLE = [("status", "start it with: slo-ctl daemon"), ("history web", "start it with: slo-ctl daemon")]
 
 
 @pytest.fixture(scope="module")

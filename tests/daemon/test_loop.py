@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.act.journal import Journal, Original
-from slo_ctl.api.routes import RefusalError
+from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import DaemonConfig, LibvirtConfig

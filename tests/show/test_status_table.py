@@ -24,7 +24,7 @@ from slo_ctl.show.status import (
     p99_text,
     parse_verdicts,
     problem_lines,
-    selected,
+    selected_vms,
     status_columns,
     status_table,
     target_text,
@@ -181,10 +181,10 @@ def test_durations_are_shown_in_words() -> None:
 
 def test_filters_select_vms() -> None:
     status = host_status()
-    assert [vm.vm for vm in selected(status, ["db", "web"], ())] == ["web", "db"]
-    assert [vm.vm for vm in selected(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
+    assert [vm.vm for vm in selected_vms(status, ["db", "web"], ())] == ["web", "db"]
+    assert [vm.vm for vm in selected_vms(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
     with pytest.raises(UserError, match="VM webb not found") as refusal:
-        selected(status, ["webb"], ())
+        selected_vms(status, ["webb"], ())
     assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError, match="--verdict: fine is not known"):
         parse_verdicts("ok,fine")

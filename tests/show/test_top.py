@@ -133,7 +133,7 @@ def test_every_verdict_can_be_sorted_by() -> None:
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(names(app)) == len(Verdict))
-        assert {vm.verdict for vm in app.shown()[: len(DEGRADED)]} == DEGRADED
+        assert {vm.verdict for vm in app.matching_vms()[: len(DEGRADED)]} == DEGRADED
 
     run(Daemon(host_status(vms=vms)), steps)
 
@@ -205,24 +205,24 @@ def test_going_back_continues_in_the_history() -> None:
     run(daemon, steps)
 
 
-def test_what_is_no_longer_kept_is_read_from_the_history_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slo_ctl.show.top._MAX_ROWS_KEPT", 6)  # three statuses of two VMs
+def test_dropped_statuses_are_read_from_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slo_ctl.show.past.MAX_ROWS", 6)  # three statuses of two VMs
     daemon = Daemon(host_status(vms=VMS[:2]))
     daemon.points = (Point(AT - 10.0, "ssd0", 10, iops=100.0),)
 
     def iops(app: TopApp) -> str:
         return str(app.query_one("#vms", DataTable).get_cell("web\0ssd0", "IOPS"))
 
-    async def see(app: TopApp, pilot: Pilot[None], at: float) -> None:
+    async def receive(app: TopApp, pilot: Pilot[None], at: float) -> None:
         daemon.status = host_status(vms=VMS[:2], at=at)
-        await until(pilot, lambda: app._past[-1].at == at)
+        await until(pilot, lambda: app.timeline.latest is not None and app.timeline.latest.at == at)
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: names(app) == ["db", "web"])
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: iops(app) == "100")
         for second in range(60, 360, 60):
-            await see(app, pilot, AT + second)
+            await receive(app, pilot, AT + second)
             assert iops(app) == "100", "it stays at its moment while statuses are dropped"
         await pilot.press("escape")
         daemon.points = (*daemon.points, Point(AT + 100.0, "ssd0", 10, iops=200.0))
@@ -334,25 +334,25 @@ def test_search_help_and_history_keys_work() -> None:
     daemon = Daemon(host_status(vms=VMS))
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: len(app.shown()) == len(VMS))
+        await until(pilot, lambda: len(app.matching_vms()) == len(VMS))
         await pilot.press("slash", "d", "b")
-        assert [vm.vm for vm in app.shown()] == ["db"]
+        assert [vm.vm for vm in app.matching_vms()] == ["db"]
         await pilot.press("enter", "question_mark")
         assert shows_help(app)
         await pilot.press("x")
         assert not shows_help(app)
         await pilot.press("escape")
-        assert len(app.shown()) == len(VMS)
+        assert len(app.matching_vms()) == len(VMS)
         for number in range(1, 4):
             daemon.status = host_status(at=AT + number, vms=(vm_status("web", iops=float(number)),))
-            await until(pilot, lambda number=number: app.shown()[0].iops == number)  # type: ignore[misc]
+            await until(pilot, lambda number=number: app.matching_vms()[0].iops == number)  # type: ignore[misc]
         await pilot.press("left_square_bracket")
-        assert len(app.shown()) == len(VMS), "the first status, as there are no ten before"
+        assert len(app.matching_vms()) == len(VMS), "the first status, as there are no ten before"
         daemon.status = host_status(at=AT + 9, vms=(vm_status("web", iops=9.0),))
         await until(pilot, lambda: "BACK" in str(app.query_one("#header", Static).render()))
-        assert len(app.shown()) == len(VMS), "a new status does not take it away"
+        assert len(app.matching_vms()) == len(VMS), "a new status does not take it away"
         await pilot.press("escape")
-        await until(pilot, lambda: app.shown()[0].iops == 9.0)
+        await until(pilot, lambda: app.matching_vms()[0].iops == 9.0)
 
     run(daemon, steps)
 
@@ -362,7 +362,7 @@ def test_verdict_and_keys_are_visible_at_any_width(width: int) -> None:
     async def go() -> None:
         app = app_of(Daemon(host_status(vms=VMS)))
         async with app.run_test(size=(width, 24)) as pilot:
-            await until(pilot, lambda: len(app.shown()) == len(VMS))
+            await until(pilot, lambda: len(app.matching_vms()) == len(VMS))
             await pilot.pause()
             table: DataTable[Any] = app.query_one("#vms", DataTable)
             assert table.virtual_size.width <= width

@@ -1,0 +1,189 @@
+"""Requests and replies of the API, and the types of their JSON.
+
+Replies are dataclasses of the model, written by `model.status_json.plain`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.host.peer import Peer
+from slo_ctl.model import VmStatus
+from slo_ctl.model.status import VmSlo
+from slo_ctl.model.status_json import FORMAT_VERSION
+from slo_ctl.record.history_reader import MAX_POINTS
+
+DESCRIPTION_PATH = "/v1/openapi.json"
+JSON_TYPE = "application/json"
+_DEFAULT_POINTS = 500
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class RefusalError(UserError):
+    """A refused request, with its HTTP status."""
+
+    def __init__(self, message: str, hint: str = "", status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
+        super().__init__(message, hint)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request and its sender."""
+
+    method: str
+    target: str
+    body: bytes
+    peer: Peer
+
+    @property
+    def user(self) -> str:
+        """Name of the sender for the log and the history."""
+        return self.peer.name
+
+    @property
+    def path(self) -> str:
+        """Path without the query."""
+        return urlsplit(self.target).path
+
+    def query(self, kind: type[_Model]) -> _Model:
+        """The parameters as `kind`. Raises RefusalError."""
+        return _validated(kind, dict(parse_qsl(urlsplit(self.target).query)))
+
+    def json(self, kind: type[_Model]) -> _Model:
+        """The body as `kind`. Raises RefusalError."""
+        try:
+            return _validated(kind, json.loads(self.body))
+        except (ValueError, RecursionError):
+            raise RefusalError("body: is not valid JSON", f"see {DESCRIPTION_PATH}") from None
+
+
+def _validated(kind: type[_Model], value: object) -> _Model:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise RefusalError(f"{where}: {first['msg']}", f"see {DESCRIPTION_PATH}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def refusal(status: int, message: str, hint: str) -> Reply:
+    """Reply for an error."""
+    return json_reply({"error": {"message": message, "hint": hint}}, status)
+
+
+def json_reply(body: Mapping[str, Any], status: int = HTTPStatus.OK) -> Reply:
+    """Reply with one JSON object."""
+    return Reply(status, JSON_TYPE, json.dumps({"format_version": FORMAT_VERSION, **body}).encode())
+
+
+# Bodies and parameters of requests.
+
+
+class SloBody(BaseModel):
+    """Fields of an SLO to set; other fields are kept."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: dict[str, Any] = Field(
+        description="Any of weight, min_iops, max_iops, max_bandwidth, p99 and class; null unsets one. "
+        'Such as {"p99": "5ms"}.'
+    )
+    force: bool = Field(False, description="Accept unknown VMs, and minimums above the capacity of a device.")
+    dry_run: bool = Field(False, description="Only check, without a change.")
+
+
+class SlosBody(SloBody):
+    """The same change for several VMs."""
+
+    vms: list[str] = Field(min_length=1, description="Names of the VMs.")
+
+
+class StartBody(BaseModel):
+    """A domain that libvirt is about to start."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    xml: str = Field(description="The XML that libvirt passes to its hooks.")
+
+
+class SetQuery(BaseModel):
+    """Parameters of a change."""
+
+    force: bool = Field(False, description="As `force` in the body.")
+
+
+class UnsetQuery(BaseModel):
+    """Parameters of a removal."""
+
+    fields: str | None = Field(None, description="Fields to unset, separated by commas; default: all.")
+
+
+class HistoryQuery(BaseModel):
+    """Parameters of a history."""
+
+    since: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
+    until: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
+    limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Largest number of time buckets.")
+
+
+class NoQuery(BaseModel):
+    """No parameters."""
+
+
+# Replies.
+
+
+@dataclass(frozen=True, slots=True)
+class VmsReply:
+    """Status of every VM on every device."""
+
+    vms: tuple[VmStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlosReply:
+    """The SLOs after a change."""
+
+    vms: tuple[VmSlo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmReply(VmSlo):
+    """The SLO of a VM, and its status on each device."""
+
+    devices: tuple[VmStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReply:
+    """Why the configuration was not accepted; empty if it was."""
+
+    config_problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartReply:
+    """Name of the domain, and whether an epoch has seen it."""
+
+    vm: str
+    seen: bool
