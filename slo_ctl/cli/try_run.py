@@ -18,6 +18,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import ObserveGone, UnreachableError, UserError
 from slo_ctl.base.text import printable
+from slo_ctl.cli.try_guest import Guests
 from slo_ctl.cli.try_host import DEVICE, TryHost
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.observe.ssd import ServedDevice
@@ -55,6 +56,8 @@ class ComparedVm:
     reason: str = ""
     trace: str = ""
     """File whose requests it repeats; empty: it writes 4 KiB at random."""
+    client: str = "fio"
+    """What reads and writes: `fio`, or a QEMU guest with `kvm` or `tcg`."""
 
 
 def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
@@ -176,25 +179,31 @@ class Tried:
 
 
 def run(
-    host: TryHost, weights: Mapping[str, float], traces: Mapping[str, Path], seconds: float, *, live: bool
+    host: TryHost,
+    weights: Mapping[str, float],
+    traces: Mapping[str, Path],
+    seconds: float,
+    *,
+    guests: bool | None,
+    live: bool,
 ) -> Tried:
-    """Do all of it; what was started is left for the host to remove. `traces` by VM.
+    """Do all of it; what was started is left for the host to remove. `traces` by VM; `guests` None: with KVM.
 
     Raises UserError when something cannot be started or ends, KeyboardInterrupt at a signal.
     """
     part_s = seconds * _MEASURED
-    vms = compared_vms(weights, traces)
-    noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
-    _say(f"an EMULATED SSD ({DRIVE}) and {len(vms)} clients, all below {host.root}")
-    _make_drive(host)
-    host.start_server()
+    host.choose_clients(guests, traces)
     host.make_groups()
+    vms = compared_vms(weights, traces, host.guests)
+    _say(f"an EMULATED SSD ({DRIVE}) and {len(vms)} {_clients(vms)}, all below {host.root}")
     for note in host.notes:
         _say(f"note: {note}")
+    _make_drive(host)
+    host.start_server()
     for vm in vms:
-        requests = host.start_client(vm.vm, vm.queue_depth, traces.get(vm.vm))
-        if vm.trace:
-            _say(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
+        _start_client(host, vm, traces.get(vm.vm))
+    host.wait_for_guests()
+    noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
     _say(f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}")
     host.pause(_WARM_UP_S)
     with _screen(live) as screen:
@@ -221,8 +230,10 @@ def run(
     return Tried(vms, part_s)
 
 
-def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tuple[ComparedVm, ...]:
-    """The VMs, of which the first with the least weight has most requests outstanding."""
+def compared_vms(
+    weights: Mapping[str, float], traces: Mapping[str, Path], guests: Guests | None = None
+) -> tuple[ComparedVm, ...]:
+    """The VMs, of which the first with the least weight has most requests outstanding. fio repeats traces."""
     total = sum(weights.values())
     noisy = min(weights, key=weights.__getitem__)
     return tuple(
@@ -232,9 +243,26 @@ def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tu
             weight / total,
             NOISY_QUEUE_DEPTH if vm == noisy else QUEUE_DEPTH,
             trace=str(traces.get(vm, "")),
+            client="fio" if guests is None or vm in traces else guests.accelerator,
         )
         for vm, weight in weights.items()
     )
+
+
+def _clients(vms: Sequence[ComparedVm]) -> str:
+    guests = sum(vm.client != "fio" for vm in vms)
+    if guests == len(vms):
+        return f"QEMU guests ({vms[0].client})"
+    return f"clients, {guests} of them QEMU guests" if guests else "fio clients"
+
+
+def _start_client(host: TryHost, vm: ComparedVm, trace: Path | None) -> None:
+    if host.guests is not None and trace is None:
+        host.start_guest(vm.vm, host.guests, vm.queue_depth)
+        return
+    requests = host.start_fio(vm.vm, vm.queue_depth, trace)
+    if trace is not None:
+        _say(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
 
 
 def judged(vms: tuple[ComparedVm, ...], status: HostStatus) -> tuple[ComparedVm, ...]:
