@@ -325,7 +325,7 @@ def _trace_errors() -> Iterator[None]:
         yield
     except TraceError as error:
         # Scenarios have the same hint.
-        hint = error.hint.replace("--format FORMAT, or format=FORMAT in --vm", "--format FORMAT")
+        hint = error.hint.replace("format=FORMAT in --vm", "--format FORMAT")
         raise UserError(error.message, hint) from None
     except ValueError as error:
         problem, _, known = str(error).partition("; ")
