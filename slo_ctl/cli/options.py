@@ -87,6 +87,8 @@ QUEUE_DEPTH = Annotated[
 ORDERS_SEED = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Seed of the random write order.")
 ]
+LABORATORY = "Laboratory"
+"""Section of the help for what no operator needs."""
 ALLOW_WRITE_HELP = (
     "Overwrite an existing file, device or export; must match TARGET exactly. Refused when it holds data."
 )
