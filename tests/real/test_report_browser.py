@@ -283,6 +283,20 @@ def test_policy_refuses_other_scripts_and_requests(browser: Browser, reports: di
         assert done == [True, ["connect-src", "script-src-attr", "script-src-elem"]]
 
 
+def test_results_are_facts_below_each_other_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    labels, width, rights = page.evaluate("""() => {
+        const cells = [...document.querySelectorAll(".facts tbody td")];
+        const label = (each) => JSON.parse(getComputedStyle(each, "::before").content);
+        return [cells.map(label), innerWidth, cells.map((each) => each.getBoundingClientRect().right)];
+    }""")
+    assert {"IOPS", "WAF", "SHARE"} <= set(labels)
+    assert max(rights) <= width
+    # Still a table for a screen reader.
+    assert page.get_by_role("columnheader", name="IOPS").count()
+    assert page.get_by_role("rowheader", name="db").count()
+
+
 def test_nothing_is_wider_than_the_screen(any_page: Page) -> None:
     for figure in any_page.locator("summary").all():
         figure.click()
