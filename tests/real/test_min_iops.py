@@ -32,7 +32,7 @@ def kept(status: HostStatus) -> bool:
     return row.verdict is Verdict.OK and (row.iops or 0.0) >= 0.97 * MINIMUM
 
 
-def kept_and_told(status: HostStatus) -> bool:
+def kept_and_reported(status: HostStatus) -> bool:
     output = (
         "limited to" in row_of(status, "web").reason and "IOPS for web" in row_of(status, "noisy1").reason
     )
@@ -65,7 +65,7 @@ def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
             pytest.skip(f"this device gives web {without['web']:.0f} IOPS beside the noisy ones anyway")
         configure(root, path, f"min_iops = {MINIMUM}", groups)
         with running(root) as daemon:
-            daemon.eventually("the minimum", kept_and_told)
+            daemon.eventually("the minimum", kept_and_reported)
             # Over some time, not just once. Other work on this machine may spoil one time, but not all.
             held: list[dict[str, float]] = []
             while not (held and minimum_kept(held[-1], without)):

@@ -95,14 +95,14 @@ def test_killed_rank_is_lost_and_others_complete_the_profile(root: Path, place: 
     process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))
     with ending(process):
         os.kill(_measuring_on(3, process, root, hosts), signal.SIGKILL)
-        profile, said = finished(process)
+        profile, stderr = finished(process)
     assert profile["complete"]
     # Three sizes, six times, four tests each.
     assert len(times(profile)) == len(profile["measurement"]) == 3 * 6 * 4
     lost = profile["nodes"][2]
     assert "nothing was heard of it" in lost["left_out"]
     assert [node["left_out"] for node in profile["nodes"][:2]] == ["", ""]
-    assert f"{lost['name']} is excluded" in said
+    assert f"{lost['name']} is excluded" in stderr
     assert list(place.iterdir()) == []
 
 
@@ -115,13 +115,13 @@ def test_killing_rank_0_keeps_completed_measurements(
         os.kill(_measuring_on(1, process, root, hosts), signal.SIGKILL)
         kept = stored(root)
         assert kept["measurement"]
-        _, said = process.communicate(timeout=TIMEOUT_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     if options:
-        assert "rank 0, which distributes the work, is lost" in said
-        assert "run the same command again to continue" in said
+        assert "rank 0, which distributes the work, is lost" in stderr
+        assert "run the same command again to continue" in stderr
     else:
         assert process.returncode != 0
-        assert "exited on signal 9" in said
+        assert "exited on signal 9" in stderr
     assert stored(root)["measurement"] == kept["measurement"]
     assert_nothing_is_left(place)
     if options:
@@ -140,9 +140,9 @@ def test_ctrl_c_on_mpirun_keeps_completed_measurements(
     with ending(process):
         _measuring_on(1, process, root, hosts)
         process.send_signal(number)
-        out, said = process.communicate(timeout=TIMEOUT_S)
+        out, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0
-    assert "Traceback" not in said
+    assert "Traceback" not in stderr
     kept = stored(root)["measurement"]
     assert kept
     # mpirun forwards what a rank prints as long as it runs itself, which may not be to the end.
@@ -166,9 +166,9 @@ def test_ctrl_c_on_mpirun_before_the_first_measurement_is_clean(
     with ending(process):
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=TIMEOUT_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0
-    assert "Traceback" not in said
+    assert "Traceback" not in stderr
     assert_nothing_is_left(place)
 
 

@@ -43,22 +43,22 @@ class Trying:
             text=True,
             preexec_fn=_default_signals,
         )
-        self.said = ""
+        self.messages = ""
         self.root = Path(re.split("all below ", self.until("all below "))[1].strip())
 
     def until(self, words: str) -> str:
         """Wait for a line on stderr."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said += line
+            self.messages += line
             if words in line:
                 return line
-        raise AssertionError(f"it ended before it said {words!r}: {self.said}")
+        raise AssertionError(f"it ended before it said {words!r}: {self.messages}")
 
     def end(self) -> str:
         """Wait for the end; returns its stdout."""
-        out, said = self.process.communicate(timeout=READY_S)
-        self.said += said
+        out, stderr = self.process.communicate(timeout=READY_S)
+        self.messages += stderr
         return out
 
     def left(self) -> list[str]:
@@ -91,12 +91,12 @@ def trying(*words: str) -> Iterator[Trying]:
 def test_try_shows_the_gain_and_cleans_up() -> None:
     with trying("--json") as run:
         output = run.end()
-    assert output, run.said
+    assert output, run.messages
     result = json.loads(output)
     before = {vm["vm"]: vm["before"] for vm in result["vms"]}
     after = {vm["vm"]: vm["after"] for vm in result["vms"]}
     # Without: as many requests as each has outstanding. With: as the weights say, in their order at least.
-    assert before["web"]["share"] > 0.5, run.said
+    assert before["web"]["share"] > 0.5, run.messages
     assert after["mail"]["share"] > after["db"]["share"] > after["web"]["share"], result
     assert after["mail"]["share"] > 2 * before["mail"]["share"]
     assert all(vm[key] > 0 for vm in (*before.values(), *after.values()) for key in ("iops", "p99_us"))
@@ -119,8 +119,8 @@ def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None
         run.until(when)
         run.process.send_signal(number)
         run.end()
-    assert run.process.returncode == 130, run.said
-    assert "stopped all processes and removed all files" in run.said
+    assert run.process.returncode == 130, run.messages
+    assert "stopped all processes and removed all files" in run.messages
     assert run.left() == []
 
 
@@ -140,5 +140,5 @@ def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None
         os.kill(status["daemon_pid"], signal.SIGKILL)
         run.end()
     assert run.process.returncode == 2
-    assert "the daemon has ended with -9" in run.said
+    assert "the daemon has ended with -9" in run.messages
     assert run.left() == []
