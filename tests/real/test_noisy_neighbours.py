@@ -1,30 +1,63 @@
-"""The daemon keeps a minimum on a real block device by holding back the noisy ones, and gives all back."""
+"""A minimum and a p99 on a real block device are kept by limits on others, which are restored afterwards."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from cgroup_groups import loop_device
-from daemon_host import Cgroups, cgroups, clients, row_of, running
+from daemon_host import Cgroups, Clients, cgroups, clients, row_of, running
+from newer_bpftrace import search_path
 from noisy_neighbours import COUNTED_BELOW, VMS, configure, fio_on, let_the_kernel_count, rates, reads
 from waiting import until
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.model import HostStatus, Verdict
+from slo_ctl.model import DeviceNumber, HostStatus, Verdict
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed"),
+]
 GROUP = "measured times, and the kernel's switches"
 
 MINIMUM = 300.0
 TRIES = 3
+NO_TARGET = "100s"
+PART = 3.0
+"""Of the p99 beside the noisy ones, that is the target."""
 
 
-def limits(groups: Cgroups) -> dict[str, list[str]]:
-    files = [f"blkio.throttle.{side}_iops_device" for side in ("read", "write")]
-    return {vm: [(groups.folder(vm) / file).read_text() for file in files] for vm in VMS}
+@dataclass(frozen=True)
+class BusyDevice:
+    """A loop device that all VMs read from."""
+
+    path: str
+    number: DeviceNumber
+    groups: Cgroups
+    readers: Clients
+
+    def limits(self) -> dict[str, list[str]]:
+        files = [f"blkio.throttle.{side}_iops_device" for side in ("read", "write")]
+        return {vm: [(self.groups.folder(vm) / file).read_text() for file in files] for vm in VMS}
+
+
+@contextmanager
+def busy_device(root: Path) -> Iterator[BusyDevice]:
+    with (
+        cgroups(*VMS) as groups,
+        loop_device(128 << 20) as (path, number),
+        clients(groups, root) as readers,
+    ):
+        let_the_kernel_count(groups, number)
+        for vm in VMS:
+            readers.start(vm, *fio_on(path, vm))
+        yield BusyDevice(path, number, groups, readers)
 
 
 def kept(status: HostStatus) -> bool:
@@ -32,11 +65,9 @@ def kept(status: HostStatus) -> bool:
     return row.verdict is Verdict.OK and (row.iops or 0.0) >= 0.97 * MINIMUM
 
 
-def kept_and_reported(status: HostStatus) -> bool:
-    output = (
-        "limited to" in row_of(status, "web").reason and "IOPS for web" in row_of(status, "noisy1").reason
-    )
-    return kept(status) and output
+def limits_are_reported(status: HostStatus) -> bool:
+    web, noisy = row_of(status, "web"), row_of(status, "noisy1")
+    return "limited to" in web.reason and "IOPS for web" in noisy.reason
 
 
 def minimum_kept(held: dict[str, float], without: dict[str, float]) -> bool:
@@ -45,27 +76,17 @@ def minimum_kept(held: dict[str, float], without: dict[str, float]) -> bool:
     return web_kept and held["noisy1"] + held["noisy2"] >= 0.4 * (without["noisy1"] + without["noisy2"])
 
 
-@pytest.mark.slow
 def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
-    if shutil.which("fio") is None:
-        pytest.skip("fio is not installed")
-    with (
-        cgroups(*VMS) as groups,
-        loop_device(128 << 20) as (path, number),
-        clients(groups, root) as readers,
-    ):
-        let_the_kernel_count(groups, number)
-        before = limits(groups)
-        for vm in VMS:
-            readers.start(vm, *fio_on(path, vm))
+    with busy_device(root) as device:
+        groups, number, before = device.groups, device.number, device.limits()
         until(lambda: all(reads(groups, number).values()), "all of them read")
         time.sleep(1.0)
         without = rates(groups, number, 5.0)
         if without["web"] >= MINIMUM:
             pytest.skip(f"this device gives web {without['web']:.0f} IOPS beside the noisy ones anyway")
-        configure(root, path, f"min_iops = {MINIMUM}", groups)
+        configure(root, device.path, f"min_iops = {MINIMUM}", groups)
         with running(root) as daemon:
-            daemon.eventually("the minimum", kept_and_reported)
+            daemon.eventually("the minimum", lambda status: kept(status) and limits_are_reported(status))
             # Over some time, not just once. Other work on this machine may spoil one time, but not all.
             held: list[dict[str, float]] = []
             while not (held and minimum_kept(held[-1], without)):
@@ -78,12 +99,35 @@ def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
         with running(root) as daemon:
             daemon.eventually("the minimum again", kept)
             # Nobody left to be protected: limits go, step by step.
-            readers.stop("web")
-
-            def free(_: object) -> bool:
-                return limits(groups) == before
-
-            daemon.eventually("limits restored", free, 300)
+            device.readers.stop("web")
+            daemon.eventually("limits restored", lambda _: device.limits() == before, 300)
             assert daemon.stop() == 0
-        assert limits(groups) == before
+        assert device.limits() == before
         assert str(COUNTED_BELOW) in before["noisy1"][0]
+
+
+def test_p99_is_met_beside_two_noisy_neighbours(root: Path) -> None:
+    with busy_device(root) as device:
+        before = device.limits()
+        configure(root, device.path, f'p99 = "{NO_TARGET}"', device.groups, measured=True)
+        with running(root, environment={"PATH": search_path()}) as daemon:
+            first = daemon.eventually("a p99", lambda status: row_of(status, "web").p99_read_us)
+            assert device.limits() == before
+            unprotected_us = row_of(first, "web").p99_read_us
+            assert unprotected_us is not None
+            target_us = unprotected_us / PART
+
+            def met(status: HostStatus) -> bool:
+                web = row_of(status, "web")
+                p99_us = web.p99_read_us or 1e9
+                return (
+                    web.verdict is Verdict.OK and limits_are_reported(status) and p99_us <= 1.03 * target_us
+                )
+
+            daemon.api.put("/v1/vms/web/slo", {"fields": {"p99": f"{target_us:.0f}us"}})
+            daemon.eventually("the p99", met, 180)
+            assert all(row_of(daemon.status(), vm).iops for vm in ("noisy1", "noisy2"))
+
+            daemon.api.put("/v1/vms/web/slo", {"fields": {"p99": NO_TARGET}})
+            daemon.eventually("limits restored", lambda _: device.limits() == before, 300)
+            assert daemon.stop() == 0
