@@ -114,9 +114,9 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Page]:
     with browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}) as context:
         page = context.new_page()
         page.set_default_timeout(5000)
-        asked: list[str] = []
+        requests: list[str] = []
         complaints: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
             "console", lambda message: complaints.append(message.text) if message.type == "error" else None
@@ -124,7 +124,7 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Page]:
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
         page.goto(path.as_uri())
         yield page
-        assert (asked, complaints) == ([path.as_uri()], [])
+        assert (requests, complaints) == ([path.as_uri()], [])
 
 
 @pytest.fixture(params=REPORTS)

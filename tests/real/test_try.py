@@ -44,22 +44,22 @@ class Trying:
             text=True,
             preexec_fn=_default_signals,
         )
-        self.said = ""
+        self.messages = ""
         self.root = Path(re.split("all below ", self.until("all below "))[1].strip())
 
     def until(self, words: str) -> str:
         """Wait for a line on stderr."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said += line
+            self.messages += line
             if words in line:
                 return line
-        raise AssertionError(f"it ended before it said {words!r}: {self.said}")
+        raise AssertionError(f"it ended before it said {words!r}: {self.messages}")
 
     def end(self) -> str:
         """Wait for the end; returns its stdout."""
-        out, said = self.process.communicate(timeout=READY_S)
-        self.said += said
+        out, stderr = self.process.communicate(timeout=READY_S)
+        self.messages += stderr
         return out
 
     def left(self) -> list[str]:
@@ -107,7 +107,7 @@ def _gained(*words: str) -> dict[str, Any]:
     """What a run printed that gave every VM its share and left nothing behind."""
     with trying("--json", *words) as run:
         output = run.end()
-    assert output, run.said
+    assert output, run.messages
     result: dict[str, Any] = json.loads(output)
     before = {vm["vm"]: vm["before"] for vm in result["vms"]}
     after = {vm["vm"]: vm["after"] for vm in result["vms"]}
@@ -135,8 +135,8 @@ def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None
         run.until(when)
         run.process.send_signal(number)
         run.end()
-    assert run.process.returncode == 130, run.said
-    assert "stopped all processes and removed all files" in run.said
+    assert run.process.returncode == 130, run.messages
+    assert "stopped all processes and removed all files" in run.messages
     assert run.left() == []
 
 
@@ -157,5 +157,5 @@ def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None
         os.kill(status["daemon_pid"], signal.SIGKILL)
         run.end()
     assert run.process.returncode == 2
-    assert "the daemon has ended with -9" in run.said
+    assert "the daemon has ended with -9" in run.messages
     assert run.left() == []
