@@ -153,7 +153,7 @@ def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None
         status = ApiClient(DaemonPlaces(run.root).api_socket).get("/v1/status")
         (db,) = (row for row in status["vms"] if row["vm"] == "db")
         assert db["p99_read_us"] > 0, "only the trace has reads"
-        assert "3 clients, 2 of them QEMU guests" in run.said
+        assert "3 clients, 2 of them QEMU guests" in run.messages
         os.kill(status["daemon_pid"], signal.SIGKILL)
         run.end()
     assert run.process.returncode == 2
