@@ -117,7 +117,7 @@ def take(url: str, path: Path, width: int, meanwhile: Callable[[], object]) -> N
     """Take a screenshot of an entire page, with few colours."""
     browser = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if browser is None:
-        sys.exit("screenshots: chromium-headless-shell is not installed (scripts/setup.sh --test)")
+        sys.exit("screenshots: chromium-headless-shell is not installed (scripts/setup.sh --real)")
     with tempfile.TemporaryDirectory() as profile:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         options += [f"--virtual-time-budget={SETTLE_MS}", f"--window-size={width},6000"]
@@ -165,7 +165,7 @@ def main() -> None:
     """Take all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/screenshots"))
-    folder: Path = parser.parse_args().folder
+    folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # The simulation ends at about the present time: the page requests the last hour.
     simulation._SINCE_1970_S = time.time() - LENGTH_S

@@ -4,7 +4,9 @@
 
 Hosts are network namespaces of this machine (root). Each round runs all three, one after the other. "Of
 linear" is the time of one process over twice that of two, so that starting processes counts; Dask's workers
-run before, as on a cluster. Exit code 1 where the median is below 0.9.
+run before, as on a cluster. Each round also runs two complete sweeps of one process each side by side, which
+share nothing: their time relative to that of one is what the machine's two CPUs allow. Exit code 1 where the
+median of a sweep is below 0.9.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     found: dict[str, list[float]] = {"two processes": [], "two hosts, Dask": []}
+    allowed: list[float] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         Hosts(Path(folder)) as hosts,
@@ -64,26 +67,37 @@ def main() -> int:
             two_s = elapsed_s([*local, "--jobs", str(WORKERS), "--out", f"{out}-two.csv"])
             spread = [*local, "--dask", ADDRESS, "--out", f"{out}-spread.csv"]
             spread_s = elapsed_s(hosts.in_the_middle(*spread))
+            apart = [[*local, "--jobs", "1", "--out", f"{out}-apart-{n}.csv"] for n in range(WORKERS)]
+            apart_s = elapsed_s(*apart)
+            allowed.append(one_s / apart_s)
             found["two processes"].append(one_s / two_s / WORKERS)
             found["two hosts, Dask"].append(one_s / spread_s / WORKERS)
             print(
                 f"round {number + 1}: {one_s:.1f} s by one process, {two_s:.1f} s by two, "
-                f"{spread_s:.1f} s by two hosts",
+                f"{spread_s:.1f} s by two hosts; two complete sweeps side by side: {apart_s:.1f} s",
                 flush=True,
             )
     for name, parts in found.items():
         print(
             f"{name}: {median(parts):.2f} of linear ({min(parts):.2f} to {max(parts):.2f}), EMULATED drives"
         )
+    print(
+        f"two sweeps side by side: {median(allowed):.2f} of linear ({min(allowed):.2f} to {max(allowed):.2f})"
+    )
     if given.json is not None:
-        given.json.write_text(json.dumps({"replays": given.replays, "of_linear": found}, indent=2) + "\n")
+        result = {"replays": given.replays, "of_linear": found, "side_by_side": allowed}
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
     return 0 if all(median(parts) >= WANTED for parts in found.values()) else 1
 
 
-def elapsed_s(words: list[str]) -> float:
-    begun = time.monotonic()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - begun
+def elapsed_s(*commands: list[str]) -> float:
+    """Time until all of the commands, started together, have ended."""
+    start = time.monotonic()
+    processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for words in commands]
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise SystemExit(f"{' '.join(commands[0])}: exit codes {codes}")
+    return time.monotonic() - start
 
 
 if __name__ == "__main__":

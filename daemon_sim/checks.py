@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Ledger, Measure, ideal_pages
+from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, ideal_pages
 from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import What
 from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
@@ -188,13 +188,13 @@ def entitlements_are_kept(runs: Runs) -> Iterator[Violation]:
     for calm in ledger.calms():
         start_s = calm.start_s + SETTLED_AFTER_S
         for at_s in range(start_s, calm.end_s - ENTITLED_WINDOW_S + 1, ENTITLED_WINDOW_S):
-            yield from _off(ledger, at_s, at_s + ENTITLED_WINDOW_S, ENTITLED_WITHIN)
+            yield from _off(ledger, Calm(at_s, at_s + ENTITLED_WINDOW_S), ENTITLED_WITHIN)
         if calm.end_s - start_s >= LONG_RUN_S:
-            yield from _off(ledger, start_s, calm.end_s, LONG_RUN_WITHIN)
+            yield from _off(ledger, Calm(start_s, calm.end_s), LONG_RUN_WITHIN)
 
 
-def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Violation]:
-    due = ledger.due(start_s, end_s)
+def _off(ledger: Ledger, calm: Calm, within: float) -> Iterator[Violation]:
+    due = ledger.due_by_block(calm)
     if len(due.shares) < 2:
         return
     errors = {vm: due.error(vm) for vm in due.shares}
@@ -202,8 +202,10 @@ def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Vi
     for vm, share in due.shares.items():
         error = errors[vm]
         if error < -within or (error > within and others_lose):
-            what = f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {end_s} s)"
-            yield Violation("entitled", start_s, vm, what)
+            what = (
+                f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {calm.end_s} s)"
+            )
+            yield Violation("entitled", calm.start_s, vm, what)
 
 
 def no_false_insufficient(runs: Runs) -> Iterator[Violation]:

@@ -167,6 +167,19 @@ class Ledger:
             errors_of_all=self._errors_of_all(start_s, used, iops, length_s, asking),
         )
 
+    def due_by_block(self, calm: Calm) -> Due:
+        """As `due`, with the entitlements of each block of a calm period added up.
+
+        The share that a minimum or maximum leaves to others depends on the drive's speed, which GC changes.
+        """
+        whole = self.due(calm.start_s, calm.end_s)
+        amounts = dict.fromkeys(whole.shares, 0.0)
+        for start_s in range(calm.start_s, calm.end_s, BLOCK_S):
+            block = self.due(start_s, min(start_s + BLOCK_S, calm.end_s))
+            for vm in amounts:
+                amounts[vm] += block.shares.get(vm, 0.0) * block.total
+        return replace(whole, shares={vm: each / whole.total for vm, each in amounts.items()})
+
     def _errors_of_all(
         self,
         start_s: int,

@@ -205,7 +205,7 @@ def open_trace(
         raise TraceError(
             first,
             "no known trace format",
-            hint=f"name it: --format FORMAT, or format=FORMAT in --vm; known are {', '.join(FORMATS)}",
+            hint=f"name it: format=FORMAT in --vm; known are {', '.join(FORMATS)}",
         )
     return TraceReader(
         files,

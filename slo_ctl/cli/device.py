@@ -20,7 +20,7 @@ from slo_ctl.cli.completion import (
     complete_latency,
     complete_preset,
 )
-from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, confirm, device_store, root_option
+from slo_ctl.cli.options import DEVICE, JSON, LABORATORY, QUIET, ROOT, YES, confirm, device_store, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from slo_ctl.drives.status import DriveStatus
     from slo_ctl.drives.store import DeviceStore, Preconditioned
 
-_LABORATORY = "Laboratory"
 
 app = typer.Typer(
     help="Create and serve emulated drives; show and profile real ones.\n\nExamples:\n"
@@ -426,5 +425,5 @@ def delete(name: DEVICE, yes: YES = False, root: ROOT = None) -> None:
 
 app.command("policy")(device_policy.policy)
 app.command("profile")(profile.profile)
-app.command("write-size", rich_help_panel=_LABORATORY)(write_size.write_size)
-app.command("write-cost", rich_help_panel=_LABORATORY)(write_size.device_write_cost)
+app.command("write-size", rich_help_panel=LABORATORY)(write_size.write_size)
+app.command("write-cost", rich_help_panel=LABORATORY)(write_size.device_write_cost)

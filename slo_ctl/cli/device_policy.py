@@ -62,7 +62,7 @@ def _needs_of_vms(host: VmHost, vms: Sequence[str], options: _NeedOptions) -> Ne
     needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})
     p99, weights = options
     if p99 is not None:
-        target_s = time_s_of("--p99", p99)
+        target_s = time_s_of("--p99", p99, "20ms")
         if target_s == 0:
             raise UserError("--p99: must be more than 0", "such as 5ms")
         needs = replace(needs, p99_target_us=target_s * 1e6)

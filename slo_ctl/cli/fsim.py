@@ -137,9 +137,17 @@ def _report(result: AllocationResult) -> str:
 def _trace_source(path: Path, on_error: str) -> TraceSource:
     """The trace, read once so that its errors are reported before anything runs."""
     from fsim.workloads import TraceSource, trace_steps
+    from traces.errors import TraceError
 
     source = TraceSource(path.resolve(), skip_bad_records=on_error_of(on_error) == "skip")
-    if not sum(1 for _ in trace_steps(source)):
+    try:
+        steps = sum(1 for _ in trace_steps(source))
+    except TraceError as error:
+        convert = f"convert it: slo-ctl trace convert {shlex.quote(str(path))} trace.csv --from FORMAT"
+        raise UserError(
+            error.message, error.hint.replace("name it: format=FORMAT in --vm", convert)
+        ) from None
+    if not steps:
         raise UserError(f"--trace: {path} has no writes", "use a trace with writes: only they allocate space")
     return source
 

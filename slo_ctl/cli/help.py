@@ -230,7 +230,9 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
             # typer 0.15 and 0.16 escape brackets for rich even where rich is not used.
             text = _RANGE.sub(_range_text, record[1].replace("\\[", "["))
             row = (_option_names(parameter), _unbroken(text.strip()))
-            rows["Arguments" if is_argument(parameter) else "Options"].append(row)
+            panel = getattr(parameter, "rich_help_panel", None)
+            title = "Arguments" if is_argument(parameter) else panel if isinstance(panel, str) else "Options"
+            rows.setdefault(title, []).append(row)
     for title, section in rows.items():
         if section:
             with formatter.section(title):

@@ -86,6 +86,8 @@ QUEUE_DEPTH = Annotated[
 ORDERS_SEED = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Seed of the random write order.")
 ]
+LABORATORY = "Laboratory"
+"""Section of the help for what no operator needs."""
 ALLOW_WRITE_HELP = (
     "Overwrite an existing file, device or export; must match TARGET exactly. Refused when it holds data."
 )
@@ -96,12 +98,12 @@ def root_option(root: Path | None) -> str:
     return f" --root {shlex.quote(str(root))}" if root is not None else ""
 
 
-def time_s_of(option: str, text: str) -> float:
+def time_s_of(option: str, text: str, example: str = "60s") -> float:
     """A time in seconds from `60s`. Raises UserError."""
     try:
         return parse_time_s(text)
     except QuantityError as error:
-        raise UserError(f"{option}: {text} {error}", "such as 60s") from None
+        raise UserError(f"{option}: {text} {error}", f"such as {example}") from None
 
 
 def bytes_of(option: str, text: str, example: str = "256MiB") -> int:

@@ -17,6 +17,7 @@ from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
     JSON,
+    LABORATORY,
     QUEUE_DEPTH,
     QUIET,
     ROOT,
@@ -156,6 +157,7 @@ def profile(
             "--node",
             metavar="TARGET",
             help="Another device of the same model, measured in parallel. Repeatable.",
+            rich_help_panel=LABORATORY,
         ),
     ] = None,
     mpi: Annotated[
@@ -163,6 +165,7 @@ def profile(
         typer.Option(
             "--mpi",
             help="Let every rank of this MPI job measure its own TARGET: mpirun --enable-recovery ...",
+            rich_help_panel=LABORATORY,
         ),
     ] = False,
     precondition: Annotated[
@@ -176,7 +179,8 @@ def profile(
     ] = False,
     every_size: Annotated[bool, typer.Option("--every-size", help="Also list estimated sizes.")] = False,
     agios: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write access_times.func for AGIOS.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write access_times.func for AGIOS.", rich_help_panel=LABORATORY),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg|.png", help="Plot curves and ratios.")

@@ -20,7 +20,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.text import printable
 from slo_ctl.cli import trace_record, write_size
-from slo_ctl.cli.options import JSON, ON_ERROR, TRACE_FORMAT, on_error_of
+from slo_ctl.cli.options import JSON, LABORATORY, ON_ERROR, TRACE_FORMAT, on_error_of
 from slo_ctl.cli.output import print_json, warn, warn_notes
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def convert(
 
 
 app.command("record")(trace_record.record)
-app.command("write-cost", rich_help_panel="Laboratory")(write_size.trace_write_cost)
+app.command("write-cost", rich_help_panel=LABORATORY)(write_size.trace_write_cost)
 
 
 @dataclass
@@ -306,8 +306,8 @@ def _trace_errors() -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        # The hint also names the option of `replay`.
-        hint = error.hint.replace("--format FORMAT, or format=FORMAT in --vm", "--format FORMAT")
+        # Scenarios have the same hint.
+        hint = error.hint.replace("format=FORMAT in --vm", "--format FORMAT")
         raise UserError(error.message, hint) from None
     except ValueError as error:
         problem, _, known = str(error).partition("; ")

@@ -1,4 +1,4 @@
-"""What `slo-ctl try` starts and removes: a served drive, clients in cgroups, a daemon."""
+"""What `slo-ctl try` starts and removes: a served drive, VMs in cgroups, a daemon."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import slo_ctl
 from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
+from slo_ctl.cli.try_guest import HAS_DISK, Guests, guests_anywhere, guests_with_kvm
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.places import places
@@ -37,6 +39,7 @@ _STOP_TIMEOUT_S = 20.0
 _MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp creates a directory in it
 _MIN_FREE_BYTES = 2 << 30
 _POLL_S = 0.1
+_GUEST = "guest "
 _CLIENT_RUNTIME_S = 86400
 _ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 
@@ -49,19 +52,20 @@ class TryHost:
     ) -> None:
         """`vms`: weights by VM. The daemon serves its page on `page_port`, unless that is None.
 
-        Raises UserError when a program is missing, the port is in use, or `root` is not empty.
+        Raises UserError when the server is missing, the port is in use, or `root` is not empty.
         """
         if page_port is not None:
             _check_port_is_free(page_port)
         self._page_port = page_port
         find_server()
-        _check_fio_has_nbd()
         self.notes: list[str] = []
         self._stop = stop
         self._vms = dict(vms)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._restart_commands: dict[str, list[str]] = {}
         """Commands by name of clients, to be started again after the end of their trace."""
+        self.guests: Guests | None = None
+        """None: all clients are fio."""
         self._groups: dict[str, str] = {}
         self._tree: CgroupTree | None = None
         self._keep_root = root is not None and root.is_dir()
@@ -79,10 +83,40 @@ class TryHost:
 
     def start_server(self) -> None:
         """Serve the drive with modelled latency; returns once clients can connect."""
-        self._start_slo_ctl("server", "device", "serve", DEVICE, "--latency", "real")
+        vhost_user = () if self.guests is None else ("--vhost-user",)
+        self._start_slo_ctl("server", "device", "serve", DEVICE, "--latency", "real", *vhost_user)
         self._wait_for("server", self._is_serving)
 
-    def start_client(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
+    def choose_clients(self, wanted: bool | None, traces: Collection[str]) -> None:
+        """Choose guests or fio; `wanted` None: guests if KVM works. fio repeats `traces`.
+
+        Raises UserError when a program is missing.
+        """
+        if wanted:
+            self.guests = guests_anywhere(self.root)
+            if self.guests.accelerator != "kvm":
+                self.notes.append(
+                    "KVM does not work on this host: QEMU emulates the processors of the guests"
+                )
+        elif wanted is None:
+            try:
+                self.guests = guests_with_kvm(self.root)
+            except UserError as error:
+                self.notes.append(f"fio takes the place of QEMU guests: {error.message} ({error.hint})")
+        if self.guests is None or traces:
+            _check_fio_has_nbd()
+
+    def start_guest(self, vm: str, guests: Guests, queue_depth: int) -> None:
+        """Start a guest that does random writes of 4 KiB, in the cgroup of the VM."""
+        socket = self.store.places.run_of(DEVICE).vhost_user_socket(vm)
+        self._start(f"{_GUEST}{vm}", self._in_group(vm, guests.command(socket, queue_depth)))
+
+    def wait_for_guests(self) -> None:
+        """Wait until all guests have their disk."""
+        for name in [each for each in self._processes if each.startswith(_GUEST)]:
+            self._wait_for(name, partial(self._has_disk, name))
+
+    def start_fio(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
         """Start fio with random writes of 4 KiB, or with the requests of a trace, in the cgroup of the VM.
 
         It runs until `close`. Returns the number of requests of the trace. Raises UserError.
@@ -103,14 +137,18 @@ class TryHost:
             size_bytes = next(each.size_bytes for each in namespaces if each.name == vm)
             requests = write_fio_log(trace, log, size_bytes)
             command += [f"--read_iolog={log}", "--replay_no_stall=1"]
-        group = self._groups.get(vm)
-        if group is not None and self._tree is not None:
-            enter = str(self._tree.folder(group) / "cgroup.procs")
-            command = ["/bin/sh", "-c", _ENTER_GROUP, "sh", enter, *command]
+        command = self._in_group(vm, command)
         if trace is not None:
             self._restart_commands[f"client {vm}"] = command
         self._start(f"client {vm}", command)
         return requests
+
+    def _in_group(self, vm: str, command: list[str]) -> list[str]:
+        group = self._groups.get(vm)
+        if group is None or self._tree is None:
+            return command
+        enter = str(self._tree.folder(group) / "cgroup.procs")
+        return ["/bin/sh", "-c", _ENTER_GROUP, "sh", enter, *command]
 
     def create_groups(self) -> None:
         """Create a cgroup for each VM; on an error, the daemon identifies the VMs by their namespaces."""
@@ -205,7 +243,13 @@ class TryHost:
                 control.hello()
         except ControlError:
             return False
-        return all(run.export(vm).exists() for vm in self._vms)
+        sockets = [run.export(vm) for vm in self._vms]
+        if self.guests is not None:
+            sockets += [run.vhost_user_socket(vm) for vm in self._vms]
+        return all(socket.exists() for socket in sockets)
+
+    def _has_disk(self, guest: str) -> bool:
+        return HAS_DISK in self._log(guest).read_text(errors="replace")
 
     def _has_status(self) -> bool:
         try:
@@ -267,7 +311,8 @@ def _check_fio_has_nbd() -> None:
     )
     if result.returncode:
         raise UserError(
-            "this fio cannot write to NBD exports", "install a fio that was built with libnbd (Debian's is)"
+            "this fio cannot write to NBD exports",
+            "install a fio that was built with libnbd (Debian's is), or use --guests",
         )
 
 

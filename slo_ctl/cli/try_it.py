@@ -47,6 +47,14 @@ def command(
             help="Have a VM repeat the requests of a trace, in any format that `replay` reads; repeatable.",
         ),
     ] = None,
+    guests: Annotated[
+        bool | None,
+        typer.Option(
+            "--guests/--no-guests",
+            help="QEMU guests, on an emulated processor where KVM does not work; or fio in cgroups. "
+            "[default: guests if KVM works]",
+        ),
+    ] = None,
     root: Annotated[
         Path | None,
         typer.Option(
@@ -63,19 +71,20 @@ def command(
     no_top: Annotated[bool, typer.Option("--no-top", help="Print lines instead of a live table.")] = False,
     json_: JSON = False,
 ) -> None:
-    """Try slo-ctl on an EMULATED SSD with a client per VM: first without the daemon, then with it.
+    """Try slo-ctl on an EMULATED SSD with several VMs: first without the daemon, then with it.
 
-    Creates and preconditions a small drive, serves it with modelled latency, and runs fio in a cgroup for
-    each VM: with random writes of 4 KiB (synthetic), or with the requests of a trace. The VM with the least
-    weight is a noisy neighbour. Then the daemon is started. Everything is removed at the end, also after
-    Ctrl-C. Needs fio, and root for cgroups: without root, clients run without them.
+    Creates and preconditions a small drive, serves it with modelled latency, and runs a client for each VM
+    with random writes of 4 KiB (synthetic): a QEMU guest if KVM works, otherwise fio in a cgroup. fio repeats
+    the requests of a trace. The VM with the least weight is a noisy neighbour. Then the daemon is started.
+    Everything is removed at the end, also after Ctrl-C. Guests need QEMU and a C compiler; cgroups need root:
+    without root, clients run without them.
 
     Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be
     removed, or another error; 2: a usage error, or something is missing.
 
     Examples:
     slo-ctl try
-    slo-ctl try --seconds 120 --weights a=1,b=1,c=2
+    slo-ctl try --guests --seconds 120 --weights a=1,b=1,c=2
     slo-ctl try --seconds 600 --page 8080        # and open http://127.0.0.1:8080/
     slo-ctl try --trace db=db.csv.gz --trace mail=mail.blkparse
     slo-ctl try --json > try.json
@@ -91,7 +100,7 @@ def command(
     with stop_requests(signals) as stop:
         host = TryHost(root, vms, stop, page)
         try:
-            result = run(host, vms, traces, seconds, live=sys.stderr.isatty() and not no_top)
+            result = run(host, vms, traces, seconds, guests=guests, live=sys.stderr.isatty() and not no_top)
         except KeyboardInterrupt:
             warn("slo-ctl: interrupted, removing everything")
             raise

@@ -18,6 +18,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import ObserveGone, UnreachableError, UserError
 from slo_ctl.base.text import printable
+from slo_ctl.cli.try_guest import Guests
 from slo_ctl.cli.try_host import DEVICE, TryHost
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.observe.ssd import ServedDevice
@@ -56,6 +57,8 @@ class ComparedVm:
     reason: str = ""
     trace: str = ""
     """File whose requests it repeats; empty: random writes of 4 KiB."""
+    client: str = "fio"
+    """What reads and writes: `fio`, or a QEMU guest with `kvm` or `tcg`."""
 
 
 def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
@@ -174,25 +177,31 @@ class TryResult:
 
 
 def run(
-    host: TryHost, weights: Mapping[str, float], traces: Mapping[str, Path], seconds: float, *, live: bool
+    host: TryHost,
+    weights: Mapping[str, float],
+    traces: Mapping[str, Path],
+    seconds: float,
+    *,
+    guests: bool | None,
+    live: bool,
 ) -> TryResult:
-    """Run all steps. `traces`: files by VM. Processes and files are removed by `host.close`.
+    """Run all steps. `traces`: files by VM; `guests` None: only with KVM. `host.close` removes everything.
 
     Raises UserError when a process cannot be started or ends, KeyboardInterrupt after a signal.
     """
     part_s = seconds * _MEASURED_PART
-    vms = compared_vms(weights, traces)
-    noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
-    _print_line(f"an EMULATED SSD ({DRIVE}) and {len(vms)} clients, all below {host.root}")
-    _create_drive(host)
-    host.start_server()
+    host.choose_clients(guests, traces)
     host.create_groups()
+    vms = compared_vms(weights, traces, host.guests)
+    _print_line(f"an EMULATED SSD ({DRIVE}) and {len(vms)} {_clients(vms)}, all below {host.root}")
     for note in host.notes:
         _print_line(f"note: {note}")
+    _create_drive(host)
+    host.start_server()
     for vm in vms:
-        requests = host.start_client(vm.vm, vm.queue_depth, traces.get(vm.vm))
-        if vm.trace:
-            _print_line(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
+        _start_client(host, vm, traces.get(vm.vm))
+    host.wait_for_guests()
+    noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
     _print_line(
         f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}"
     )
@@ -221,8 +230,10 @@ def run(
     return TryResult(vms, part_s)
 
 
-def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tuple[ComparedVm, ...]:
-    """The VMs; the first one with the least weight has the most requests in flight."""
+def compared_vms(
+    weights: Mapping[str, float], traces: Mapping[str, Path], guests: Guests | None = None
+) -> tuple[ComparedVm, ...]:
+    """The VMs; the first one with the least weight has the most requests in flight. fio repeats traces."""
     total = sum(weights.values())
     noisy = min(weights, key=weights.__getitem__)
     return tuple(
@@ -232,9 +243,26 @@ def compared_vms(weights: Mapping[str, float], traces: Mapping[str, Path]) -> tu
             weight / total,
             NOISY_QUEUE_DEPTH if vm == noisy else QUEUE_DEPTH,
             trace=str(traces.get(vm, "")),
+            client="fio" if guests is None or vm in traces else guests.accelerator,
         )
         for vm, weight in weights.items()
     )
+
+
+def _clients(vms: Sequence[ComparedVm]) -> str:
+    guests = sum(vm.client != "fio" for vm in vms)
+    if guests == len(vms):
+        return f"QEMU guests ({vms[0].client})"
+    return f"clients, {guests} of them QEMU guests" if guests else "fio clients"
+
+
+def _start_client(host: TryHost, vm: ComparedVm, trace: Path | None) -> None:
+    if host.guests is not None and trace is None:
+        host.start_guest(vm.vm, host.guests, vm.queue_depth)
+        return
+    requests = host.start_fio(vm.vm, vm.queue_depth, trace)
+    if trace is not None:
+        _print_line(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
 
 
 def with_verdicts(vms: tuple[ComparedVm, ...], status: HostStatus) -> tuple[ComparedVm, ...]:

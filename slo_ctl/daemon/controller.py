@@ -291,7 +291,7 @@ class DaemonController:
                 continue
             vm = raised[0]
             message = (
-                f"VM {vm}: min_iops={minimums[vm]:g}: the minimums on {device.name} would be {total:,.0f} "
+                f"VM {vm}: min_iops={minimums[vm]:,.0f}: the minimums on {device.name} would be {total:,.0f} "
                 f"IOPS, above its capacity of {capacity:,.0f}"
             )
             if measured is None:

@@ -98,7 +98,7 @@ def only_daemon(path: Path) -> Iterator[None]:
             holder = os.pread(descriptor, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
             raise UserError(
                 f"daemon already running (PID {holder or 'unknown, still starting'})",
-                "`slo-ctl status` queries it; stop it first, or use another --root",
+                "`slo-ctl status` queries it; stop it first, or use another directory",
             )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

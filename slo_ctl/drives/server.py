@@ -132,7 +132,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
     except ServedError:
         raise UserError(
             f"device {record.name} is already being served",
-            "stop that server first; see `slo-ctl device show`",
+            f"stop that server first; see `slo-ctl device show {record.name}`",
         ) from None
 
 

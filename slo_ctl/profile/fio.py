@@ -211,7 +211,7 @@ def find_fio(program: str = "fio") -> str:
     """Path of fio. Raises UserError when it is not installed."""
     found = shutil.which(program)
     if found is None:
-        raise UserError("fio is not installed", "install package fio (3.x), which measures")
+        raise UserError("fio is not installed", "apt install fio  # or: dnf install fio")
     return found
 
 

@@ -401,7 +401,8 @@ class TopApp(App[None]):
         selected = self._rows[row] if 0 <= row < len(self._rows) else None
         table.clear(columns=True)
         for column in columns:
-            table.add_column(column.heading, key=column.heading)
+            heading = Text(column.heading, justify="right" if column.right else "left")
+            table.add_column(heading, key=column.heading)
         for key in keys:
             table.add_row(*(cells[key, column.heading] for column in columns), key="\0".join(key))
         if keys:

@@ -133,8 +133,8 @@ def test_dead_blocks_and_missing_counters_are_refused() -> None:
 
 
 def test_uncompleted_requests_of_mqsim_are_counted() -> None:
-    said = "Flow trace - total requests generated: 1155440 total requests serviced:1154116\n"
-    assert mqsim_never_completed(said) == 1_324
+    output = "Flow trace - total requests generated: 1155440 total requests serviced:1154116\n"
+    assert mqsim_never_completed(output) == 1_324
 
 
 def test_traces_have_the_operation_that_each_simulator_expects(tmp_path: Path) -> None:

@@ -31,16 +31,16 @@ def test_neighbours_keep_total_and_floors() -> None:
 
 @pytest.mark.parametrize("peak", [(24, 70, 60), (100, 34, 20), (51, 52, 51)])
 def test_the_peak_of_a_smooth_hill_is_found(peak: tuple[int, ...]) -> None:
-    asked: list[tuple[int, ...]] = []
+    tried: list[tuple[int, ...]] = []
 
     def height(split: tuple[int, ...]) -> float:
-        asked.append(split)
+        tried.append(split)
         return -float(sum((a - b) ** 2 for a, b in zip(split, peak, strict=True)))
 
     search = Search(height, 200)
     best = search.run([(51, 51, 52)], (16, 16, 16), 5)
     assert max(abs(a - b) for a, b in zip(best, peak, strict=True)) <= 2
-    assert len(asked) == len(set(asked))
+    assert len(tried) == len(set(tried))
 
 
 def test_no_more_runs_than_allowed() -> None:

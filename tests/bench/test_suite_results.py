@@ -7,7 +7,7 @@ from suite_results import EXPECTED, FAILED, PASSED, REASONS, SKIPPED, result_of_
 
 
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("output", "result"),
     [
         ("Ran 1 test in 2.1s\n\nOK\n\nteardown: ctrl: /dev/nvme0\n", PASSED),
         ("Ran 1 test in 1.4s\n\nOK (skipped=1)\n\nUsing nvme binary\n", SKIPPED),
@@ -16,12 +16,12 @@ from suite_results import EXPECTED, FAILED, PASSED, REASONS, SKIPPED, result_of_
         ("", FAILED),
     ],
 )
-def test_result_of_a_unittest_is_its_last_verdict(said: str, result: str) -> None:
-    assert result_of_unittest(said) == result
+def test_result_of_a_unittest_is_its_last_verdict(output: str, result: str) -> None:
+    assert result_of_unittest(output) == result
 
 
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("output", "result"),
     [
         (
             "nvme/003 (tr=tcp) (keep-alives)\nnvme/003 (tr=tcp) (keep-alives) [passed]\n    runtime  24s\n",
@@ -33,8 +33,8 @@ def test_result_of_a_unittest_is_its_last_verdict(said: str, result: str) -> Non
         ("common/rc: line 235: value too great for base\n", FAILED),
     ],
 )
-def test_blktest_passes_unless_it_failed_under_a_condition(said: str, result: str) -> None:
-    assert result_of_blktests(said) == result
+def test_blktest_passes_unless_it_failed_under_a_condition(output: str, result: str) -> None:
+    assert result_of_blktests(output) == result
 
 
 def test_each_test_that_does_not_pass_has_one_reason() -> None:

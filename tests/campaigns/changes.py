@@ -78,7 +78,7 @@ class Changer(Load):
         self._random = Random(seed)  # noqa: S311 - no secret
         self._due = kept(device)
         self.is_connected = True
-        self._asked: dict[str, Any] | None = None
+        self._unacknowledged: dict[str, Any] | None = None
         self._clock = clock
         self._history = [(0, 0, self._due)]
         """When each state was asked for, and when it was acknowledged."""
@@ -86,8 +86,8 @@ class Changer(Load):
     def work(self) -> None:
         """Until it is told to stop, or the server is gone."""
         while not self.finish.wait(self._random.uniform(0, 0.03)):
-            self._asked, asked_at = self._command(), self._clock()
-            fields = dict(self._asked)
+            self._unacknowledged, asked_at = self._command(), self._clock()
+            fields = dict(self._unacknowledged)
             try:
                 self._control.command(str(fields.pop("op")), **fields)
             except ControlError as error:
@@ -95,14 +95,17 @@ class Changer(Load):
                     self.is_connected = False
                     return  # It may have been carried out or not.
                 after = kept(self._device)
-                check(after == self._due, f"{self._asked} was refused, but changed {self._due} to {after}")
+                check(
+                    after == self._due,
+                    f"{self._unacknowledged} was refused, but changed {self._due} to {after}",
+                )
             else:
                 after = kept(self._device)
-                problem = f"{self._asked} was acknowledged, but {self._due} became {after}"
+                problem = f"{self._unacknowledged} was acknowledged, but {self._due} became {after}"
                 check(after in self._results(after), problem)
                 self.acknowledged += 1
                 self._history.append((asked_at, self._clock(), after))
-            self._due, self._asked = after, None
+            self._due, self._unacknowledged = after, None
 
     def close(self) -> None:
         """Hang up."""
@@ -134,22 +137,24 @@ class Changer(Load):
 
     def _results(self, found: States) -> list[States]:
         """What the command under way may have led to, once it is carried out."""
-        if self._asked is None:
+        if self._unacknowledged is None:
             return []
-        due, asked = dict(self._due), self._asked
-        name = asked.get("namespace", "")
-        if asked["op"] == "set_weight":
-            due[name] = replace(due[name], weight=asked["weight"])
-        elif asked["op"] == "set_limit":
-            due[name] = replace(due[name], limit_iops=asked["iops"])
-        elif asked["op"] == "move":
-            for end, by in (asked["from"], -asked["blocks"]), (asked["to"], asked["blocks"]):
+        due, command = dict(self._due), self._unacknowledged
+        name = command.get("namespace", "")
+        if command["op"] == "set_weight":
+            due[name] = replace(due[name], weight=command["weight"])
+        elif command["op"] == "set_limit":
+            due[name] = replace(due[name], limit_iops=command["iops"])
+        elif command["op"] == "move":
+            for end, by in (command["from"], -command["blocks"]), (command["to"], command["blocks"]):
                 if end is not None:
                     due[end] = replace(due[end], ops_blocks=due[end].ops_blocks + by)
-        elif asked["op"] == "resize":
+        elif command["op"] == "resize":
             # Blocks come from its own or the spare ones, as the device chooses.
-            due[name] = replace(due[name], size_bytes=asked["size_bytes"], ops_blocks=found[name].ops_blocks)
-        elif asked["op"] == "cancel_moves":
+            due[name] = replace(
+                due[name], size_bytes=command["size_bytes"], ops_blocks=found[name].ops_blocks
+            )
+        elif command["op"] == "cancel_moves":
             # How far moves had come is not known here.
             return [{n: replace(state, ops_blocks=found[n].ops_blocks) for n, state in due.items()}]
         return [due]
@@ -159,8 +164,8 @@ class Changer(Load):
         due = max(n for n, (_, acknowledged, _) in enumerate(self._history) if acknowledged <= at)
         return [
             state
-            for n, (asked, _, state) in enumerate(self._history)
-            if n == due or (n > due and asked <= at)
+            for n, (asked_at, _, state) in enumerate(self._history)
+            if n == due or (n > due and asked_at <= at)
         ]
 
     def check_kept(self) -> States:
@@ -170,6 +175,6 @@ class Changer(Load):
         found = kept(self._device)
         check(
             found == self._due or found in self._results(found),
-            f"{self._due} was acknowledged, {self._asked} asked for; kept is {found}",
+            f"{self._due} was acknowledged, {self._unacknowledged} asked for; kept is {found}",
         )
         return found

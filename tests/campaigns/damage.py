@@ -219,10 +219,10 @@ def _serve(root: Path, where: str, path: Path) -> None:
 
 def _check_told(where: str, command: str, status: int, errors: str, path: Path) -> None:
     """What a command says that fails: one line that names the file, and a hint; never a traceback."""
-    said = f"{where}: slo-ctl {command}: status {status}: {errors}"
-    check("Traceback" not in errors and "report it" not in errors, said)
-    check(status in (0, 1, 2, 3, 4), said)
+    report = f"{where}: slo-ctl {command}: status {status}: {errors}"
+    check("Traceback" not in errors and "report it" not in errors, report)
+    check(status in (0, 1, 2, 3, 4), report)
     # 3: a check of SLOs; 4: no daemon, or no server, runs here.
     if status in (1, 2):
-        check(path.name in errors, f"the file is not named: {said}")
-        check("hint: " in errors or ": truncate -s" in errors, f"no hint: {said}")
+        check(path.name in errors, f"the file is not named: {report}")
+        check("hint: " in errors or ": truncate -s" in errors, f"no hint: {report}")

@@ -223,6 +223,14 @@ def test_values_of_properties_are_completed() -> None:
     assert completion.complete_latency("r") == ["real"]
 
 
+def test_what_no_operator_needs_is_below_the_other_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["device", "profile", "--help"]) == 0
+    options, laboratory = capsys.readouterr().out.split("\nLaboratory:\n")
+    assert "--mpi" in laboratory
+    assert "--mpi" not in options
+    assert "--budget" in options
+
+
 def test_help_has_ranges_in_words_and_common_options_last() -> None:
     program = typer.main.get_command(app.build([]))
     ranges = 0

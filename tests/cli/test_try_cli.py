@@ -13,6 +13,8 @@ from rich.console import Console
 
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.cli.app import run
+from slo_ctl.cli.try_guest import Guests
+from slo_ctl.cli.try_host import TryHost
 from slo_ctl.cli.try_it import weights_of
 from slo_ctl.cli.try_run import (
     DRIVE,
@@ -29,6 +31,7 @@ from slo_ctl.cli.try_run import (
 from slo_ctl.cli.try_trace import write_fio_log
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import SsdRecord
+from slo_ctl.drives.server import stop_requests
 from slo_ctl.model import Verdict
 
 
@@ -43,6 +46,44 @@ def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:
         NOISY_QUEUE_DEPTH,
         QUEUE_DEPTH,
     ]
+
+
+def test_fio_repeats_traces_beside_guests() -> None:
+    guests = Guests("qemu", Path("program"), "kvm")
+    vms = compared_vms(weights_of("web=1,db=3"), {"db": Path("db.csv")}, guests)
+    assert [(vm.vm, vm.client) for vm in vms] == [("web", "kvm"), ("db", "fio")]
+
+
+@pytest.mark.parametrize(("missing", "package"), [("QEMU", "qemu-system-x86"), ("no C compiler", "gcc")])
+def test_guests_that_cannot_be_made_name_the_package(
+    missing: str,
+    package: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if missing != "QEMU":
+        (tmp_path / "qemu-kvm").symlink_to("/bin/false")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("slo_ctl.cli.try_guest._QEMU", ("qemu-kvm",))
+    monkeypatch.setattr("slo_ctl.cli.try_host.find_server", Path)
+    assert run(["try", "--guests"]) == 2
+    said = capsys.readouterr().err
+    assert missing in said
+    assert f"hint: apt install {package}  # or: dnf install" in said
+
+
+def test_fio_takes_the_place_of_guests_without_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("slo_ctl.cli.try_guest._QEMU", ())
+    for each in ("find_server", "_check_fio_has_nbd"):
+        monkeypatch.setattr(f"slo_ctl.cli.try_host.{each}", lambda: "")
+    with stop_requests([]) as stop:
+        host = TryHost(tmp_path, {"web": 1.0, "db": 1.0}, stop)
+        host.choose_clients(None, {})
+        assert host.guests is None
+        (note,) = host.notes
+        assert note.startswith("fio takes the place of QEMU guests: QEMU is not installed (apt install ")
+        assert host.close() == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +159,7 @@ def test_missing_fio_is_reported_with_its_package(
     assert run(["try"]) == 2
     output = capsys.readouterr().err
     assert "fio is not installed" in output
-    assert "package fio" in output
+    assert "apt install fio" in output
 
 
 def test_drive_serves_requests_on_arrival() -> None:

@@ -167,6 +167,17 @@ def test_missed_entitlement_is_a_violation_in_windows_and_overall() -> None:
     assert "until 600 s" in first.what, "only the long run is held to 2 %"
 
 
+def test_entitlements_beside_a_minimum_are_those_of_the_current_speed() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.slo_changes[0] = SloChange(0.0, "a", Slo(1.0, min_iops=600.0))
+    # The minimum takes all but 5 % until the drive gets faster.
+    rates = np.array([[475.0, 25.0]] * 90 + [[1000.0, 1000.0]] * (SECONDS - 90)).T
+    run.of("requests")[:] = run.of("pages")[:] = rates
+    assert check(run, names=["entitled"]) == []
+    run.of("requests")[:, 60:90] = run.of("pages")[:, 60:90] = np.array([[400.0], [100.0]])
+    assert {violation.vm for violation in check(run, names=["entitled"])} == {"a", "b"}
+
+
 def test_no_entitlement_is_checked_within_a_minute_of_a_change() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 300:360] *= 0.5

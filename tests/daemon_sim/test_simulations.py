@@ -96,6 +96,12 @@ def test_random_scenarios_pass_all_checks(seed: int) -> None:
     kept(Order(seed=seed))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [553, 935])
+def test_minimum_near_the_share_is_kept_exactly_with_requests_of_mixed_sizes(seed: int) -> None:
+    kept(Order(seed=seed, checks=("entitled", "settled")))
+
+
 @pytest.mark.parametrize("read", [0.0, 0.5])
 def test_capacity_is_estimated_from_timing_and_gc(read: float) -> None:
     load = Load("uniform", (("read", read),), queue_depth=64)

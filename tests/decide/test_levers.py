@@ -195,7 +195,7 @@ STRANGER = Vm(
 NAMED = {"web": Slo(3), "stranger": Slo()}
 
 
-def seen(counters: IoCounters | None, device: DeviceNumber = FAST) -> Stream:
+def stream_with(counters: IoCounters | None, device: DeviceNumber = FAST) -> Stream:
     return Stream("stranger", None, STRANGER.cgroup, device, counters)
 
 
@@ -207,7 +207,12 @@ def beside(stranger: Vm, *streams: Stream, slos: dict[str, Slo] | None = None) -
 
 @pytest.mark.parametrize(
     "streams",
-    [(), (seen(None),), (seen(IoCounters(reads=0, writes=0)),), (seen(IoCounters(reads=9), OTHER),)],
+    [
+        (),
+        (stream_with(None),),
+        (stream_with(IoCounters(reads=0, writes=0)),),
+        (stream_with(IoCounters(reads=9), OTHER),),
+    ],
 )
 def test_unconfigured_vm_without_io_is_never_touched(streams: tuple[Stream, ...]) -> None:
     wanted = beside(STRANGER, *streams)
@@ -218,13 +223,13 @@ def test_unconfigured_vm_without_io_is_never_touched(streams: tuple[Stream, ...]
 
 
 def test_unconfigured_vm_on_a_managed_device_gets_the_default_weight() -> None:
-    wanted = beside(STRANGER, seen(IoCounters(reads=1)))
+    wanted = beside(STRANGER, stream_with(IoCounters(reads=1)))
     assert values(wanted) == {("/slo/web", "weight", ""): 300, (STRANGER.cgroup, "weight", ""): 100}
     assert wanted.settings[1].reason.startswith("shares fast with VMs that have an SLO")
 
 
 def test_no_settings_without_any_slo() -> None:
-    stream = seen(IoCounters(reads=1))
+    stream = stream_with(IoCounters(reads=1))
     wanted = settings_of([STRANGER], NAMED, [stream], DEVICES, PLAIN, with_slo=frozenset())
     assert not wanted.settings
     assert wanted.backends == {("stranger", "fast"): "cgroup v1 bfq"}

@@ -78,11 +78,11 @@ def test_verdict_and_reason_follow_the_delivered_service(
 
 @pytest.mark.parametrize(("slo", "target"), [(Slo(), 0.2), (Slo(min_iops=120), 0.1)])
 def test_guess_is_labelled_as_a_guess(slo: Slo, target: float) -> None:
-    seen = dataclasses.replace(BUSY, target_share=target)
-    guess = judge(dataclasses.replace(seen, guessed=True), slo)
+    judged = dataclasses.replace(BUSY, target_share=target)
+    guess = judge(dataclasses.replace(judged, guessed=True), slo)
     assert guess.verdict is Verdict.INSUFFICIENT
     assert "assuming that it wants more" in guess.reason
-    assert "guess" not in judge(seen, slo).reason
+    assert "guess" not in judge(judged, slo).reason
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_met_minimum_is_not_overruled_by_a_guess() -> None:
     got = delivered(120, guessed=True, share=0.05, target_share=0.5, remark=remark)
     judgement = judge(got, Slo(min_iops=100))
     assert judgement == Judgement(Verdict.OK, f"120 IOPS, minimum 100; {remark}")
-    seen = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100))
-    assert seen.verdict is Verdict.INSUFFICIENT
-    assert seen.reason.endswith(f"; {remark}")
+    judged = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100))
+    assert judged.verdict is Verdict.INSUFFICIENT
+    assert judged.reason.endswith(f"; {remark}")

@@ -148,7 +148,7 @@ def test_written_plan_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "namespaces", "said"),
+    ("spec", "namespaces", "message"),
     [
         ("preset=cheetah-15k7", (), "name is missing"),
         ("name=d,class=disc", (), "class"),
@@ -168,8 +168,8 @@ def test_written_plan_is_read_back(tmp_path: Path) -> None:
         ("name=d,class=disk,size=1GiB", ("name=a,size=1000",), "not a multiple of 512"),
     ],
 )
-def test_bad_disk_specifications_are_refused(spec: str, namespaces: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_bad_disk_specifications_are_refused(spec: str, namespaces: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         plan_device(spec, namespaces)
 
 

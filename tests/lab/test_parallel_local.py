@@ -40,9 +40,9 @@ def targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def profile(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], str]:
     assert run(["device", "profile", *words]) == 0
-    said = capsys.readouterr()
-    found: dict[str, Any] = json.loads(said.out)
-    return found, said.err
+    captured = capsys.readouterr()
+    found: dict[str, Any] = json.loads(captured.out)
+    return found, captured.err
 
 
 def test_three_targets_give_the_profile_of_one(
@@ -62,12 +62,12 @@ def test_three_targets_give_the_profile_of_one(
 def test_a_node_that_cannot_be_opened_is_left_out(
     tmp_path: Path, targets: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, said = profile(
+    found, message = profile(
         capsys, str(targets[0]), "--node", str(tmp_path / "no" / "where"), *SMALL, "--root", str(tmp_path)
     )
     assert found["complete"]
     assert "not found" in found["nodes"][1]["left_out"]
-    assert "where is excluded" in said
+    assert "where is excluded" in message
 
 
 class Killing(LocalNodes):
@@ -112,7 +112,7 @@ def test_a_killed_process_is_reported(tmp_path: Path, targets: list[Path]) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--node", "TARGET"), "given twice"),
         (("--node", "x", "--mpi"), "exclude each other"),
@@ -120,9 +120,9 @@ def test_a_killed_process_is_reported(tmp_path: Path, targets: list[Path]) -> No
     ],
 )
 def test_bad_options_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
     target = str(tmp_path)
     given = [target if word == "TARGET" else word for word in words]
     assert run(["device", "profile", target, *given, "--root", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

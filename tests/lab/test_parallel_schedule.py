@@ -22,7 +22,7 @@ SIZES = (8 << 10, 64 << 10, 512 << 10)
 WHOLE_TESTS = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 4, 4), None)
 
 
-class Heard(Silent):
+class RecordedProgress(Silent):
     """Keeps what is said."""
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Dying(VirtualNodes):
         return super().next_event(timeout_s)
 
 
-def collect(plan: SweepPlan, nodes: VirtualNodes, heard: Silent | None = None) -> Collected:
+def collect(plan: SweepPlan, nodes: VirtualNodes, progress: Silent | None = None) -> Collected:
     coordinator = Coordinator(plan, SPAN_BYTES, [], nodes)
-    return coordinator.run(range(len(nodes.names)), heard or Silent(), lambda _all, _first: None)
+    return coordinator.run(range(len(nodes.names)), progress or Silent(), lambda _all, _first: None)
 
 
 def counts(found: Collected) -> Counter[tuple[int, str]]:
@@ -119,12 +119,12 @@ def test_tests_with_a_time_limit_are_not_split() -> None:
     st.sampled_from([None, 0.05]),
 )
 def test_remaining_nodes_complete_the_profile(lives: dict[int, int], test_s: float | None) -> None:
-    heard = Heard()
+    progress = RecordedProgress()
     plan = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 4, 4), test_s)
-    found = collect(plan, Dying([Formula(0.01, seed) for seed in range(5)], lives), heard)
+    found = collect(plan, Dying([Formula(0.01, seed) for seed in range(5)], lives), progress)
     assert counts(found) == EVERY
     assert set(found.left_out) <= set(lives)
-    assert len(heard.notes) == len(found.left_out)
+    assert len(progress.notes) == len(found.left_out)
 
 
 def test_profile_ends_with_an_error_when_the_last_node_dies() -> None:
@@ -140,11 +140,11 @@ def test_profile_ends_with_an_error_when_the_last_node_dies() -> None:
 
 @pytest.mark.parametrize("odd", [0, 1, 3])
 def test_slow_node_and_its_measurements_are_left_out(odd: int) -> None:
-    heard = Heard()
+    progress = RecordedProgress()
     devices = [Formula(0.03, seed, slowness=1.6 if seed == odd else 1) for seed in range(4)]
-    found = collect(WHOLE_TESTS, VirtualNodes(devices), heard)
+    found = collect(WHOLE_TESTS, VirtualNodes(devices), progress)
     assert set(found.left_out) == {odd}
-    assert f"node {odd} is left out" in heard.notes[0]
+    assert f"node {odd} is left out" in progress.notes[0]
     assert counts(found) == EVERY
     assert odd not in found.tests
     for each in found.measurements:
@@ -196,13 +196,13 @@ def test_time_budget_ends_after_complete_lines() -> None:
 def test_interruption_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = VirtualNodes([Formula(seed=seed) for seed in range(2)])
     events = transport.next_event
-    heard: list[Event | None] = []
+    events_taken: list[Event | None] = []
 
     def interrupting(timeout_s: float) -> Event | None:
-        if len(heard) == 5:
+        if len(events_taken) == 5:
             raise KeyboardInterrupt
-        heard.append(events(timeout_s))
-        return heard[-1]
+        events_taken.append(events(timeout_s))
+        return events_taken[-1]
 
     monkeypatch.setattr(transport, "next_event", interrupting)
     found = collect(SweepPlan(SIZES, ACCESSES, StoppingRule(), 0.05), transport)

@@ -49,7 +49,7 @@ def test_directory_is_measured_and_left_unchanged(cli: CommandLine, fio: Path, p
         "discard",
     }
     assert list(place.iterdir()) == []
-    fill, *passes = fake_fio.asked(fio)
+    fill, *passes = fake_fio.jobs_run(fio)
     assert fill["rw"] == "write"
     assert found["written_bytes"] == (1 + len(passes)) * 16 * MIB
     for each in passes:
@@ -61,7 +61,7 @@ def test_directory_is_measured_and_left_unchanged(cli: CommandLine, fio: Path, p
 def test_result_is_stored_shown_and_not_measured_again(cli: CommandLine, fio: Path, place: Path) -> None:
     assert "no stored result" in cli.refused(str(place), "--show")
     first = cli.answer(str(place), *SMALL)
-    calls = len(fake_fio.asked(fio))
+    calls = len(fake_fio.jobs_run(fio))
     again = cli.answer(str(place), *SMALL)
     assert again["pair"] == first["pair"]
     shown = cli.answer(str(place), "--show")
@@ -72,10 +72,10 @@ def test_result_is_stored_shown_and_not_measured_again(cli: CommandLine, fio: Pa
     assert "optimal write size: 128KiB" in out
     assert "less than a minute ago: valid" in out
     assert "mkfs.ext4 -b 4096 -E stride=32,stripe_width=32 /dev/VOLUME" in out
-    assert len(fake_fio.asked(fio)) == calls
+    assert len(fake_fio.jobs_run(fio)) == calls
     assert "--bytes 16777216" in cli.refused(str(place), *SMALL[2:], "--bytes", "32MiB")
     cli.answer(str(place), *SMALL, "--fresh")
-    assert len(fake_fio.asked(fio)) > calls
+    assert len(fake_fio.jobs_run(fio)) > calls
 
 
 def test_profile_shows_the_write_size(cli: CommandLine, device: CommandLine, fio: Path, place: Path) -> None:

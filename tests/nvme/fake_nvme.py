@@ -111,12 +111,12 @@ _WORDS_3 = {
 
 def multi(folder: Path, version: str) -> FakeNvme:
     """MULTI0 as `nvme1`, by the recordings of a version; 3.0: of 2.13, under the new names."""
-    fake, said = FakeNvme(folder), "2.13" if version == "3.0" else version
+    fake, reported = FakeNvme(folder), "2.13" if version == "3.0" else version
     new = _WORDS_3 if version == "3.0" else {}
 
     def add(words: str, name: str | dict[str, Any], **more: Any) -> None:
         command, _, rest = words.partition(" ")
-        out = recorded(f"{said}/{name}") if isinstance(name, str) else name
+        out = recorded(f"{reported}/{name}") if isinstance(name, str) else name
         fake.add(f"{new.get(command, command)} {rest}", out, **more)
 
     fake.add("version", LINES[version])
@@ -129,22 +129,22 @@ def multi(folder: Path, version: str) -> FakeNvme:
     add("id-ns /dev/nvme1 --namespace-id=3 --force", recorded("2.13/id-ns-detached"))
     add("endurance-log /dev/nvme1 --group-id=1", "endgrp")
     add("smart-log /dev/nvme1", "smart")
-    fake.add("ocp smart-add-log /dev/nvme1", recorded(f"{said}/ocp"))
+    fake.add("ocp smart-add-log /dev/nvme1", recorded(f"{reported}/ocp"))
     fake.add(f"{new.get('list-endgrp', 'list-endgrp')} /dev/nvme1", err=INVALID_FIELD, code=1)
     return fake
 
 
 def with_fdp(folder: Path, version: str) -> FakeNvme:
     """FDP0 as `nvme1`: MULTI0 with the bit of FDP, which is the only difference, and the recorded logs."""
-    fake, said = multi(folder, version), "2.13" if version == "3.0" else version
-    identified = recorded(f"{said}/id-ctrl")
+    fake, reported = multi(folder, version), "2.13" if version == "3.0" else version
+    identified = recorded(f"{reported}/id-ctrl")
     identified["ctratt"] |= 1 << 19
     command = "id ctrl" if version == "3.0" else "id-ctrl"
     fake.put_first(f"{command} /dev/nvme1", identified)
     for name in ("configs", "usage", "stats"):
-        fake.add(f"fdp {name} /dev/nvme1 --endgrp-id=1", recorded(f"{said}/fdp-{name}"))
+        fake.add(f"fdp {name} /dev/nvme1 --endgrp-id=1", recorded(f"{reported}/fdp-{name}"))
     for block in ("nvme1n1", "nvme1n2"):
-        fake.add(f"fdp status /dev/{block}", recorded(f"{said}/fdp-status"))
+        fake.add(f"fdp status /dev/{block}", recorded(f"{reported}/fdp-status"))
     return fake
 
 

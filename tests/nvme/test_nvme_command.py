@@ -70,9 +70,9 @@ def test_options_are_spelled_by_version() -> None:
 
 def test_version_is_asked_for_once(fake: FakeNvme) -> None:
     fake.add("id-ctrl /dev/nvme0", recorded("2.13/id-ctrl"))
-    asked = tool(fake)
+    nvme = tool(fake)
     for _ in range(2):
-        assert asked.read("id-ctrl", "/dev/nvme0")["sn"].startswith("MULTI0")
+        assert nvme.read("id-ctrl", "/dev/nvme0")["sn"].startswith("MULTI0")
     assert fake.calls == [["version"], *[["id-ctrl", "/dev/nvme0", "--output-format=json"]] * 2]
 
 
@@ -139,11 +139,11 @@ def test_installed_nvme_cli_is_understood() -> None:
 
 def test_hanging_command_is_ended(fake: FakeNvme) -> None:
     fake.add("id-ctrl", sleep_s=600)
-    asked = tool(fake, timeout_s=3.0)
-    assert asked.version.minor == 13
+    nvme = tool(fake, timeout_s=3.0)
+    assert nvme.version.minor == 13
     began = time.monotonic()
     with pytest.raises(NvmeCommandError, match="timed out") as caught:
-        asked.read("id-ctrl", "/dev/nvme0")
+        nvme.read("id-ctrl", "/dev/nvme0")
     assert time.monotonic() - began < 300
     assert caught.value.exit_code is None
 

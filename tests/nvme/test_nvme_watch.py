@@ -39,16 +39,16 @@ def looked_at(made: NvmeWatch, clock: Clock) -> Any:
 def test_fdp_statistics_become_a_waf(tmp_path: Path, version: str) -> None:
     fake, clock = with_fdp(tmp_path / "bin", version), Clock()
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
-    seen = looked_at(made, clock)
-    assert seen.placement == "separation by FDP"
-    assert seen.waf.waf is None
+    state = looked_at(made, clock)
+    assert state.placement == "separation by FDP"
+    assert state.waf.waf is None
     fake.put_first("fdp stats /dev/nvme1", recorded("2.13/fdp-stats2"))
-    seen = looked_at(made, clock)
-    assert seen.waf.source is WafSource.FDP
-    assert seen.waf.waf == pytest.approx(33 / 32)
-    assert seen.waf.scope == "endurance group 1 of nvme1"
-    assert seen.waf.emulated
-    assert (seen.waf.window_s, seen.waf.host_bytes) == (READ_EVERY_S, 32 << 20)
+    state = looked_at(made, clock)
+    assert state.waf.source is WafSource.FDP
+    assert state.waf.waf == pytest.approx(33 / 32)
+    assert state.waf.scope == "endurance group 1 of nvme1"
+    assert state.waf.emulated
+    assert (state.waf.window_s, state.waf.host_bytes) == (READ_EVERY_S, 32 << 20)
 
 
 def test_small_writes_do_not_open_a_window(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_small_writes_do_not_open_a_window(tmp_path: Path) -> None:
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     for name in ("fdp-stats2", "fdp-stats3"):
         fake.put_first("fdp stats /dev/nvme1", recorded(f"2.13/{name}"))
-        seen = looked_at(made, clock)
-    assert seen.waf.waf is None
-    assert "FDP statistics: only 4,096 bytes were written" in seen.waf.reason
+        state = looked_at(made, clock)
+    assert state.waf.waf is None
+    assert "FDP statistics: only 4,096 bytes were written" in state.waf.reason
 
 
 def test_ocp_is_the_last_resort(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_ocp_is_the_last_resort(tmp_path: Path) -> None:
     ocp["Physical media units written"]["lo"] = 2 * 512_000_000
     fake.put_first("smart-log /dev/nvme1", smart)
     fake.put_first("ocp smart-add-log /dev/nvme1", ocp)
-    seen = looked_at(made, clock)
-    assert (seen.waf.source, seen.waf.resolution_bytes) == (WafSource.OCP, 512_000)
-    assert seen.waf.waf == pytest.approx(2.0)
-    assert seen.waf.uncertainty == pytest.approx(0.002, rel=0.01)
-    assert "endurance group log: its counters show no host writes" in seen.waf.reason
+    state = looked_at(made, clock)
+    assert (state.waf.source, state.waf.resolution_bytes) == (WafSource.OCP, 512_000)
+    assert state.waf.waf == pytest.approx(2.0)
+    assert state.waf.uncertainty == pytest.approx(0.002, rel=0.01)
+    assert "endurance group log: its counters show no host writes" in state.waf.reason
 
 
 def test_refused_source_is_queried_once(tmp_path: Path) -> None:

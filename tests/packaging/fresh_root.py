@@ -71,8 +71,8 @@ def make_root(folder: Path, release: str) -> None:
     )
     if sources.returncode == 2:
         pytest.skip(sources.stderr.strip())
-    asked = ("Acquire::http::Proxy", "Acquire::https::Proxy")
-    proxies = subprocess.run(["apt-config", "dump", *asked], capture_output=True, text=True, check=False)
+    names = ("Acquire::http::Proxy", "Acquire::https::Proxy")
+    proxies = subprocess.run(["apt-config", "dump", *names], capture_output=True, text=True, check=False)
     options = [f"--aptopt={line}" for line in (*_OPTIONS, *proxies.stdout.splitlines())]
     command = ("mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io", *options)
     done = subprocess.run(

@@ -71,6 +71,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_has_neither_sources_of_the_core_nor_inputs_of_fuzzing(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert INSIDE in names
+    assert "slo_ctl/cli/guest/bare_writer.c" in names, "what guests of `slo-ctl try` boot"
     assert not [name for name in names if name.endswith(".rs") or "/fuzz/" in name]
 
 

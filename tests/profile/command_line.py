@@ -34,8 +34,8 @@ class CommandLine:
         """Exit status, stdout, stderr."""
         where = ["--root", str(self._root)] if self._root is not None else []
         status = run([*self._first, *words, *where])
-        said = self._capsys.readouterr()
-        return status, said.out, said.err
+        captured = self._capsys.readouterr()
+        return status, captured.out, captured.err
 
     def answer(self, *words: str) -> dict[str, Any]:
         """What it says as JSON."""

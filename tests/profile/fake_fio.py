@@ -29,7 +29,7 @@ print(json.dumps({{"jobs": [job]}}))
 
 
 def install(folder: Path, extra: str = "", bandwidth: str = "1e8") -> Path:
-    """Put it into `folder`, to be first on PATH; returns the log of what it was asked.
+    """Put it into `folder`, to be first on PATH; returns the log of the jobs it was given.
 
     `bandwidth` is an expression in bytes/s, which may use `size` and `rw`.
     """
@@ -48,7 +48,7 @@ def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def asked(log: Path) -> list[dict[str, str]]:
+def jobs_run(log: Path) -> list[dict[str, str]]:
     """The options of every call."""
     return [json.loads(line) for line in log.read_text().splitlines()]
 

@@ -37,7 +37,7 @@ def test_directory_is_profiled_and_left_unchanged(cli: CommandLine, fio: Path, p
     assert (ratio["size_bytes"], ratio["ratio"]) == (8192, pytest.approx(5080 / 180))
     assert len(profile["ratios"]["write"]["sizes"]) == 8
     assert list(place.iterdir()) == []
-    fill, *tests = fake_fio.asked(fio)
+    fill, *tests = fake_fio.jobs_run(fio)
     assert fill["rw"] == "write"
     assert {test["rw"] for test in tests} == {"read", "randread", "write", "randwrite"}
     for test in tests:
@@ -47,9 +47,9 @@ def test_directory_is_profiled_and_left_unchanged(cli: CommandLine, fio: Path, p
 
 def test_profiling_again_refines_the_stored_profile(cli: CommandLine, fio: Path, place: Path) -> None:
     first = cli.answer(str(place), *SMALL, "--repetitions", "3")
-    calls = len(fake_fio.asked(fio))
+    calls = len(fake_fio.jobs_run(fio))
     assert cli.answer(str(place), *SMALL) == first
-    assert len(fake_fio.asked(fio)) == calls, "precise enough: nothing is measured, and no file made"
+    assert len(fake_fio.jobs_run(fio)) == calls, "precise enough: nothing is measured, and no file made"
     more = cli.answer(str(place), *SMALL, "--min-repetitions", "5")
     assert len(more["measurement"]) == 5 * 3 * 4
     assert more["measurement"][: len(first["measurement"])] == first["measurement"]
@@ -69,12 +69,12 @@ def test_a_profile_of_another_file_size_is_not_mixed_in(cli: CommandLine, fio: P
 def test_show_prints_the_profile_and_its_validity(cli: CommandLine, fio: Path, place: Path) -> None:
     assert "no profile of" in cli.refused(str(place), "--show")
     cli.answer(str(place), *SMALL)
-    calls = len(fake_fio.asked(fio))
+    calls = len(fake_fio.jobs_run(fio))
     status, out, _ = cli(str(place), "--show", "--every-size")
     assert status == 0
     assert "less than a minute ago: valid" in out
     assert "estimated" in out
-    assert len(fake_fio.asked(fio)) == calls
+    assert len(fake_fio.jobs_run(fio)) == calls
     (file,) = (cli.root / "profiles").iterdir()
     stored = json.loads(file.read_text())
     stored["identity"]["kernel"] = "2.6.32"
@@ -124,7 +124,7 @@ def test_an_existing_file_is_only_read(cli: CommandLine, fio: Path, place: Path)
     file.write_bytes(b"x" * (1 << 20))
     profile = cli.answer(str(file), *SMALL)
     assert set(profile["ratios"]) == {"read"}
-    assert all("readonly" in test for test in fake_fio.asked(fio))
+    assert all("readonly" in test for test in fake_fio.jobs_run(fio))
     assert file.read_bytes() == b"x" * (1 << 20)
 
 

@@ -78,8 +78,8 @@ def test_slices_of_a_budget_add_up() -> None:
     second = run(plan, device, first.measurements, Silent(), lambda _: None)
     assert second.measurements[: len(first.measurements)] == first.measurements
     assert len(second.measurements) == len(first.measurements) + second.new
-    seen = [(m.access, m.size_bytes, m.repetition) for m in second.measurements]
-    assert len(seen) == len(set(seen)), "no test counts twice"
+    measured = [(m.access, m.size_bytes, m.repetition) for m in second.measurements]
+    assert len(measured) == len(set(measured)), "no test counts twice"
 
 
 class Interrupting(Formula):

@@ -1,31 +1,21 @@
-"""VMs without an operating system (`bare_writer`): they write to their disk and let go of it when asked."""
+"""VMs that boot `bare_writer` of slo_ctl/cli/guest, which lets go of its disk when asked."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-_SOURCES = Path(__file__).parent / "bare_writer"
-_COMPILE = (
-    *("-m32", "-march=i686", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-nostdlib", "-static"),
-    *("-fno-pic", "-fno-pie", "-fno-stack-protector", "-fno-asynchronous-unwind-tables"),
-)
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.try_guest import compile_program
 
 
 def compile_writer(folder: Path) -> Path:
     """The program that VMs boot; skips the test where it cannot be made."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler for VMs without an operating system (apt-get install gcc)")
-    program = folder / "bare_writer"
-    link = f"-Wl,--build-id=none,-z,max-page-size=4096,-T,{_SOURCES / 'bare_writer.ld'}"
-    command = ["cc", *_COMPILE, link, str(_SOURCES / "bare_writer.c"), "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
-        pytest.skip(f"this C compiler makes no 32-bit program: {done.stderr[-300:]}")
-    return program
+    try:
+        return compile_program(folder)
+    except UserError as error:
+        pytest.skip(f"{error.message} ({error.hint})")
 
 
 def domain_xml(name: str, program: str, console: str, disk: str = "") -> str:

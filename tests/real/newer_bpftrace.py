@@ -68,8 +68,8 @@ def files() -> list[Path]:
     libraries, program = FOLDER / _LIBRARIES, FOLDER / "usr" / "bin" / PROGRAM
     loader = libraries / "ld-linux-x86-64.so.2"
     command = [str(loader), "--library-path", str(libraries), "--list", str(program)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    needed = {libraries / Path(name).name for name in re.findall(r"^\s*(\S+) => ", said, re.MULTILINE)}
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    needed = {libraries / Path(name).name for name in re.findall(r"^\s*(\S+) => ", listed, re.MULTILINE)}
     return sorted({FOLDER / "bin" / PROGRAM, program, loader} | needed)
 
 

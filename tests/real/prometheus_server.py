@@ -35,9 +35,9 @@ def promtool(*words: str, stdin: bytes = b"") -> str:
     done = subprocess.run(
         [program("promtool"), *words], input=stdin, capture_output=True, check=False, timeout=READY_S
     )
-    said = (done.stdout + done.stderr).decode()
-    assert done.returncode == 0, said
-    return said
+    output = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, output
+    return output
 
 
 class Prometheus:

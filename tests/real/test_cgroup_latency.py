@@ -99,7 +99,7 @@ def test_latencies_agree_with_those_that_fio_measures(monkeypatch: pytest.Monkey
         by_group = dict(zip(names, kinds.values(), strict=True))
         clients = {name: fio(name, path, *kind, "--runtime=5") for name, kind in by_group.items()}
         untraced = fio(names[0], other_path, "--rw=randread", "--runtime=2")
-        said = {name: json.loads(client.communicate()[0])["jobs"][0] for name, client in clients.items()}
+        by_fio = {name: json.loads(client.communicate()[0])["jobs"][0] for name, client in clients.items()}
         assert json.loads(untraced.communicate()[0])["jobs"][0]["read"]["total_ios"] > 0
         before = latencies.latest({number})
         until(lambda: latencies.latest({number}) is not before, "an interval")
@@ -110,13 +110,13 @@ def test_latencies_agree_with_those_that_fio_measures(monkeypatch: pytest.Monkey
         for name in names:
             of_group = found[tree.folder(name).stat().st_ino, number]
             for kind, counted in (("read", of_group.reads), ("write", of_group.writes)):
-                seen = said[name][kind]
+                expected = by_fio[name][kind]
                 total = sum(counted.counts)
-                assert (1 - LOST) * seen["total_ios"] <= total <= seen["total_ios"]
+                assert (1 - LOST) * expected["total_ios"] <= total <= expected["total_ios"]
                 if total:
                     mean_s, p99_s = (
-                        seen["clat_ns"]["mean"] / 1e9,
-                        seen["clat_ns"]["percentile"]["99.000000"] / 1e9,
+                        expected["clat_ns"]["mean"] / 1e9,
+                        expected["clat_ns"]["percentile"]["99.000000"] / 1e9,
                     )
                     assert mean_s - FIO_S <= counted.sum_s / total <= (1 + LOST) * mean_s
                     p99 = quantile_s(counted)
@@ -137,12 +137,12 @@ def test_time_that_a_limit_holds_requests_back_is_not_in_them(monkeypatch: pytes
         limit = tree.folder(name) / "blkio.throttle.read_iops_device"
         limit.write_text(f"{number} {HELD_IOPS}\n")
         client = fio(name, path, "--rw=randread", "--iodepth=1", "--runtime=4")
-        said = json.loads(client.communicate()[0])["jobs"][0]["read"]
+        by_fio = json.loads(client.communicate()[0])["jobs"][0]["read"]
         before = latencies.latest({number})
         until(lambda: latencies.latest({number}) is not before, "an interval")
         counted = latencies.latest({number})[tree.folder(name).stat().st_ino, number].reads
-    assert said["clat_ns"]["mean"] > 0.5e9 / HELD_IOPS
-    assert counted.sum_s / sum(counted.counts) < 0.5 * said["clat_ns"]["mean"] / 1e9
+    assert by_fio["clat_ns"]["mean"] > 0.5e9 / HELD_IOPS
+    assert counted.sum_s / sum(counted.counts) < 0.5 * by_fio["clat_ns"]["mean"] / 1e9
 
 
 def configure(root: Path, slow_path: str, quick_path: str, of: Cgroups) -> None:

@@ -57,11 +57,11 @@ def test_each_front_end_logs_clients_that_cannot_be_accepted_once_in_a_while(roo
                 for path in server.run.export("a"), server.run.control, server.run.vhost_user_socket("a"):
                     client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                     client.connect(os.fspath(path))
-            said = ("NVMe/TCP: ", "control socket: ", "namespace a: ", "slo-ctl: cannot")
-            until(lambda: all(words in server.log() for words in said), "a line of each front end", 30)
+            messages = ("NVMe/TCP: ", "control socket: ", "namespace a: ", "slo-ctl: cannot")
+            until(lambda: all(words in server.log() for words in messages), "a line of each front end", 30)
             time.sleep(PAUSES_S)
             log = server.log()
-            assert [log.count(words) for words in said] == [1, 1, 1, 1], log
+            assert [log.count(words) for words in messages] == [1, 1, 1, 1], log
 
 
 def test_crowds_at_all_other_namespaces_leave_one_and_the_control_socket_reachable(root: Path) -> None:

@@ -59,8 +59,8 @@ def configure(root: Path, path: str, more: str = "") -> None:
 
 def policy(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     status = run(["device", "policy", *words, "--root", str(root)])
-    said = capsys.readouterr()
-    return status, said.out + said.err
+    captured = capsys.readouterr()
+    return status, captured.out + captured.err
 
 
 def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,37 +72,37 @@ def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.
         before = queue.all()
         store_profile(places(root), number, DISK)
 
-        status, said = policy(root, capsys, path, "--weights", "--apply", "--dry-run")
-        assert (status, queue.all()) == (0, before), said
-        status, said = policy(root, capsys, path, "--weights", "--apply")
-        assert status == 0, said
-        assert "weights by bfq" in said
+        status, output = policy(root, capsys, path, "--weights", "--apply", "--dry-run")
+        assert (status, queue.all()) == (0, before), output
+        status, output = policy(root, capsys, path, "--weights", "--apply")
+        assert status == 0, output
+        assert "weights by bfq" in output
         assert queue.scheduler == "bfq"
         assert (queue.parameters()["low_latency"], queue.parameters()["slice_idle_us"]) == ("0", "8000")
         # The same again changes nothing, although the profile was measured under another scheduler.
-        status, said = policy(root, capsys, path, "--weights", "--apply", "--json")
-        assert [each["state"] for each in json.loads(said)["outcomes"]] == ["unchanged"]
+        status, output = policy(root, capsys, path, "--weights", "--apply", "--json")
+        assert [each["state"] for each in json.loads(output)["outcomes"]] == ["unchanged"]
 
-        status, said = policy(root, capsys, path, "--p99", "20ms", "--apply")
-        assert (status, queue.scheduler) == (0, "bfq"), said
+        status, output = policy(root, capsys, path, "--p99", "20ms", "--apply")
+        assert (status, queue.scheduler) == (0, "bfq"), output
         assert queue.parameters()["max_budget"] == "128"
-        status, said = policy(root, capsys, path, "--no-weights", "--apply")
-        assert (status, queue.scheduler) == (0, "bfq"), said
+        status, output = policy(root, capsys, path, "--no-weights", "--apply")
+        assert (status, queue.scheduler) == (0, "bfq"), output
         assert queue.parameters()["max_budget"] == "0", "what was set for a target is gone with it"
-        status, said = policy(root, capsys, path, "--undo")
-        assert (status, queue.all()) == (0, before), said
+        status, output = policy(root, capsys, path, "--undo")
+        assert (status, queue.all()) == (0, before), output
         assert "slo-ctl has not changed this device" in policy(root, capsys, path, "--undo")[1]
 
 
 def test_unsettable_policies_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configure(root, "/dev/null")
-    status, said = policy(root, capsys, "nosuch", "--apply")
-    assert (status, "not found" in said) == (2, True)
+    status, output = policy(root, capsys, "nosuch", "--apply")
+    assert (status, "not found" in output) == (2, True)
     with loop_device(SIZE_BYTES) as (path, _):
         configure(root, path)
         with running(root):
-            status, said = policy(root, capsys, path, "--apply")
-            assert (status, "daemon already running" in said) == (2, True)
+            status, output = policy(root, capsys, path, "--apply")
+            assert (status, "daemon already running" in output) == (2, True)
 
 
 def eventually(queue: Queue, scheduler: str) -> None:
@@ -126,7 +126,7 @@ def test_daemon_sets_maintains_and_restores_the_scheduler(root: Path) -> None:
                 configure(root, path, f'scheduler = "{scheduler}"\n')
                 assert daemon.api.post("/v1/reload")["config_problem"] == ""
                 eventually(queue, scheduler)
-            daemon.eventually("told", lambda status: "scheduler bfq" in reasons(status), TIMEOUT_S)
+            daemon.eventually("the reason", lambda status: "scheduler bfq" in reasons(status), TIMEOUT_S)
             # Somebody else changes it.
             (Path("/sys/block") / Path(path).name / "queue" / "scheduler").write_text("none")
             eventually(queue, "bfq")
@@ -151,8 +151,8 @@ def test_profile_stored_while_the_daemon_runs_is_used(root: Path) -> None:
             assert queue.scheduler == "none"
             stored = store_profile(places(root), number, FLASH)
             eventually(queue, "mq-deadline")
-            seen = daemon.eventually("told", lambda s: "one hardware queue" in reasons(s), TIMEOUT_S)
-            assert seen.devices[0].policy == "scheduler mq-deadline"
+            status = daemon.eventually("the reason", lambda s: "one hardware queue" in reasons(s), TIMEOUT_S)
+            assert status.devices[0].policy == "scheduler mq-deadline"
             # A damaged file leaves what is in force.
             stored.write_text("{")
             stored.parent.touch()
@@ -170,5 +170,5 @@ def test_settings_of_a_killed_daemon_can_be_undone(root: Path, capsys: pytest.Ca
             eventually(queue, "none")
             daemon.kill()
         assert queue.scheduler == "none"
-        status, said = policy(root, capsys, path, "--undo")
-        assert (status, queue.all()) == (0, before), said
+        status, output = policy(root, capsys, path, "--undo")
+        assert (status, queue.all()) == (0, before), output

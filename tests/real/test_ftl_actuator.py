@@ -72,7 +72,7 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
         Setting(limit("a", "total_iops"), 500.0, "web", "its maximum"),
     ]
     rig.keeper.apply(wanted)
-    asked: list[float] = []
+    took_s: list[float] = []
     pid = rig.server.pid()
     os.kill(pid, signal.SIGSTOP)
     stats = Path(f"/proc/{pid}/task").glob
@@ -84,13 +84,13 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
         for _ in range(2):
             began_s = time.monotonic()
             outcomes = rig.keeper.apply(wanted, verify_all=True)
-            asked.append(time.monotonic() - began_s)
+            took_s.append(time.monotonic() - began_s)
             assert {outcome.state for outcome in outcomes} == {OutcomeState.UNAPPLIED}
     finally:
         os.kill(pid, signal.SIGCONT)
     assert "has not answered for 0.5 s" in outcomes[0].reason or "does not answer" in outcomes[0].reason
     # Not a measurement: three knobs, each waited for as long as control sockets are by default, take 30 s.
-    assert max(asked) < 5
+    assert max(took_s) < 5
     until(
         lambda: {o.state for o in rig.keeper.apply(wanted, verify_all=True)} == {OutcomeState.UNCHANGED},
         "that it answers again",

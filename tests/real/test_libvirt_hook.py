@@ -44,7 +44,7 @@ from pathlib import Path
 if sys.argv[2] == "start":
     with ControlClient(places(Path("{root}")).run_of("ssd0").control) as control:
         limit = control.statistics()["namespaces"][0]["limit_iops"]
-    Path("{seen}").write_text(f"{{sys.argv[1]}} {{limit}}")
+    Path("{record}").write_text(f"{{sys.argv[1]}} {{limit}}")
 """
 
 
@@ -110,15 +110,15 @@ def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Pat
             hooks.mkdir(parents=True)
             hook(hooks, DaemonPlaces(root).api_socket)
             # Runs after ours, and before the process of the VM is made.
-            witness, seen = hooks / "witness", root / "seen"
-            witness.write_text(WITNESS.format(python=sys.executable, tree=TREE, root=root, seen=seen))
+            witness, record = hooks / "witness", root / "record"
+            witness.write_text(WITNESS.format(python=sys.executable, tree=TREE, root=root, record=record))
             witness.chmod(0o755)
             # libvirtd looks for hooks when it starts.
             libvirt_host.kill()
             libvirt_host.start()
             daemon.eventually("libvirt again", lambda status: not any("libvirt" in n for n in status.notes))
             libvirt_host.start_domain(NAME, disks=disks)
-            assert seen.read_text() == f"{NAME} 500.0"
+            assert record.read_text() == f"{NAME} 500.0"
             assert f"VM {NAME} starts" in daemon.log()
             daemon.eventually(
                 "libvirt's own account",

@@ -26,17 +26,17 @@ TRIES = 4
 
 def as_modelled(measure: Callable[[], float], modelled: float) -> None:
     """One of the tries has to come out as modelled; skips the test if each was disturbed."""
-    seen = []
+    measured = []
     for _ in range(TRIES):
         with Yardstick() as yardstick:
             found = measure()
         if found == pytest.approx(modelled, rel=TOLERANCE):
             return
         if yardstick.undisturbed:
-            seen.append(found)
-    if not seen:
+            measured.append(found)
+    if not measured:
         pytest.skip("other work on this machine holds every waiting thread up")
-    pytest.fail(f"{seen} and not {modelled}")
+    pytest.fail(f"{measured} and not {modelled}")
 
 
 def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:

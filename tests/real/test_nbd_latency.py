@@ -65,11 +65,15 @@ def test_limits_are_enforced_and_weights_accepted(root: Path) -> None:
             for load in loads:
                 load.start()
             time.sleep(0.5)
-            seen: list[list[float]] = []
+            measured: list[list[float]] = []
             # The loads need this machine's CPUs, which others may take for a window, but not for each.
-            while not (seen and seen[-1][0] == pytest.approx(100, rel=0.1) and seen[-1][1] > 2 * seen[-1][0]):
-                assert len(seen) < TRIES, seen
-                seen.append(writes_a_second(control, 2))
+            while not (
+                measured
+                and measured[-1][0] == pytest.approx(100, rel=0.1)
+                and measured[-1][1] > 2 * measured[-1][0]
+            ):
+                assert len(measured) < TRIES, measured
+                measured.append(writes_a_second(control, 2))
             for load in loads:
                 load.stopping = True
             assert [each["weight"] for each in control.statistics()["namespaces"]] == [3, 5]
@@ -92,12 +96,12 @@ def test_scheduler_changed_while_serving_takes_effect_and_is_stored(root: Path) 
                 control.set_scheduler(scheduler)
                 assert control.statistics()["scheduler"] == scheduler
                 time.sleep(0.5)
-                seen: list[float] = []
+                measured: list[float] = []
                 # What other work does to this machine it does not do in each window.
-                while not seen or seen[-1] != ratio:
-                    assert len(seen) < TRIES, (scheduler, seen)
+                while not measured or measured[-1] != ratio:
+                    assert len(measured) < TRIES, (scheduler, measured)
                     first, second = writes_a_second(control, 2)
-                    seen.append(first / second)
+                    measured.append(first / second)
             for load in loads:
                 load.stopping = True
             with pytest.raises(ControlError, match="unknown scheduler cfq; known are fifo, rr, wfq"):

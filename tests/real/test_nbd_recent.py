@@ -90,16 +90,16 @@ def test_limit_shows_as_throttle_wait_of_the_window(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     with prompted(), served(root, "d", "--latency", "real") as server, server.control() as control:
         with NbdClient(server.run.export("d"), "d") as client:
-            seen: list[dict[str, Any]] = []
-            while not (seen and as_limited(seen[-1])):
-                if len(seen) == TRIES:
-                    pytest.skip(f"other work on this machine holds every waiting thread up: {seen}")
+            tried: list[dict[str, Any]] = []
+            while not (tried and as_limited(tried[-1])):
+                if len(tried) == TRIES:
+                    pytest.skip(f"other work on this machine holds every waiting thread up: {tried}")
                 with Yardstick() as yardstick:
                     output = with_limit(client, control)
                 assert output["throttle_wait_us"] > 1000
                 # Only what was measured on a machine that does nothing else has to be right.
                 assert as_limited(output) or not yardstick.undisturbed, output
-                seen.append(output)
+                tried.append(output)
                 if not as_limited(output):
                     until(lambda: not recent(control)["latency_us"]["write"]["count"], "a new beginning")
         until(lambda: not recent(control)["latency_us"]["write"]["count"], "that the past is left out")

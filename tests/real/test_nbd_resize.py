@@ -79,25 +79,6 @@ def test_namespace_of_a_served_device_is_resized(made: Path, capsys: pytest.Capt
     assert sizes(made) == (16 * MIB, b"")
 
 
-@pytest.mark.parametrize(
-    ("place", "size", "message"),
-    [
-        ("d", "1MiB", "does not name a namespace"),
-        ("d/c", "1MiB", "no namespace c"),
-        ("e/a", "1MiB", "device e not found"),
-        ("d/a", "1000", "not a multiple of the page size"),
-        ("d/a", "large", "is not a size"),
-    ],
-)
-def test_bad_resizes_are_refused(
-    place: str, size: str, message: str, made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert resize(made, place, size) == 2
-    output, hint = capsys.readouterr().err.splitlines()
-    assert message in output
-    assert hint.startswith("hint: ")
-
-
 def device(root: Path, *words: str) -> int:
     return app.run(["device", *words, "--root", str(root)])
 

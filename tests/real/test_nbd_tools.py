@@ -120,8 +120,8 @@ def test_one_socket_gives_one_namespace(root: Path) -> None:
         for export in ("vm1", "nosuch", "../vm1", "x" * 4096):
             uri = nbd_uri(server.run.export("vm2"), export)
             assert subprocess.run(["nbdinfo", uri], capture_output=True, check=False).returncode != 0
-        seen = json.loads(run("nbdinfo", "--list", "--json", nbd_uri(server.run.export("vm2"))))["exports"]
-        assert [export["export-name"] for export in seen] == ["vm2"]
+        exports = json.loads(run("nbdinfo", "--list", "--json", nbd_uri(server.run.export("vm2"))))["exports"]
+        assert [export["export-name"] for export in exports] == ["vm2"]
         with NbdClient(server.run.export("vm2"), "vm2") as client:
             assert client.read(0, 13) == bytes(13)
         with NbdClient(server.run.all_exports, "vm1") as client:

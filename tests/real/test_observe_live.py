@@ -41,17 +41,17 @@ def observer(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[HostObserver
     observer.close()
 
 
-def seen(observer: HostObserver, name: str) -> Vm | None:
+def observed(observer: HostObserver, name: str) -> Vm | None:
     return next((vm for vm in observer.observe().vms if vm.name == name), None)
 
 
 def state(observer: HostObserver, name: str) -> VmState | None:
-    vm = seen(observer, name)
+    vm = observed(observer, name)
     return vm.state if vm else None
 
 
 def targets(observer: HostObserver, name: str) -> list[str]:
-    vm = seen(observer, name)
+    vm = observed(observer, name)
     return [disk.target for disk in vm.disks] if vm else []
 
 
@@ -74,13 +74,15 @@ def test_vm_is_followed_through_start_hotplug_and_stop(
     observer: HostObserver,
 ) -> None:
     name = f"slo-live-{os.getpid()}"
-    assert seen(observer, name) is None
+    assert observed(observer, name) is None
     domain = libvirt_host.start_domain(name)
     # Its cgroup may be seen before libvirt says that it has started.
     until(lambda: state(observer, name) is VmState.RUNNING, "the VM")
     until(lambda: targets(observer, name) == ["vda"], "its disk")
     if find_tree(DEFAULT_ROOT) is not None:
-        until(lambda: (found := seen(observer, name)) is not None and found.cgroup is not None, "its cgroup")
+        until(
+            lambda: (found := observed(observer, name)) is not None and found.cgroup is not None, "its cgroup"
+        )
 
     domain.attachDevice(disk_xml(libvirt_host.image("more.img"), "vdb"))
     until(lambda: targets(observer, name) == ["vda", "vdb"], "its disk")
@@ -91,17 +93,17 @@ def test_vm_is_followed_through_start_hotplug_and_stop(
     )
 
     domain.destroy()
-    until(lambda: seen(observer, name) is None, "that it is gone")
+    until(lambda: observed(observer, name) is None, "that it is gone")
 
 
 @pytest.mark.slow
 def test_libvirtd_restart_is_survived(libvirt_host: LibvirtHost, observer: HostObserver) -> None:  # noqa: F811
     name = f"slo-lives-on-{os.getpid()}"
     domain = libvirt_host.start_domain(name)
-    until(lambda: seen(observer, name) is not None, "the VM")
+    until(lambda: observed(observer, name) is not None, "the VM")
     libvirt_host.kill()
     until(lambda: any("libvirt at" in note for note in observer.observe().notes), "a note")
-    assert seen(observer, name) is not None
+    assert observed(observer, name) is not None
     libvirt_host.start()
     until(lambda: not any("libvirt at" in note for note in observer.observe().notes), "a connection")
     connection = libvirt_host.connect()
@@ -109,7 +111,7 @@ def test_libvirtd_restart_is_survived(libvirt_host: LibvirtHost, observer: HostO
         connection.lookupByName(name).suspend()
         until(lambda: state(observer, name) is VmState.PAUSED, "an event of the new libvirtd")
         connection.lookupByName(name).destroy()
-        until(lambda: seen(observer, name) is None, "that it is gone")
+        until(lambda: observed(observer, name) is None, "that it is gone")
     finally:
         connection.close()
         del domain

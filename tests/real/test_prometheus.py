@@ -239,10 +239,10 @@ def test_dashboard_variables_are_existing_labels(address: str) -> None:
     kinds = {each["name"]: each for each in dashboard["templating"]["list"]}
     assert kinds.pop("datasource")["query"] == "prometheus"
     for name, variable in kinds.items():
-        asked = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variable["query"]["query"])
-        assert asked is not None
-        assert asked[2] == name
+        query = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variable["query"]["query"])
+        assert query is not None
+        assert query[2] == name
         # Prometheus itself adds the label `instance`.
-        assert name == "instance" or all(name in sample.labels for sample in there[asked[1]])
+        assert name == "instance" or all(name in sample.labels for sample in there[query[1]])
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)

@@ -114,9 +114,9 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Page]:
     with browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}) as context:
         page = context.new_page()
         page.set_default_timeout(5000)
-        asked: list[str] = []
+        requests: list[str] = []
         complaints: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
             "console", lambda message: complaints.append(message.text) if message.type == "error" else None
@@ -124,7 +124,7 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Page]:
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
         page.goto(path.as_uri())
         yield page
-        assert (asked, complaints) == ([path.as_uri()], [])
+        assert (requests, complaints) == ([path.as_uri()], [])
 
 
 @pytest.fixture(params=REPORTS)
@@ -281,6 +281,20 @@ def test_policy_refuses_other_scripts_and_requests(browser: Browser, reports: di
             return [window.injected === undefined, blocked.sort()];
         }""")
         assert done == [True, ["connect-src", "script-src-attr", "script-src-elem"]]
+
+
+def test_results_are_facts_below_each_other_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    labels, width, rights = page.evaluate("""() => {
+        const cells = [...document.querySelectorAll(".facts tbody td")];
+        const label = (each) => JSON.parse(getComputedStyle(each, "::before").content);
+        return [cells.map(label), innerWidth, cells.map((each) => each.getBoundingClientRect().right)];
+    }""")
+    assert {"IOPS", "WAF", "SHARE"} <= set(labels)
+    assert max(rights) <= width
+    # Still a table for a screen reader.
+    assert page.get_by_role("columnheader", name="IOPS").count()
+    assert page.get_by_role("rowheader", name="db").count()
 
 
 def test_nothing_is_wider_than_the_screen(any_page: Page) -> None:

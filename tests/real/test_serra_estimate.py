@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cgroup_groups import prompted
-from test_serra_profile import MIB, loop_device, profile
+from test_serra_profile import MIB, PROFILE, loop_device
 from yardstick import Yardstick
 
 from slo_ctl.decide.request_sizes import Interval
@@ -98,7 +98,7 @@ def _errors(root: Path, target: str) -> list[float]:
         "6",
         "-q",
     )
-    sizes = profile(root, target, *words)["ratios"]["read"]["sizes"]
+    sizes = PROFILE.measure(root, target, *words)["ratios"]["read"]["sizes"]
     return [_error(each, times) for each in sizes]
 
 

@@ -7,15 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import commands
 import pytest
+from commands import DeviceCommand
 from serving import READY_S, make_device, served
 from waiting import until
 
@@ -38,26 +36,7 @@ pytestmark = [
 ]
 
 
-def command(root: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "slo_ctl.cli", "device", "profile", *words, "--root", str(root)]
-
-
-def profile(root: Path, *words: str) -> dict[str, Any]:
-    done = subprocess.run(command(root, *words, "--json"), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def refused(root: Path, *words: str) -> str:
-    return commands.refused("device", "profile", *words, "--root", str(root))
-
-
-def shown(root: Path, target: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        commands.slo_ctl("device", "profile", target, "--show", "--json", "--root", str(root))
-    )
-    return found
+PROFILE = DeviceCommand("profile")
 
 
 @contextmanager
@@ -83,14 +62,14 @@ def loop_device(folder: Path, size: int = 64 * MIB) -> Iterator[str]:
 def test_a_loop_device_is_only_read_unless_named(root: Path) -> None:
     with loop_device(root) as device:
         before = (root / "loop.img").read_bytes()
-        found = profile(root, device, *SMALL, "--repetitions", "2")
+        found = PROFILE.measure(root, device, *SMALL, "--repetitions", "2")
         assert set(found["ratios"]) == {"read"}
         assert found["identity"]["place"] == "block device"
         assert (root / "loop.img").read_bytes() == before
-        other = refused(root, device, *SMALL, "--allow-write", str(root / "loop.img"))
+        other = PROFILE.refused(root, device, *SMALL, "--allow-write", str(root / "loop.img"))
         assert "is not a target" in other
         assert (root / "loop.img").read_bytes() == before
-        written = profile(root, device, *SMALL, "--repetitions", "2", "--allow-write", device)
+        written = PROFILE.measure(root, device, *SMALL, "--repetitions", "2", "--allow-write", device)
         assert set(written["ratios"]) == {"read", "write"}
         assert (root / "loop.img").read_bytes() != before
 
@@ -102,12 +81,12 @@ def test_loop_device_with_data_is_not_written(root: Path) -> None:
         subprocess.run(["mkfs.ext4", "-q", device], check=True)
         subprocess.run(["sync", str(root / "loop.img")], check=True)
         before = (root / "loop.img").read_bytes()
-        assert "it is not empty: ext4" in refused(root, device, *SMALL, "--allow-write", device)
+        assert "it is not empty: ext4" in PROFILE.refused(root, device, *SMALL, "--allow-write", device)
         mounted = root / "mounted"
         mounted.mkdir()
         if subprocess.run(["mount", device, str(mounted)], check=False).returncode == 0:
             try:
-                output = refused(root, device, *SMALL, "--allow-write", device)
+                output = PROFILE.refused(root, device, *SMALL, "--allow-write", device)
             finally:
                 subprocess.run(["umount", str(mounted)], check=True)
             assert "the device is busy" in output
@@ -120,7 +99,7 @@ def test_write_protected_loop_device_is_refused(root: Path) -> None:
         if subprocess.run(["blockdev", "--setro", device], check=False).returncode:
             pytest.skip("blockdev cannot write-protect it")
         try:
-            assert "it cannot be written" in refused(root, device, *SMALL, "--allow-write", device)
+            assert "it cannot be written" in PROFILE.refused(root, device, *SMALL, "--allow-write", device)
         finally:
             # It would outlive the device and meet whoever gets that number next.
             subprocess.run(["blockdev", "--setrw", device], check=True)
@@ -136,9 +115,9 @@ def test_full_file_system_is_reported(root: Path) -> None:
         if subprocess.run(["mount", device, str(mounted)], check=False).returncode:
             pytest.skip("it cannot be mounted")
         try:
-            assert "MiB are needed" in refused(root, str(mounted), "--file-size", "256MiB", "-q")
+            assert "MiB are needed" in PROFILE.refused(root, str(mounted), "--file-size", "256MiB", "-q")
             subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-            assert "it is not writable" in refused(root, str(mounted), *SMALL)
+            assert "it is not writable" in PROFILE.refused(root, str(mounted), *SMALL)
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
 
@@ -146,11 +125,13 @@ def test_full_file_system_is_reported(root: Path) -> None:
 def test_served_emulated_ssd_can_be_profiled(root: Path) -> None:
     make_device(root, "name=d,size=128MiB")
     with served(root, "d", "--latency", "real") as server:
-        found = profile(root, server.uri(), *SMALL, "--repetitions", "2")
+        found = PROFILE.measure(root, server.uri(), *SMALL, "--repetitions", "2")
         assert set(found["ratios"]) == {"read"}
         assert found["identity"]["model"] == "EMULATED SSD d"
         uri = server.uri()
-        assert set(profile(root, uri, *SMALL, "--repetitions", "2", "--allow-write", uri)["ratios"]) == {
+        assert set(
+            PROFILE.measure(root, uri, *SMALL, "--repetitions", "2", "--allow-write", uri)["ratios"]
+        ) == {
             "read",
             "write",
         }
@@ -166,9 +147,9 @@ def test_served_emulated_ssd_can_be_profiled(root: Path) -> None:
             struct.pack_into("<H", superblock, 56, 0xEF53)
             struct.pack_into("<I", superblock, 76, 1)
             client.write(1024, bytes(superblock))
-        assert "it is not empty" in refused(root, uri, *SMALL, "--allow-write", uri)
+        assert "it is not empty" in PROFILE.refused(root, uri, *SMALL, "--allow-write", uri)
     # It need not be served to look at its profile.
-    assert shown(root, uri)["validity"]["stale"] is None
+    assert PROFILE.shown(root, uri)["validity"]["stale"] is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -180,7 +161,7 @@ def test_interrupted_profile_keeps_completed_measurements(
     place.mkdir()
     words = ("--file-size", "64MiB", "--test-time", "100ms", "--quiet", "--json")
     process = subprocess.Popen(
-        command(root, str(place), *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        PROFILE.line(root, str(place), *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     if measuring:
         until(lambda: bool(list((root / "profiles").glob("*.json"))) or process.poll() is not None, "a test")
@@ -195,14 +176,14 @@ def test_interrupted_profile_keeps_completed_measurements(
     assert list(place.iterdir()) == []
     if out:
         measured = len(json.loads(out)["measurement"])
-        assert measured == len(shown(root, str(place))["measurement"]) or measured == 0
+        assert measured == len(PROFILE.shown(root, str(place))["measurement"]) or measured == 0
 
 
 def test_killed_fio_is_reported(root: Path) -> None:
     place = root / "place"
     place.mkdir()
     process = subprocess.Popen(
-        command(root, str(place), "--file-size", "16MiB", "--test-time", "3s", "--quiet"),
+        PROFILE.line(root, str(place), "--file-size", "16MiB", "--test-time", "3s", "--quiet"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

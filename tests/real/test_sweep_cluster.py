@@ -67,11 +67,11 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     try:
-        printed, said = process.communicate(timeout=TIMEOUT_S)
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
-    assert process.returncode == 0, said
-    found: dict[str, Any] = json.loads(printed)
+    assert process.returncode == 0, stderr
+    found: dict[str, Any] = json.loads(stdout)
     return found
 
 
@@ -116,11 +116,11 @@ def test_lost_scheduler_leaves_replays_that_the_same_command_runs(
         process = start(hosts.in_the_middle(*words))
         until(lambda: process.poll() is not None or len(rows(out)) >= 2, "two replays", TIMEOUT_S)
         cluster.lose(0)
-        printed, said = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == 1, said
-    assert "missing: web, proportional, 1 x its VMs, seed 1: the scheduler was lost" in printed, said
-    assert "the same command runs what is missing" in printed
-    assert "Traceback" not in said
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 1, stderr
+    assert "missing: web, proportional, 1 x its VMs, seed 1: the scheduler was lost" in stdout, stderr
+    assert "the same command runs what is missing" in stdout
+    assert "Traceback" not in stderr
     kept = rows(out)
     assert 2 <= len(kept) < 2 * SEEDS
     with DaskCluster(hosts, tmp_path):
@@ -132,7 +132,7 @@ def test_lost_scheduler_leaves_replays_that_the_same_command_runs(
 
 def test_no_scheduler_is_a_mistake_to_fix(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
     process = start(hosts.in_the_middle(*sweep(scenario, tmp_path / "out.csv", "--dask", ADDRESS)))
-    _, said = process.communicate(timeout=TIMEOUT_S)
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2
-    assert f"--dask: the scheduler {ADDRESS} does not answer" in said
-    assert "start `dask scheduler`" in said
+    assert f"--dask: the scheduler {ADDRESS} does not answer" in stderr
+    assert "start `dask scheduler`" in stderr

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from own_process import READY_S
@@ -43,22 +44,22 @@ class Trying:
             text=True,
             preexec_fn=_default_signals,
         )
-        self.said = ""
+        self.messages = ""
         self.root = Path(re.split("all below ", self.until("all below "))[1].strip())
 
     def until(self, words: str) -> str:
         """Wait for a line on stderr."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said += line
+            self.messages += line
             if words in line:
                 return line
-        raise AssertionError(f"it ended before it said {words!r}: {self.said}")
+        raise AssertionError(f"it ended before it said {words!r}: {self.messages}")
 
     def end(self) -> str:
         """Wait for the end; returns its stdout."""
-        out, said = self.process.communicate(timeout=READY_S)
-        self.said += said
+        out, stderr = self.process.communicate(timeout=READY_S)
+        self.messages += stderr
         return out
 
     def left(self) -> list[str]:
@@ -89,14 +90,28 @@ def trying(*words: str) -> Iterator[Trying]:
 
 
 def test_try_shows_the_gain_and_cleans_up() -> None:
-    with trying("--json") as run:
+    result = _gained("--no-guests")
+    web, *_ = result["vms"]
+    # As many requests as each has outstanding.
+    assert web["before"]["share"] > 0.5, result
+    assert {vm["client"] for vm in result["vms"]} == {"fio"}
+
+
+def test_try_shows_the_gain_with_qemu_guests() -> None:
+    require("cc", "qemu-system-x86_64")
+    result = _gained("--guests")
+    assert {vm["client"] for vm in result["vms"]} in ({"kvm"}, {"tcg"})
+
+
+def _gained(*words: str) -> dict[str, Any]:
+    """What a run printed that gave every VM its share and left nothing behind."""
+    with trying("--json", *words) as run:
         output = run.end()
-    assert output, run.said
-    result = json.loads(output)
+    assert output, run.messages
+    result: dict[str, Any] = json.loads(output)
     before = {vm["vm"]: vm["before"] for vm in result["vms"]}
     after = {vm["vm"]: vm["after"] for vm in result["vms"]}
-    # Without: as many requests as each has outstanding. With: as the weights say, in their order at least.
-    assert before["web"]["share"] > 0.5, run.said
+    # As the weights say, in their order at least.
     assert after["mail"]["share"] > after["db"]["share"] > after["web"]["share"], result
     assert after["mail"]["share"] > 2 * before["mail"]["share"]
     assert all(vm[key] > 0 for vm in (*before.values(), *after.values()) for key in ("iops", "p99_us"))
@@ -104,6 +119,7 @@ def test_try_shows_the_gain_and_cleans_up() -> None:
     missed = any(vm["verdict"] in ("insufficient", "unapplied") for vm in result["vms"])
     assert run.process.returncode == (3 if missed else 0), result
     assert run.left() == []
+    return result
 
 
 @pytest.mark.parametrize(
@@ -119,8 +135,8 @@ def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None
         run.until(when)
         run.process.send_signal(number)
         run.end()
-    assert run.process.returncode == 130, run.said
-    assert "stopped all processes and removed all files" in run.said
+    assert run.process.returncode == 130, run.messages
+    assert "stopped all processes and removed all files" in run.messages
     assert run.left() == []
 
 
@@ -129,7 +145,7 @@ def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None
     trace.write_text("".join(f"0,{800 * page},8192,{'rw'[page % 2]},{page}.0\n" for page in range(100)))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with trying("--page", str(port), "--trace", f"db={trace}") as run:
+    with trying("--guests", "--page", str(port), "--trace", f"db={trace}") as run:
         run.until(f"db repeats 100 requests of {trace}")
         assert f"http://127.0.0.1:{port}/" in run.until(DAEMON_STARTED)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=READY_S) as reply:
@@ -137,8 +153,9 @@ def test_try_repeats_a_trace_and_reports_a_killed_daemon(tmp_path: Path) -> None
         status = ApiClient(DaemonPlaces(run.root).api_socket).get("/v1/status")
         (db,) = (row for row in status["vms"] if row["vm"] == "db")
         assert db["p99_read_us"] > 0, "only the trace has reads"
+        assert "3 clients, 2 of them QEMU guests" in run.messages
         os.kill(status["daemon_pid"], signal.SIGKILL)
         run.end()
     assert run.process.returncode == 2
-    assert "the daemon has ended with -9" in run.said
+    assert "the daemon has ended with -9" in run.messages
     assert run.left() == []

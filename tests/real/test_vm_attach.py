@@ -112,9 +112,9 @@ def test_disk_is_attached_and_detached(
             assert vm(root, "attach", "db", "ssd0/a") == 2
             assert "ssd0/a is used by VM web (sda)" in capsys.readouterr().err
             assert vm(root, "attach", "db", "ssd0", "--json") == 0
-            told_json = json.loads(capsys.readouterr().out)
-            assert told_json["namespace"] == "ssd0/b"
-            assert (told_json["target"], told_json["live"], told_json["persistent"]) == ("vdb", False, True)
+            attached = json.loads(capsys.readouterr().out)
+            assert attached["namespace"] == "ssd0/b"
+            assert (attached["target"], attached["live"], attached["persistent"]) == ("vdb", False, True)
             assert targets(db) == ["vda", "vdb"]
             assert vm(root, "attach", "web", "ssd0") == 2
             assert "no free namespace" in capsys.readouterr().err

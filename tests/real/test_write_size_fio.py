@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
+from commands import DeviceCommand
 from serving import READY_S
 from test_serra_profile import loop_device
 
@@ -25,28 +25,7 @@ pytestmark = [
 ]
 
 
-def command(root: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "slo_ctl.cli", "device", *words, "--root", str(root)]
-
-
-def find(root: Path, *words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command(root, "write-size", *words, "--json"), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def refused(root: Path, *words: str) -> str:
-    return commands.refused("device", "write-size", *words, "--root", str(root))
-
-
-def shown(root: Path, target: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        commands.slo_ctl("device", "write-size", target, "--show", "--json", "--root", str(root))
-    )
-    return found
+WRITE_SIZE = DeviceCommand("write-size")
 
 
 def complete(found: dict[str, Any]) -> None:
@@ -70,21 +49,21 @@ def complete(found: dict[str, Any]) -> None:
 def test_write_size_of_a_file_is_measured(root: Path) -> None:
     place = root / "place"
     place.mkdir()
-    found = find(root, str(place), *SMALL)
+    found = WRITE_SIZE.measure(root, str(place), *SMALL)
     complete(found)
     assert list(place.iterdir()) == []
-    assert shown(root, str(place))["pair"] == found["pair"]
+    assert WRITE_SIZE.shown(root, str(place))["pair"] == found["pair"]
 
 
 def test_loop_device_is_written_only_if_named(root: Path) -> None:
     with loop_device(root) as device:
         before = (root / "loop.img").read_bytes()
-        assert "would be overwritten" in refused(root, device, *SMALL)
+        assert "would be overwritten" in WRITE_SIZE.refused(root, device, *SMALL)
         assert (root / "loop.img").read_bytes() == before
-        found = find(root, device, *SMALL, "--allow-write", device)
+        found = WRITE_SIZE.measure(root, device, *SMALL, "--allow-write", device)
         complete(found)
         assert found["identity"]["place"] == "block device"
-        assert "128MiB" in refused(
+        assert "128MiB" in WRITE_SIZE.refused(
             root, device, "--bytes", "128MiB", "--sizes", "8KiB-1MiB", "-q", "--allow-write", device
         )
 
@@ -95,20 +74,20 @@ def test_busy_mounted_or_write_protected_loop_device_is_refused(root: Path) -> N
     with loop_device(root) as device:
         subprocess.run(["blockdev", "--setro", device], check=True)
         try:
-            assert "it cannot be written" in refused(root, device, *SMALL, "--allow-write", device)
+            assert "it cannot be written" in WRITE_SIZE.refused(root, device, *SMALL, "--allow-write", device)
         finally:
             subprocess.run(["blockdev", "--setrw", device], check=True)
         subprocess.run(["mkfs.ext4", "-q", device], check=True)
-        assert "it is not empty: ext4" in refused(root, device, *SMALL, "--allow-write", device)
+        assert "it is not empty: ext4" in WRITE_SIZE.refused(root, device, *SMALL, "--allow-write", device)
         mounted = root / "mounted"
         mounted.mkdir()
         if subprocess.run(["mount", device, str(mounted)], check=False).returncode:
             pytest.skip("it cannot be mounted")
         try:
-            assert "the device is busy" in refused(root, device, *SMALL, "--allow-write", device)
-            assert "are needed" in refused(root, str(mounted), "--quiet")
+            assert "the device is busy" in WRITE_SIZE.refused(root, device, *SMALL, "--allow-write", device)
+            assert "are needed" in WRITE_SIZE.refused(root, str(mounted), "--quiet")
             subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-            assert "it is not writable" in refused(root, str(mounted), *SMALL)
+            assert "it is not writable" in WRITE_SIZE.refused(root, str(mounted), *SMALL)
         finally:
             subprocess.run(["umount", str(mounted)], check=True)
 
@@ -120,7 +99,7 @@ def test_interrupted_search_keeps_completed_measurements(root: Path, number: sig
     # Equal never: it continues until it is stopped.
     words = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--tolerance", ".01%", "--repetitions", "100", "-q")
     process = subprocess.Popen(
-        command(root, "write-size", str(place), *words, "--json"),
+        WRITE_SIZE.line(root, str(place), *words, "--json"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -134,7 +113,7 @@ def test_interrupted_search_keeps_completed_measurements(root: Path, number: sig
     assert "Traceback" not in err
     assert process.returncode == 130, err
     assert list(place.iterdir()) == []
-    kept_pair = shown(root, str(place))["pair"]
+    kept_pair = WRITE_SIZE.shown(root, str(place))["pair"]
     assert kept_pair == json.loads(out)["pair"]
     assert kept_pair
 
@@ -145,7 +124,10 @@ def test_write_cost_of_a_file_is_measured(root: Path) -> None:
     place.mkdir()
     words = ("--bytes", "16MiB", "--size", "16KiB", "--size", "256KiB", "--quiet", "--json")
     done = subprocess.run(
-        command(root, "write-cost", str(place), *words), capture_output=True, text=True, check=False
+        DeviceCommand("write-cost").line(root, str(place), *words),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if "not slower" in done.stderr:
         pytest.skip("too disturbed: larger writes were faster")

@@ -9,7 +9,7 @@ import pytest
 from cgroup_groups import prompted
 from serving import make_device, served
 from test_serra_profile import MIB
-from test_write_size_fio import SMALL, complete, find, refused, shown
+from test_write_size_fio import SMALL, WRITE_SIZE, complete
 
 GROUP = "measured times, and the kernel's switches"
 
@@ -24,13 +24,13 @@ def test_served_page_mapped_ssd_has_no_write_size(root: Path) -> None:
     make_device(root, "name=d,size=256MiB")
     with prompted(), served(root, "d", "--latency", "real") as server:
         uri = server.uri()
-        assert "would be overwritten" in refused(root, uri, *SMALL)
-        found = find(root, uri, *SMALL, "--allow-write", uri)
+        assert "would be overwritten" in WRITE_SIZE.refused(root, uri, *SMALL)
+        found = WRITE_SIZE.measure(root, uri, *SMALL, "--allow-write", uri)
         complete(found)
         assert found["identity"]["model"] == "EMULATED SSD d"
         # Two cores shared with others: at most the smallest sizes are disturbed.
         assert found["outcome"] == "none needed" or found["optimal_write_bytes"] <= 256 << 10
-    assert shown(root, uri)["validity"]["stale"] is None
+    assert WRITE_SIZE.shown(root, uri)["validity"]["stale"] is None
 
 
 def test_served_fast_drive_has_its_clustered_block_as_write_size(root: Path) -> None:
@@ -43,6 +43,6 @@ def test_served_fast_drive_has_its_clustered_block_as_write_size(root: Path) -> 
     with prompted(), served(root, "h", "--latency", "real", "--time-scale", "0.25") as server:
         uri = server.uri()
         words = ("--bytes", "128MiB", "--sizes", "256KiB-8MiB", "--repetitions", "4", "--quiet")
-        found = find(root, uri, *words, "--allow-write", uri)
+        found = WRITE_SIZE.measure(root, uri, *words, "--allow-write", uri)
     complete(found)
     assert found["optimal_write_bytes"] in (MIB, 2 * MIB, 4 * MIB)

@@ -102,18 +102,6 @@ def test_shares_are_back_three_drive_writes_after_an_event(sources: tuple[str, .
     assert worst(run) < EVENT_BAR
 
 
-def test_static_misses_the_shares_and_algorithm1_starves() -> None:
-    static, algorithm1, proportional = replay(
-        trio(UNIFORM), device="size=1GiB,dies=4", compare="static,algorithm1", timing="paper", duration="12x"
-    )
-    assert worst(static) > SHARE_BAR
-    starved, before = vm_of(algorithm1, "a"), vm_of(static, "a")
-    assert starved.share_error is not None
-    assert starved.share_error < -0.3
-    assert (starved.ops_blocks or 0) < 0.5 * (before.ops_blocks or 0)
-    assert worst(proportional) < SHARE_BAR
-
-
 def test_shares_are_exact_with_one_request_outstanding() -> None:
     (run,) = replay(trio(UNIFORM), device="size=1GiB,dies=4", timing="paper", duration="16x")
     assert worst(run) < 0.01

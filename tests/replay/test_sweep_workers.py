@@ -21,13 +21,13 @@ class Notes(Silent):
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
-    said = Notes()
+    progress = Notes()
     # First, so that it takes workers with it before anything else is done.
     arguments = {number: (number, frozenset({0})) for number in range(6)}
-    found = dict(on_processes(square, arguments, jobs, said))
+    found = dict(on_processes(square, arguments, jobs, progress))
     assert found.pop(0) == GivenUp(f"{MAX_DEATHS} worker processes died during it")
     assert found == {number: number * number for number in range(1, 6)}
-    assert len(said.notes) == MAX_DEATHS - 1
+    assert len(progress.notes) == MAX_DEATHS - 1
 
 
 def test_every_worker_dies_once_and_nothing_is_missing(tmp_path: Path) -> None:

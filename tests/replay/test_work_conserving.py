@@ -105,10 +105,10 @@ def test_open_loop_is_judged_by_its_arrivals() -> None:
     assert (light.latency_us.write.p99 or 0.0) > 10_000, "it waits"
     assert light.judged().verdict is Verdict.OK
     assert not served.notes
-    asked = 20_000
-    flooded, _ = replay(f"name=a,{UNIFORM},mode=open,iops={asked}", f"name=b,{UNIFORM},qd=8")
+    demand_iops = 20_000
+    flooded, _ = replay(f"name=a,{UNIFORM},mode=open,iops={demand_iops}", f"name=b,{UNIFORM},qd=8")
     flood, other = flooded.vms
-    assert flood.demand_iops == pytest.approx(asked, rel=0.02)
+    assert flood.demand_iops == pytest.approx(demand_iops, rel=0.02)
     assert other.judged().verdict is Verdict.INSUFFICIENT
     assert flood.target_share == pytest.approx(0.5, abs=0.01)
     assert flooded.notes == [

@@ -85,8 +85,8 @@ def test_own_fields_override_the_class() -> None:
 
 
 def test_only_the_class_of_the_strongest_source_applies() -> None:
-    said = {WEB: SloEntry({"weight": 2.0}, "lead"), "vm set": SloEntry({}, "gold")}
-    resolved = resolve("web", said, Slo(), CLASSES)
+    stated = {WEB: SloEntry({"weight": 2.0}, "lead"), "vm set": SloEntry({}, "gold")}
+    resolved = resolve("web", stated, Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, min_iops=40)  # no maximum of lead
     assert (resolved.class_name, resolved.sources["class"]) == ("gold", "vm set")
     assert resolved.conflicts[0] == "web: class: gold by `vm set` overrides lead in conf.d/web.toml:4"
@@ -123,12 +123,12 @@ some = st.fixed_dictionaries(
 
 
 @given(st.dictionaries(st.sampled_from(["vm set", "metadata", WEB]), some), st.permutations(range(3)))
-def test_order_of_the_sources_does_not_matter(said: dict[str, dict[str, float]], order: list[int]) -> None:
-    entries = {source: SloEntry(fields) for source, fields in said.items()}
+def test_order_of_the_sources_does_not_matter(stated: dict[str, dict[str, float]], order: list[int]) -> None:
+    entries = {source: SloEntry(fields) for source, fields in stated.items()}
     resolved = resolve("web", entries, Slo(), {})
-    keys = list(said)
+    keys = list(stated)
     shuffled = {keys[i]: entries[keys[i]] for i in order if i < len(keys)}
     assert resolve("web", shuffled, Slo(), {}) == resolved
     for field, source in resolved.sources.items():
         value = getattr(resolved.slo, field)
-        assert value == (said[source][field] if source != "default" else getattr(Slo(), field))
+        assert value == (stated[source][field] if source != "default" else getattr(Slo(), field))

@@ -65,11 +65,11 @@ def plain(record: object) -> dict[str, Any]:
 def state(device: Device, queues: bool = False) -> dict[str, Any]:
     """All that can be seen of a drive."""
     tenants = device.tenants()
-    seen: dict[str, Any] = {
+    state: dict[str, Any] = {
         "drive": (device.blocks, device.spare_blocks, device.now_ns, device.host_page_writes),
         "counters": {t: plain(device.counters(t)) for t in tenants},
         "space": {t: plain(device.space(t)) for t in tenants},
     }
     if queues:
-        seen["queues"] = {t: (plain(device.queue_counters(t)), device.outstanding(t)) for t in tenants}
-    return seen
+        state["queues"] = {t: (plain(device.queue_counters(t)), device.outstanding(t)) for t in tenants}
+    return state

@@ -66,10 +66,10 @@ def expect_models(device: Device, models: dict[int, PageModel]) -> list[dict[str
     device.check()
     counters = []
     for tenant, model in models.items():
-        seen = plain(device.counters(tenant)) | plain(device.space(tenant))
-        assert {name: seen[name] for name in model.counters()} == model.counters()
-        assert sum(seen["moved_pages_of"]) == seen["gc_page_writes"]
-        counters.append(seen)
+        found = plain(device.counters(tenant)) | plain(device.space(tenant))
+        assert {name: found[name] for name in model.counters()} == model.counters()
+        assert sum(found["moved_pages_of"]) == found["gc_page_writes"]
+        counters.append(found)
     return counters
 
 

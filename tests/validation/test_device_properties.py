@@ -60,9 +60,9 @@ def with_tenants(config: Config, placements: list[bool]) -> Device:
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
     """As the models; what GC and wear levelling moved accounts for each other."""
-    for seen in expect_models(device, models):
-        assert sum(seen["victim_histogram"]) == seen["victims"]
-        assert seen["victim_valid_pages"] + seen["wear_page_writes"] == seen["gc_page_writes"]
+    for counters in expect_models(device, models):
+        assert sum(counters["victim_histogram"]) == counters["victims"]
+        assert counters["victim_valid_pages"] + counters["wear_page_writes"] == counters["gc_page_writes"]
 
 
 BATCHES = batch_lists(12)

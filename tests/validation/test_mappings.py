@@ -61,9 +61,9 @@ def with_tenants(config: Config, placements: list[bool]) -> Device:
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
     """As the models; what GC and merges moved accounts for each other."""
-    for seen in expect_models(device, models):
-        assert seen["gc_page_writes"] == seen["victim_valid_pages"]
-        assert seen["full_merges"] <= seen["merged_blocks"]
+    for counters in expect_models(device, models):
+        assert counters["gc_page_writes"] == counters["victim_valid_pages"]
+        assert counters["full_merges"] <= counters["merged_blocks"]
 
 
 BATCHES = batch_lists(10)
@@ -180,8 +180,8 @@ def worst(run: RunResult) -> float:
 @pytest.mark.parametrize("mapping", HYBRID)
 def test_proportional_holds_shares_by_log_blocks(mapping: str, workload: str) -> None:
     """Weights 1 : 3 : 6 on isolated log blocks; `static` beside it, so that something had to be done."""
-    asked = scenario(trio(workload), f"size=256MiB,dies=4,mapping={mapping}", compare="static")
-    static, run = engine.run(asked, Silent()).runs
+    described = scenario(trio(workload), f"size=256MiB,dies=4,mapping={mapping}", compare="static")
+    static, run = engine.run(described, Silent()).runs
     assert worst(run) < SHARE_BAR < worst(static)
     blocks = [vm.ops_blocks or 0 for vm in run.vms]
     assert blocks[2] == max(blocks)
@@ -194,22 +194,22 @@ def test_proportional_holds_shares_by_log_blocks(mapping: str, workload: str) ->
 )
 @pytest.mark.parametrize("device", ["mapping=bast", "mapping=fast,cluster=2", "mapping=dftl,cmt=2000"])
 def test_every_policy_runs_on_every_mapping(device: str, policy: str) -> None:
-    asked = scenario(trio("uniform"), f"size=96MiB,dies=2,{device}", policy=policy, duration="4x")
-    result = engine.run(asked, Silent())
+    described = scenario(trio("uniform"), f"size=96MiB,dies=2,{device}", policy=policy, duration="4x")
+    result = engine.run(described, Silent())
     (run,) = result.runs
     assert run.complete
-    assert result.device.mapping == asked.device.mapping
+    assert result.device.mapping == described.device.mapping
     assert run.isolated == (policy != "shared")
     assert all((vm.iops or 0) > 0 for vm in run.vms)
 
 
 def test_device_keys_are_read_and_written_back() -> None:
-    asked = scenario(trio("uniform"), "size=512MiB,dies=8,mapping=fast,cluster=4")
-    plan = engine.plan_of(asked)
+    described = scenario(trio("uniform"), "size=512MiB,dies=8,mapping=fast,cluster=4")
+    plan = engine.plan_of(described)
     assert (plan.config.mapping, plan.config.cluster_dies, plan.config.block_pages) == ("fast", 4, 512)
     assert plan.config.held_blocks == 1
-    assert "mapping=fast" in command_line(asked)
-    assert "cluster=4" in command_line(asked)
+    assert "mapping=fast" in command_line(described)
+    assert "cluster=4" in command_line(described)
     assert "cmt=500" in command_line(scenario(trio("uniform"), "size=512MiB,mapping=dftl,cmt=500"))
     for wrong in (
         "mapping=fast,cluster=3",

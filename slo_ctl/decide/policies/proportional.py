@@ -264,11 +264,10 @@ def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlement
     """Entitlements of the active VMs, in units of shares per second."""
     claims = []
     for v in sample.vms:
-        recent = meters[v.vm].recent
+        meter = meters[v.vm]
         if v.active:
-            claims.append(
-                claim_of(v.vm, v.slo, recent.rate, recent.units_per_request, wants_more=recent.wants_more)
-            )
+            rate, wants_more = meter.recent.rate, meter.recent.wants_more
+            claims.append(claim_of(v.vm, v.slo, rate, meter.units_per_request, wants_more=wants_more))
     return entitle(claims)
 
 
@@ -280,13 +279,16 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     compensate for a pause, and the terms stay where no VM takes more than its share. The same holds for a VM
     whose term is at its bound: no weight helps it, and otherwise the terms of all others would fall to their
     lower bound, where they correct nothing.
+
+    A minimum or maximum is converted by the average size of a request, not by that in the window: if the VM's
+    share is near its minimum, the larger of the two is on average larger when one of them varies.
     """
     claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
             wants_more = wants_more and meters[v.vm].trim < LONGEST_TRIM
-            per_request = amount / v.requests if v.requests else 1.0
+            per_request = meters[v.vm].units_per_request
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=wants_more))
     due = entitle(claims).rates
     trimmed = dict(meters)

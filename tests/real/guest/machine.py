@@ -221,8 +221,8 @@ class Guest:
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"in the guest, not within {timeout_s} s: {command}") from error
         if check and result.rc:
-            said = f"{result.stdout[-2000:]}{result.stderr[-2000:]}"
-            raise CommandError(f"in the guest, code {result.rc}: {command}\n{said}")
+            output = f"{result.stdout[-2000:]}{result.stderr[-2000:]}"
+            raise CommandError(f"in the guest, code {result.rc}: {command}\n{output}")
         return result
 
     def put(self, path: Path, to: str = "/root/") -> None:

@@ -1,6 +1,6 @@
 """VMs inside of the guest: libvirt runs them, QEMU emulates them once more, they only write to their disk.
 
-Linux would take minutes to boot there; `tests/real/bare_writer` needs no operating system.
+Linux would take minutes to boot there; `bare_writer` (tests/real/bare_guest.py) needs no operating system.
 """
 
 from __future__ import annotations

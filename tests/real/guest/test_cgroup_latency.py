@@ -96,7 +96,7 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
     guest.run("cat >/etc/systemd/system/measure.service.d/latency.conf", stdin=drop_in)
     assert begin(guest) == ""
     disk = f"/dev/{guest.disk('PLAIN0')}"
-    said: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     jobs = {
         "uring": f"--filename={disk} --rw=randread --direct=1 --ioengine=io_uring --iodepth=4 --size=64M",
         "writeback": f"--filename={disk} --rw=randwrite --rate_iops=200 --offset=128M --end_fsync=1",
@@ -111,16 +111,16 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
         )
     for name in jobs:
         until(guest, f"python3 -m json.tool /root/{name}.json", _SLOWEST_S)
-        job_said = json.loads(guest.run(f"cat /root/{name}.json").stdout)["jobs"][0]
-        said[guest.run(f"cat /root/{name}.id").stdout.strip()] = (name, job_said)
+        job_result = json.loads(guest.run(f"cat /root/{name}.json").stdout)["jobs"][0]
+        results[guest.run(f"cat /root/{name}.id").stdout.strip()] = (name, job_result)
     guest.run("touch /run/slo-ctl/end")
     until(guest, "[ -s /run/slo-ctl/found ]", _SLOWEST_S, show="journalctl -u measure")
     found = json.loads(guest.run("cat /run/slo-ctl/found").stdout)
-    assert {str(cgroup) for cgroup, *_ in found} >= said.keys(), guest.run("journalctl -u measure").stdout
+    assert {str(cgroup) for cgroup, *_ in found} >= results.keys(), guest.run("journalctl -u measure").stdout
     by_job = {
-        said[str(cgroup)][0]: (kind, total, p99_s, said[str(cgroup)][1][kind])
+        results[str(cgroup)][0]: (kind, total, p99_s, results[str(cgroup)][1][kind])
         for cgroup, _, kind, total, _, p99_s in found
-        if str(cgroup) in said
+        if str(cgroup) in results
     }
     assert {name: each[0] for name, each in by_job.items()} == {
         "uring": "read",
@@ -128,7 +128,7 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
         "ram": "read",
     }
     # Nobody else writes: pages are charged to who dirtied them, not to the flusher.
-    assert {str(cgroup) for cgroup, _, kind, *_ in found if kind == "write"} <= said.keys()
+    assert {str(cgroup) for cgroup, _, kind, *_ in found if kind == "write"} <= results.keys()
     for name in ("uring", "ram"):
         _, total, p99_s, of_fio = by_job[name]
         # An emulated CPU is slow to read the maps.

@@ -64,17 +64,17 @@ def test_watchdog_is_notified(guest: Guest) -> None:
 
 
 def test_security_exposure_of_the_daemon_is_low(guest: Guest) -> None:
-    said = guest.run("systemd-analyze security --no-pager slo-ctld", timeout_s=120).stdout
-    exposure = re.search(r"Overall exposure level for slo-ctld\.service: ([\d.]+)", said)
+    shown = guest.run("systemd-analyze security --no-pager slo-ctld", timeout_s=120).stdout
+    exposure = re.search(r"Overall exposure level for slo-ctld\.service: ([\d.]+)", shown)
     assert exposure is not None
     assert 0.0 < float(exposure[1]) <= _EXPOSURE_MAX
 
 
 def test_doctor_finds_only_bpftrace_missing(guest: Guest) -> None:
     """It is optional, and too large for the image."""
-    said = guest.run("slo-ctl doctor", check=False, timeout_s=_TIMEOUT_S)
-    missed = [line for line in said.stdout.splitlines() if line.startswith("missing")]
-    assert ([line.split()[1] for line in missed], said.rc) == (["bpftrace"], 0), said.stdout
+    shown = guest.run("slo-ctl doctor", check=False, timeout_s=_TIMEOUT_S)
+    missed = [line for line in shown.stdout.splitlines() if line.startswith("missing")]
+    assert ([line.split()[1] for line in missed], shown.rc) == (["bpftrace"], 0), shown.stdout
 
 
 def test_status_comes_from_the_daemon(guest: Guest) -> None:

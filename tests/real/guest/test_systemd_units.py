@@ -80,8 +80,8 @@ def files(guest: Guest) -> str:
 
 
 def shown(guest: Guest, *names: str) -> set[str]:
-    asked = " ".join(f"-p {name}" for name in names)
-    return set(guest.run(f"systemctl show {asked} -- '{_SCOPE.unit}'").stdout.splitlines())
+    options = " ".join(f"-p {name}" for name in names)
+    return set(guest.run(f"systemctl show {options} -- '{_SCOPE.unit}'").stdout.splitlines())
 
 
 def test_properties_take_effect_and_are_restored(guest: Guest) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from .machine import Guest
 
-Looked = TypeVar("Looked")
+Found = TypeVar("Found")
 
 _STARTS_S = 300.0
 _COUNTED = re.compile(r"(\S+)/io\.stat:(\d+:\d+) .*?rios=(\d+) wios=(\d+)")
@@ -71,8 +71,8 @@ def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -
 
 
 def first_that(
-    holds: Callable[[Looked], bool], look: Callable[[], Looked], *, looks: int = 8, pause_s: float = 0.0
-) -> Looked:
+    holds: Callable[[Found], bool], look: Callable[[], Found], *, looks: int = 8, pause_s: float = 0.0
+) -> Found:
     """The first look of which `holds`, or the last of so many, which it is for the caller to judge.
 
     Other work of this machine has the guest wait for a CPU, at times for seconds.
@@ -88,9 +88,9 @@ def first_that(
 def rates(guest: Guest, scopes: Sequence[VmScope], device: str | None, seconds: float) -> dict[str, float]:
     """Requests per second of each VM on a device (`MAJOR:MINOR`), or all of them together, by io.stat."""
     look = "cut -d' ' -f1 /proc/uptime; grep -H . /sys/fs/cgroup/machine.slice/*/io.stat"
-    said = guest.run(f"{look}; sleep {seconds}; {look}", timeout_s=seconds + _STARTS_S).stdout
+    output = guest.run(f"{look}; sleep {seconds}; {look}", timeout_s=seconds + _STARTS_S).stdout
     looks: list[tuple[float, dict[str, int]]] = []
-    for line in said.splitlines():
+    for line in output.splitlines():
         if re.fullmatch(r"\d+\.\d+", line):
             looks.append((float(line), {}))
         elif (match := _COUNTED.match(line)) and device in (None, match[2]):

@@ -1,19 +1,21 @@
 /*
  * A VM without an operating system: writes 4 KiB pages at random to its first virtio disk for ever.
  *
- * For VMs inside of the guest that is emulated itself: Linux takes minutes to boot there, this a second or two. It is
- * loaded by multiboot (32 bits, no paging) on the machine type `pc`, whose virtio disks have the legacy registers.
+ * For `slo-ctl try`, and for tests inside of a guest that is emulated itself: Linux takes minutes to boot there, this a
+ * second or two. It is loaded by multiboot (32 bits, no paging) on the machine type `pc`, whose virtio disks have the
+ * legacy registers. Its command line ends with `depth=N`, the number of outstanding requests (1 to 64, otherwise 8).
  * It waits for a disk that is plugged in later, and lets go of one that is asked back, by the registers that an
- * operating system's ACPI would use. Says on the console `disk N` (bytes), `let go`, and `failed` for each error.
+ * operating system's ACPI would use. Says on the console `started`, `disk N` (bytes), `let go`, and `failed` for each
+ * error.
  *
- * Virtio 1.2, 4.1.4.8 and 2.7 (legacy interface); QEMU's docs/specs/acpi_pci_hotplug.rst.
+ * Multiboot 0.6.96, 3.3; Virtio 1.2, 4.1.4.8 and 2.7 (legacy interface); QEMU's docs/specs/acpi_pci_hotplug.rst.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-enum { DEPTH = 8, PAGE_BYTES = 4096, SECTOR_BYTES = 512, QUEUE_MAX = 1024, SLOTS = 32 };
+enum { DEPTH = 8, DEPTH_MAX = 64, PAGE_BYTES = 4096, SECTOR_BYTES = 512, QUEUE_MAX = 1024, SLOTS = 32 };
 enum { FEATURES = 4, QUEUE_FRAME = 8, QUEUE_SIZE = 12, QUEUE_SELECT = 14, NOTIFY = 16, STATUS = 18, ISR = 19, CAPACITY = 20 };
 enum { HOTPLUG_DOWN = 0xae04, HOTPLUG_EJECT = 0xae08, HOTPLUG_BUS = 0xae10 };
 enum { CONSOLE = 0x3f8, PIC_MASTER = 0x20, PIC_SLAVE = 0xa0 };
@@ -22,10 +24,11 @@ struct descriptor { u64 address; u32 length; u16 flags, next; };
 struct request { u32 type, reserved; u64 sector; };
 
 static u8 queue[PAGE_BYTES * 8] __attribute__((aligned(4096)));
-static u8 pages[DEPTH][PAGE_BYTES] __attribute__((aligned(4096)));
-static struct request requests[DEPTH];
-static volatile u8 results[DEPTH];
+static u8 pages[DEPTH_MAX][PAGE_BYTES] __attribute__((aligned(4096)));
+static struct request requests[DEPTH_MAX];
+static volatile u8 results[DEPTH_MAX];
 static struct { u16 low, selector, flags, high; } interrupts[256];
+static u32 depth = DEPTH;
 volatile u16 disk_port;  /* 0: no disk */
 
 __asm__(
@@ -39,7 +42,7 @@ __asm__(
     "  ljmp $8, $1f\n"
     "1: mov $16, %ax\n"
     "  mov %ax, %ds\n  mov %ax, %es\n  mov %ax, %ss\n"
-    "  call run\n"
+    "  push %ebx\n  call run\n"
     /* Whatever interrupts: the disk is told that it was heard, and both interrupt controllers. */
     "interrupt: push %eax\n  push %edx\n"
     "  mov disk_port, %dx\n  test %dx, %dx\n  jz 1f\n"
@@ -74,6 +77,18 @@ static void say_hex(u64 value) {
     char text[] = "0x0000000000000000\n";
     for (int digit = 0; digit < 16; digit++) text[2 + digit] = "0123456789abcdef"[(value >> (60 - 4 * digit)) & 15];
     say(text);
+}
+
+/* Multiboot's flag 2: the address of the command line is at offset 16. */
+static void read_command_line(const u32 *multiboot) {
+    if (!(multiboot[0] & 4)) return;
+    const char *text = (const char *)multiboot[4];
+    u32 length = 0, value = 0;
+    while (text[length]) length++;
+    while (length && text[length - 1] != '=') length--;
+    if (!length) return;
+    for (text += length; *text >= '0' && *text <= '9' && value <= DEPTH_MAX; text++) value = 10 * value + (u32)(*text - '0');
+    if (value >= 1 && value <= DEPTH_MAX) depth = value;
 }
 
 static void take_interrupts(void) {
@@ -121,7 +136,7 @@ static void write_until_asked_back(u32 slot) {
     out16(port + QUEUE_SELECT, 0);
     u32 size = in16(port + QUEUE_SIZE);
     u64 sectors = in32(port + CAPACITY) | (u64)in32(port + CAPACITY + 4) << 32;
-    if (size < 3 * DEPTH || size > QUEUE_MAX) {
+    if (size < 3 * depth || size > QUEUE_MAX) {
         say("failed: queue\n");
         return;
     }
@@ -135,12 +150,12 @@ static void write_until_asked_back(u32 slot) {
     say_hex(sectors * SECTOR_BYTES);
     u32 random = 0x9e3779b9, count = (u32)(sectors / (PAGE_BYTES / SECTOR_BYTES));
     u16 given = 0, taken = 0;
-    u32 free = (1u << DEPTH) - 1;
+    u64 free = ~0ull >> (64 - depth);
     int leaving = 0;
     for (;;) {
-        for (u32 slot_free = 0; !leaving && slot_free < DEPTH; slot_free++) {
-            if (!(free & 1u << slot_free)) continue;
-            free &= ~(1u << slot_free);
+        for (u32 slot_free = 0; !leaving && slot_free < depth; slot_free++) {
+            if (!(free & 1ull << slot_free)) continue;
+            free &= ~(1ull << slot_free);
             random ^= random << 13, random ^= random >> 17, random ^= random << 5;
             *(u32 *)pages[slot_free] = random;
             requests[slot_free] = (struct request){.type = 1, .sector = (u64)(random % count) * 8};
@@ -157,7 +172,7 @@ static void write_until_asked_back(u32 slot) {
         if (used[1] == taken) rest();
         for (; taken != used[1]; taken++) {
             u32 first = *(volatile u32 *)(used + 2 + 4 * (taken % size));
-            free |= 1u << first / 3;
+            free |= 1ull << first / 3;
             if (results[first / 3]) say("failed\n");
         }
         out32(HOTPLUG_BUS, 0);
@@ -170,8 +185,10 @@ static void write_until_asked_back(u32 slot) {
     say("let go\n");
 }
 
-void run(void) {
+void run(const u32 *multiboot) {
+    read_command_line(multiboot);
     take_interrupts();
+    say("started\n");
     for (;;) {
         u32 slot = find_disk();
         if (slot) write_until_asked_back(slot);
