@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -32,7 +32,7 @@ class _Described:
         """`--help`."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
-            _replace_process_value(option, bool)
+            _replace_process_value(option, dict)
         return option
 
     def get_help(self, ctx: Any) -> str:
@@ -52,11 +52,10 @@ class Command(_Described, TyperCommand):
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
-        declared = get_type_hints(self.callback, include_extras=True)
+        declarations = cache(partial(get_type_hints, self.callback, include_extras=True))
         for parameter in self.params:
-            declaration = declared.get(str(parameter.name))
-            _restore_help(parameter, declaration)
-            _replace_process_value(parameter, _element_type(declaration))
+            _restore_help(parameter, declarations)
+            _replace_process_value(parameter, declarations)
             vars(parameter)["make_metavar"] = partial(_make_metavar, parameter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -169,17 +168,21 @@ def _require_option_values(command: Any, ctx: Any, args: list[str]) -> None:
 # Conversion of values.
 
 
-def _replace_process_value(parameter: Any, element_type: Any) -> None:
+_Declarations = Callable[[], dict[str, Any]]
+"""Returns the annotations of the parameters of a command, evaluated when they are first needed."""
+
+
+def _replace_process_value(parameter: Any, declarations: _Declarations) -> None:
     """Convert values without typer where that is simple.
 
     The newest typer imports pydantic for every conversion, which takes longer than many a command.
     """
     convert = parameter.process_value
-    vars(parameter)["process_value"] = partial(_process_value, parameter, element_type, convert)
+    vars(parameter)["process_value"] = partial(_process_value, parameter, declarations, convert)
 
 
 def _process_value(
-    parameter: Any, element_type: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any
+    parameter: Any, declarations: _Declarations, convert: Callable[[Any, Any], Any], ctx: Any, value: Any
 ) -> Any:
     """Replaces `process_value`, which is `convert`."""
     multiple = parameter.nargs == -1 or getattr(parameter, "multiple", False)
@@ -189,16 +192,22 @@ def _process_value(
             return convert(ctx, value)
         converted = () if multiple else None
     else:
-        elements = [_simply_converted(element_type, each) for each in (value if multiple else [value])]
+        elements = [
+            _simply_converted(element, parameter, declarations)
+            for element in (value if multiple else [value])
+        ]
         if None in elements:
             return convert(ctx, value)
         converted = elements if multiple else elements[0]
     return converted if parameter.callback is None else parameter.callback(ctx, parameter, converted)
 
 
-def _simply_converted(element_type: Any, value: Any) -> Any:
-    """A value of that type, such as a default or a text; None where typer has to convert or refuse it."""
-    if type(value) is element_type and element_type in (bool, int, float, str):
+def _simply_converted(value: Any, parameter: Any, declarations: _Declarations) -> Any:
+    """The value of a flag, a default, a text or a path; None where typer has to convert or refuse it."""
+    if not isinstance(value, str):
+        return value
+    element_type = _element_type(declarations().get(parameter.name))
+    if element_type is str:
         return value
     # typer refuses what exists and is not readable.
     if element_type is Path and (os.access(value, os.R_OK) or not os.access(value, os.F_OK)):
@@ -272,9 +281,9 @@ def _option_names(parameter: Any) -> str:
     return names if parameter.is_flag else f"{names} {value_name(parameter)}"
 
 
-def _restore_help(parameter: Any, declaration: Any) -> None:
+def _restore_help(parameter: Any, declarations: _Declarations) -> None:
     """Give an argument the help that it was declared with, where click has dropped it."""
     if is_argument(parameter) and not getattr(parameter, "help", None):
-        for note in getattr(declaration, "__metadata__", ()):
+        for note in getattr(declarations().get(parameter.name), "__metadata__", ()):
             if isinstance(note, ArgumentInfo):
                 parameter.help = note.help
