@@ -18,6 +18,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import ObserveGone, UnreachableError, UserError
 from slo_ctl.base.text import printable
+from slo_ctl.cli.options import root_option
 from slo_ctl.cli.try_guest import Guests
 from slo_ctl.cli.try_host import DEVICE, TryHost
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
@@ -213,7 +214,8 @@ def run(
             screen.show(f"1 of 3: without slo-ctl, {left_s:.0f} s left", vms)
         host.start_daemon(WINDOW_S)
         page = f", or at {host.page}" if host.page else ""
-        screen.note(f"the daemon has been started; watch it with: slo-ctl top --root {host.root}{page}")
+        watch = f"slo-ctl top{root_option(host.root)}"
+        screen.note(f"the daemon has been started; watch it with: {watch}{page}")
         meter, stable_steps = ActivityMeter(host, part_s), 0
         for left_s in _remaining_seconds(host, seconds * _SETTLING_PART):
             vms = tuple(replace(vm, after=figures) for vm, figures in meter.read(vms))

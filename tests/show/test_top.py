@@ -369,6 +369,8 @@ def test_verdict_and_keys_are_visible_at_any_width(width: int) -> None:
             headings = [str(column.label) for column in table.ordered_columns]
             assert headings[0] == "VM"
             assert headings[-1] == "VERDICT"
+            sides = [(str(each.label), each.label.justify) for each in table.ordered_columns]
+            assert {("VM", "left"), ("IOPS", "right"), ("VERDICT", "left")} <= set(sides)
             assert ("BACKEND" in headings) == (width == 200)
             assert app.export_screenshot().count("quit") == 1
 
