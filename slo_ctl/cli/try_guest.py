@@ -1,4 +1,4 @@
-"""QEMU guests for `slo-ctl try`: they boot a small program, compiled here, that writes to its disk."""
+"""QEMU guests for `slo-ctl try`: they boot a small program, which is compiled here and writes to its disk."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _COMPILE_TIMEOUT_S = 60
 _QEMU = ("qemu-system-x86_64", "qemu-kvm", "/usr/libexec/qemu-kvm")
 _MACHINE = (
     *("-machine", "pc,memory-backend=memory", "-m", "16", "-nodefaults", "-no-reboot"),
-    # Shared with the server of the disk, which vhost-user needs.
+    # vhost-user needs memory that is shared with the server of the disk.
     *("-object", "memory-backend-memfd,id=memory,size=16M,share=on"),
     *("-display", "none", "-serial", "stdio"),
 )
 _QUEUE_SIZE = 256
-"""Of the disk: three entries for each of 64 outstanding requests."""
+"""Queue size of the disk: at least three entries for each of 64 outstanding requests."""
 _STARTED = b"started"
 HAS_DISK = "disk "
-"""A guest with its disk says so on its console."""
+"""Printed on the console by a guest that has its disk."""
 _START_TIMEOUT_S = 3.0
-"""With KVM the program starts within half a second."""
+"""With KVM the program starts in less than 0.5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guests:
-    """How guests are started."""
+    """Program and QEMU options of guests."""
 
     qemu: str
     program: Path
     accelerator: str
-    """Of QEMU: `kvm` or `tcg`."""
+    """Accelerator of QEMU: `kvm` or `tcg`."""
 
     def command(self, vhost_user_socket: Path, queue_depth: int) -> list[str]:
-        """A guest that writes 4 KiB pages at random to its disk until it is ended."""
+        """Command of a guest that writes random 4 KiB pages to its disk until it is stopped."""
         return [
             *self._machine(),
             *("-append", f"depth={queue_depth}"),
@@ -51,8 +51,8 @@ class Guests:
         ]
 
     def starts(self) -> bool:
-        """Whether a guest without a disk runs here."""
-        with subprocess.Popen(  # noqa: S603 - no shell, words are ours
+        """Whether a guest without a disk starts on this host."""
+        with subprocess.Popen(  # noqa: S603 - the command is made here
             self._machine(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
             consoles = [each for each in (process.stdout,) if each is not None]
@@ -66,7 +66,7 @@ class Guests:
 
 
 def guests_with_kvm(folder: Path) -> Guests:
-    """Guests that run at the speed of this host's processor. Raises UserError where there can be none."""
+    """Guests that run on KVM. Raises UserError if they cannot start."""
     guests = Guests(_find_qemu(), compile_program(folder), "kvm")
     if not guests.starts():
         raise UserError("KVM does not work on this host", "use --guests to have QEMU emulate a processor")
@@ -74,7 +74,7 @@ def guests_with_kvm(folder: Path) -> Guests:
 
 
 def guests_anywhere(folder: Path) -> Guests:
-    """With KVM if it works, otherwise on an emulated processor. Raises UserError if neither works."""
+    """Guests on KVM, or else on an emulated processor. Raises UserError if neither starts."""
     qemu, program = _find_qemu(), compile_program(folder)
     for accelerator in ("kvm", "tcg"):
         guests = Guests(qemu, program, accelerator)
@@ -84,7 +84,7 @@ def guests_anywhere(folder: Path) -> Guests:
 
 
 def compile_program(folder: Path) -> Path:
-    """Compile what guests boot into `folder`. Raises UserError without a C compiler for x86."""
+    """Compile the program of guests into `folder`. Raises UserError without a C compiler for x86."""
     program = folder / "bare_writer"
     link = f"-Wl,--build-id=none,-z,max-page-size=4096,-T,{_SOURCES / 'bare_writer.ld'}"
     command = ["cc", *_COMPILE, link, str(_SOURCES / "bare_writer.c"), "-o", str(program)]
@@ -101,6 +101,6 @@ def compile_program(folder: Path) -> Path:
 
 def _find_qemu() -> str:
     for name in _QEMU:
-        if (found := shutil.which(name)) is not None:
-            return found
+        if (path := shutil.which(name)) is not None:
+            return path
     raise UserError("QEMU is not installed", "apt install qemu-system-x86  # or: dnf install qemu-kvm")
