@@ -20,8 +20,8 @@ MET = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
 
 
 @dataclass(frozen=True, slots=True)
-class MissedPeriod:
-    """A period in which the SLO was missed without interruption."""
+class VerdictPeriod:
+    """A measured period with one verdict, or in which the SLO was missed without interruption."""
 
     since: float
     until: float
@@ -51,7 +51,7 @@ class Summary:
     """Share of the epochs by verdict, the largest first."""
     met: float | None
     """Share of the judged epochs in which the SLO was met. It is not judged while settling."""
-    missed: tuple[MissedPeriod, ...]
+    missed: tuple[VerdictPeriod, ...]
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
@@ -63,7 +63,7 @@ class Summary:
     waf: float | None = None
 
     @property
-    def worst(self) -> MissedPeriod | None:
+    def worst(self) -> VerdictPeriod | None:
         """The longest period in which the SLO was missed."""
         return max(self.missed, key=lambda period: period.duration_s, default=None)
 
@@ -77,16 +77,6 @@ class SettingInForce:
     knob: str
     value: SettingValue
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class _VerdictPeriod:
-    """A measured period with one verdict."""
-
-    since: float
-    until: float
-    verdict: str
-    reason: str
 
 
 def summaries(history: VmHistory) -> tuple[Summary, ...]:
@@ -111,7 +101,7 @@ def _summary(history: VmHistory, device: str) -> Summary:
     changes = [change for change in history.verdicts if change.device == device]
     spans = list(covered(points, history.bucket_s, history.since, history.until))
     epochs_by_verdict: dict[str, float] = {}
-    periods: list[_VerdictPeriod] = []
+    periods: list[VerdictPeriod] = []
     for point, (since, until) in zip(points, spans, strict=True):
         for period in _verdict_periods(changes, since, until):
             epochs = point.samples * (period.until - period.since) / (until - since)
@@ -161,18 +151,18 @@ def covered(
         yield begin, max(min(end, until), begin + 1e-3)
 
 
-def _verdict_periods(changes: Sequence[PastVerdict], since: float, until: float) -> Iterator[_VerdictPeriod]:
+def _verdict_periods(changes: Sequence[PastVerdict], since: float, until: float) -> Iterator[VerdictPeriod]:
     """The verdicts between two times. Before the first change the verdict is unknown."""
     for index, change in enumerate(changes):
         begin = max(change.at, since)
         end = min(changes[index + 1].at if index + 1 < len(changes) else until, until)
         if begin < end:
-            yield _VerdictPeriod(begin, end, change.verdict, change.reason)
+            yield VerdictPeriod(begin, end, change.verdict, change.reason)
 
 
-def _missed_periods(periods: Sequence[_VerdictPeriod]) -> Iterator[MissedPeriod]:
+def _missed_periods(periods: Sequence[VerdictPeriod]) -> Iterator[VerdictPeriod]:
     """Periods of consecutive bad verdicts, merged."""
-    joined: list[_VerdictPeriod] = []
+    joined: list[VerdictPeriod] = []
     for period in periods:
         if joined and (period.verdict not in DEGRADED or period.since > joined[-1].until + 1e-3):
             yield _missed_period(joined)
@@ -183,14 +173,14 @@ def _missed_periods(periods: Sequence[_VerdictPeriod]) -> Iterator[MissedPeriod]
         yield _missed_period(joined)
 
 
-def _missed_period(periods: Sequence[_VerdictPeriod]) -> MissedPeriod:
+def _missed_period(periods: Sequence[VerdictPeriod]) -> VerdictPeriod:
     duration_s: dict[str, float] = {}
     reasons: dict[str, str] = {}
     for period in periods:
-        duration_s[period.verdict] = duration_s.get(period.verdict, 0.0) + period.until - period.since
+        duration_s[period.verdict] = duration_s.get(period.verdict, 0.0) + period.duration_s
         reasons.setdefault(period.verdict, period.reason)
     verdict = max(duration_s, key=duration_s.__getitem__)
-    return MissedPeriod(periods[0].since, periods[-1].until, verdict, reasons[verdict])
+    return VerdictPeriod(periods[0].since, periods[-1].until, verdict, reasons[verdict])
 
 
 def _mean(points: Iterable[Point], name: str) -> float | None:

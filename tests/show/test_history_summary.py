@@ -14,7 +14,7 @@ from slo_ctl.show.history import folded_events
 from slo_ctl.show.history_report import render_history_report, vm_charts
 from slo_ctl.show.history_summary import (
     HostReport,
-    MissedPeriod,
+    VerdictPeriod,
     headline,
     met_text,
     recommendations,
@@ -57,7 +57,7 @@ def test_epochs_count_under_the_verdict_that_held() -> None:
     assert [word for word, _ in summary.by_verdict] == ["settling", "insufficient", "ok"]
     assert summary.met == pytest.approx(0.2 / 0.45), "settling is not judged"
     assert "settling 55.0% not judged" in met_text(summary)
-    assert summary.missed == (MissedPeriod(120.0, 145.0, "insufficient", "short"),)
+    assert summary.missed == (VerdictPeriod(120.0, 145.0, "insufficient", "short"),)
     assert (summary.verdict, summary.reason) == ("settling", "woke up")
 
 
@@ -84,15 +84,15 @@ def test_worst_period_is_the_longest_and_ends_at_gaps() -> None:
     )
     (summary,) = summaries(found)
     assert summary.missed == (
-        MissedPeriod(105.0, 130.0, "unapplied", "read-only"),
-        MissedPeriod(160.0, 190.0, "unapplied", "read-only"),
+        VerdictPeriod(105.0, 130.0, "unapplied", "read-only"),
+        VerdictPeriod(160.0, 190.0, "unapplied", "read-only"),
     )
     assert summary.worst == summary.missed[1]
 
 
 def test_epochs_longer_than_a_bucket_leave_no_gaps() -> None:
     (summary,) = summaries(history(every_10_s(100, 130, 160, samples=1), [(100.0, "insufficient", "short")]))
-    assert summary.missed == (MissedPeriod(100.0, 190.0, "insufficient", "short"),)
+    assert summary.missed == (VerdictPeriod(100.0, 190.0, "insufficient", "short"),)
 
 
 def test_unmeasured_vm_is_not_judged() -> None:
