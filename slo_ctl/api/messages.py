@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,6 +24,8 @@ from slo_ctl.record.history_reader import MAX_POINTS
 DESCRIPTION_PATH = "/v1/openapi.json"
 JSON_TYPE = "application/json"
 _DEFAULT_POINTS = 500
+_REASONS = {"missing": "missing", "extra_forbidden": "unknown", "model_type": "not a JSON object"}
+"""By pydantic's kinds of errors, in place of its sentences."""
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -74,7 +76,9 @@ def _validated(kind: type[_Model], value: object) -> _Model:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise RefusalError(f"{where}: {first['msg']}", f"see {DESCRIPTION_PATH}") from None
+        reason = _REASONS.get(first["type"]) or first["msg"]
+        example = f"such as {kind.EXAMPLE}; " if issubclass(kind, SloBody) else ""
+        raise RefusalError(f"{where}: {reason}", f"{example}see {DESCRIPTION_PATH}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ def json_reply(body: Mapping[str, Any], status: int = HTTPStatus.OK) -> Reply:
 class SloBody(BaseModel):
     """Fields of an SLO to set; other fields are kept."""
 
+    EXAMPLE: ClassVar = '{"fields": {"weight": 3}}'
     model_config = ConfigDict(extra="forbid")
 
     fields: dict[str, Any] = Field(
@@ -115,6 +120,7 @@ class SloBody(BaseModel):
 class SlosBody(SloBody):
     """The same change for several VMs."""
 
+    EXAMPLE: ClassVar = '{"vms": ["web", "db"], "fields": {"weight": 3}}'
     vms: list[str] = Field(min_length=1, description="Names of the VMs.")
 
 

@@ -219,8 +219,8 @@ def profile(
             print_stored(target, root)
         return
     share = share_of("--precision", precision, "5%")
-    if share <= 0:
-        raise UserError(f"--precision: {precision} must be more than 0", "such as 5%")
+    if not 0 < share <= 1:
+        raise UserError(f"--precision: {precision} is not between 0% and 100%", "such as 5%")
     test_s = time_s_of("--test-time", test_time)
     budget_s = time_s_of("--budget", budget) if budget is not None else None
     if budget_s == 0:

@@ -133,9 +133,9 @@ def convert(
     from traces.timewarp import loop
     from traces.writing import TraceWriter
 
-    with _trace_errors():
+    with _trace_errors("--from"):
         if not math.isfinite(scale) or scale <= 0:
-            raise UserError(f"--scale: {scale} is not a positive number", "0.5 replays twice as fast")
+            raise UserError(f"--scale: {scale:g} is not a positive number", "0.5 replays twice as fast")
         remove_leftovers(target.parent, target.name)
         writer = TraceWriter(target, to, overwrite=force)
         reader = _open(source, from_, on_error, action)
@@ -299,15 +299,15 @@ def _open(path: Path, format_: str | None, on_error: str, action: str | None) ->
 
 
 @contextmanager
-def _trace_errors() -> Iterator[None]:
-    """Convert errors of `traces` to UserError."""
+def _trace_errors(option: str = "--format") -> Iterator[None]:
+    """Convert errors of `traces` to UserError; `option` names the format."""
     from traces.errors import TraceError
 
     try:
         yield
     except TraceError as error:
         # Scenarios have the same hint.
-        hint = error.hint.replace("format=FORMAT in --vm", "--format FORMAT")
+        hint = error.hint.replace("format=FORMAT in --vm", f"{option} FORMAT")
         raise UserError(error.message, hint) from None
     except ValueError as error:
         problem, _, known = str(error).partition("; ")

@@ -169,8 +169,8 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
     from lab.write_size import Rule
 
     share = share_of("--tolerance", tolerance, "10%")
-    if share <= 0:
-        raise UserError(f"--tolerance: {tolerance} must be more than 0", "such as 10%")
+    if not 0 < share <= 1:
+        raise UserError(f"--tolerance: {tolerance} is not between 0% and 100%", "such as 10%")
     level = share_of("--confidence", confidence, "95%")
     if not 0.5 < level < 1:
         raise UserError(f"--confidence: {confidence} is not between 50% and 100%", "such as 95%")

@@ -77,8 +77,10 @@ def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
     text = copy.deepcopy(base)
     if point.drive:
         text.device |= split_pairs("--drive", point.drive)
+        text.device_where = f"--drive {point.drive}"
     if point.op:
         text.device["op"] = point.op
+        text.device_where = f"{text.device_where}, --op" if point.drive else "--op"
     text.vms = [
         (where, {**values, "name": f"{values.get('name', 'vm')}-{number}"})
         for number in range(1, point.vms + 1)

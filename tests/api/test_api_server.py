@@ -164,7 +164,9 @@ def test_several_vms_are_changed_at_once(served: Served) -> None:
         ("put", "/v1/vms/web/1/slo", {"fields": {"wieght": 1}}, "wieght"),
         ("put", "/v1/vms/web/1/slo", {"fields": {}}, "no fields to set"),
         ("put", "/v1/vms/web/1/slo", {"fields": {"weight": [1]}}, "weight"),
-        ("put", "/v1/vms/web/1/slo", {"weight": 1}, "fields"),
+        ("put", "/v1/vms/web/1/slo", {"weight": 1}, "fields: missing"),
+        ("put", "/v1/vms/web/1/slo", {"fields": {"weight": 1}, "dry": True}, "dry: unknown"),
+        ("put", "/v1/vms/web/1/slo", [3], "body: not a JSON object"),
         ("put", "/v1/vms/nobody/slo", {"fields": {"weight": 1}}, "there is no VM nobody"),
         ("delete", "/v1/vms/web/1/slo?fields=colour", None, "colour"),
         ("patch", "/v1/slos", {"fields": {"weight": 1}}, "vms"),
@@ -189,6 +191,14 @@ def test_bad_requests_are_refused(served: Served, method: str, path: str, body: 
         getattr(served.client, method)(*arguments)
     assert message in error.value.message
     assert error.value.hint
+
+
+def test_hint_for_a_bad_body_is_a_good_one(served: Served) -> None:
+    for path, method in (("/v1/vms/web/1/slo", "put"), ("/v1/slos", "patch")):
+        with pytest.raises(UserError) as error:
+            getattr(served.client, method)(path, {"weight": 1})
+        example, _, _ = error.value.hint.removeprefix("such as ").partition("; ")
+        assert json.loads(example)["fields"] == {"weight": 3}
 
 
 def test_plan_history_reload_metrics(served: Served) -> None:

@@ -108,6 +108,8 @@ def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.Capture
         (("--vms", "0"), "--vms: 0 is not a list of counts"),
         (("--policy", "nosuch"), "--policy: nosuch is not known"),
         (("--op", "7%,,"), "--op: 7%,, has an empty part"),
+        (("--op", "0%"), "--op: op=0% is not more than 0"),
+        (("--drive", "preset=foo"), "--drive preset=foo: preset=foo is not known"),
     ],
 )
 def test_refusals_name_the_option(

@@ -215,6 +215,7 @@ WRONG = [
     ("trace info bad.csv", "--on-error skip counts such records and continue"),
     ("trace info good.csv --format nosuch", "known: slo-ctl, spc, msr"),
     ("trace convert good.csv out --to xls", "slo-ctl, spc, msr, iolog can"),
+    ("trace convert junk.bin out", "name it: --from FORMAT; known are slo-ctl, spc"),
     ("trace convert good.csv", "such as: slo-ctl trace convert fin.spc.zst fin.c"),
     ("fsim ext5", "did you mean ext?"),
     ("demo --report x.pdf", "write x.html"),

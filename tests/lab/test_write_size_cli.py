@@ -162,7 +162,7 @@ def test_a_plot_of_both_throughputs(cli: CommandLine, fio: Path, place: Path, tm
         (("--sizes", "8KiB"), "is not a range"),
         (("--sizes", "8KiB-lots"), "lots is not a size"),
         (("--bytes", "8PiB", "--sizes", "8KiB-1MiB"), "are needed"),
-        (("--tolerance", "0%"), "must be more than 0"),
+        (("--tolerance", "0%"), "is not between 0% and 100%"),
         (("--confidence", "40%"), "not between 50% and 100%"),
         (("--plot", "x.pdf"), "does not end in .svg or .png"),
         (("--emulated", "mtron"), "TARGET and --emulated exclude each other"),
