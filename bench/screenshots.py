@@ -24,7 +24,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from PIL import Image
 
 from daemon_sim import run as simulation
-from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
+from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from slo_ctl.cli import app
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model import HostStatus
@@ -47,11 +47,11 @@ SCENARIO = Scenario(
         SimulatedVm("backup", 2, Load("uniform", (), 16), (("weight", 1.0), ("max_iops", 150.0))),
     ),
     (
-        Event(400.0, What.SLEEP, "web"),
-        Event(700.0, What.WAKE, "web"),
-        Event(1100.0, What.SET_SLO, "db", (("weight", 4.0), ("min_iops", 400.0))),
-        Event(1500.0, What.UNSET_SLO, "backup"),
-        Event(1600.0, What.SET_SLO, "backup", (("weight", 1.0), ("max_iops", 150.0))),
+        Event(400.0, EventKind.SLEEP, "web"),
+        Event(700.0, EventKind.WAKE, "web"),
+        Event(1100.0, EventKind.SET_SLO, "db", (("weight", 4.0), ("min_iops", 400.0))),
+        Event(1500.0, EventKind.UNSET_SLO, "backup"),
+        Event(1600.0, EventKind.SET_SLO, "backup", (("weight", 1.0), ("max_iops", 150.0))),
     ),
     length_s=LENGTH_S,
     stops=False,

@@ -14,7 +14,7 @@ import numpy as np
 
 from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, ideal_pages
 from daemon_sim.result import Epoch, Result
-from daemon_sim.scenario import What
+from daemon_sim.scenario import EventKind
 from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
 from slo_ctl.model import HostStatus, Verdict, VmStatus
 
@@ -65,11 +65,11 @@ class Violation:
     at_s: float
     vm: str
     """Name of the VM; empty: the whole drive."""
-    what: str
+    text: str
 
     def __str__(self) -> str:
         who = f" {self.vm}" if self.vm else ""
-        return f"{self.check} at {self.at_s:.0f} s:{who} {self.what}"
+        return f"{self.check} at {self.at_s:.0f} s:{who} {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
             worst[start_s] = served / could
     for first_s, last_s in _stretches(worst):
         least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
-        what = f"{least:.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
-        yield Violation("conserved", first_s, "", what)
+        text = f"{least:.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
+        yield Violation("conserved", first_s, "", text)
 
 
 def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
@@ -140,8 +140,8 @@ def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
             worst[start_s] = busy / could
     for first_s, last_s in _stretches(worst):
         least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
-        what = f"{least:.0%} of the device time without the daemon, until {last_s + SERVED_WINDOW_S} s"
-        yield Violation("busy", first_s, "", what)
+        text = f"{least:.0%} of the device time without the daemon, until {last_s + SERVED_WINDOW_S} s"
+        yield Violation("busy", first_s, "", text)
 
 
 def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
@@ -150,7 +150,7 @@ def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
     Status describes a window, so that it may report it a window later; while no epoch has ended, the last
     status counts. A stopped daemon has nothing in force, and settings made by hand do not count.
     """
-    stopped = (event for event in ledger.run.happened if event[1].what is What.STOP_DAEMON)
+    stopped = (event for event in ledger.run.happened if event[1].kind is EventKind.STOP_DAEMON)
     if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
         return True
     return _status_says(ledger, start_s, end_s, _says_why)
@@ -202,10 +202,10 @@ def _off(ledger: Ledger, calm: Calm, within: float) -> Iterator[Violation]:
     for vm, share in due.shares.items():
         error = errors[vm]
         if error < -within or (error > within and others_lose):
-            what = (
+            text = (
                 f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {calm.end_s} s)"
             )
-            yield Violation("entitled", calm.start_s, vm, what)
+            yield Violation("entitled", calm.start_s, vm, text)
 
 
 def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
@@ -300,8 +300,8 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
     over = {start_s: share for start_s, share in over.items() if share > DEFAULT_MOVE_BUDGET}
     for first_s, last_s in _stretches(over):
         worst = max(over[at_s] for at_s in range(first_s, last_s + 1))
-        what = f"{worst:.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULT_MOVE_BUDGET:.0%}"
-        yield Violation("moves", first_s, "", what)
+        text = f"{worst:.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULT_MOVE_BUDGET:.0%}"
+        yield Violation("moves", first_s, "", text)
 
 
 def limits_settle(runs: Runs) -> Iterator[Violation]:
@@ -320,8 +320,8 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
             changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
             for row, count in enumerate(changed.sum(axis=1)):
                 if count > max(1.0, LIMIT_CHANGES_PER_MINUTE * minutes):
-                    what = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
-                    yield Violation("settled", start_s, run.vms[row], what)
+                    text = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
+                    yield Violation("settled", start_s, run.vms[row], text)
 
 
 def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
@@ -372,15 +372,15 @@ def _below_due(ledger: Ledger, vm: str) -> bool:
 def epochs_go_well(runs: Runs) -> Iterator[Violation]:
     """No epoch fails, the device has no problem and every undisturbed setting is applied."""
     ledger = runs.daemon
-    for at_s, what in ledger.run.failures:
-        yield Violation("epochs", at_s, "", what)
+    for at_s, text in ledger.run.failures:
+        yield Violation("epochs", at_s, "", text)
     first_seen_s: dict[tuple[str, str], float] = {}
     for epoch in ledger.run.epochs:
         quiet = not ledger.disturbed(epoch.at_s, epoch.at_s)
-        for vm, what in _problems(epoch.status, quiet=quiet):
-            first_seen_s.setdefault((vm, what), epoch.at_s)
-    for (vm, what), at_s in first_seen_s.items():
-        yield Violation("epochs", at_s, vm, what)
+        for vm, text in _problems(epoch.status, quiet=quiet):
+            first_seen_s.setdefault((vm, text), epoch.at_s)
+    for (vm, text), at_s in first_seen_s.items():
+        yield Violation("epochs", at_s, vm, text)
 
 
 def _problems(status: HostStatus, *, quiet: bool) -> Iterator[tuple[str, str]]:
@@ -410,8 +410,8 @@ def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
             wrong.setdefault((vm, "is running but not in the status"), epoch.at_s)
         for vm in absent & on_device:
             wrong.setdefault((vm, "is in the status but not running"), epoch.at_s)
-    for (vm, what), at_s in wrong.items():
-        yield Violation("status", at_s, vm, what)
+    for (vm, text), at_s in wrong.items():
+        yield Violation("status", at_s, vm, text)
 
 
 def all_is_restored(runs: Runs) -> Iterator[Violation]:
@@ -419,8 +419,8 @@ def all_is_restored(runs: Runs) -> Iterator[Violation]:
     run = runs.daemon.run
     if run.stop_s > STOP_WITHIN_S:
         yield Violation("restored", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
-    for what in run.not_restored:
-        yield Violation("restored", run.scenario.length_s, "", what)
+    for text in run.not_restored:
+        yield Violation("restored", run.scenario.length_s, "", text)
 
 
 CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {

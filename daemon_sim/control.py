@@ -116,10 +116,10 @@ class SimulatedServer:
         self._cached.pop(fields["namespace"], None)
 
     def _namespace(self, name: str) -> Namespace:
-        found = self.drive.namespaces.get(name)
-        if found is None:
+        namespace = self.drive.namespaces.get(name)
+        if namespace is None:
             raise ControlError("refused", f'namespace "{name}" does not exist')
-        return found
+        return namespace
 
     def _statistics(self) -> dict[str, Any]:
         drive, device = self.drive, self.drive.device
@@ -158,18 +158,18 @@ class SimulatedServer:
     def _settings(self) -> dict[str, Any]:
         namespaces = [
             {
-                "name": each.name,
-                "weight": each.weight,
-                "limit_iops": each.limit_iops,
-                "limit_bytes_s": each.limit_bytes_s,
+                "name": namespace.name,
+                "weight": namespace.weight,
+                "limit_iops": namespace.limit_iops,
+                "limit_bytes_s": namespace.limit_bytes_s,
             }
-            for each in self.drive.namespaces.values()
+            for namespace in self.drive.namespaces.values()
         ]
         return {"v": 1, "ok": True, "scheduler": self.drive.record.scheduler, "namespaces": namespaces}
 
     def _moves(self) -> dict[str, Any]:
         moves = self.drive.device.moves()
-        names = {each.tenant: name for name, each in self.drive.namespaces.items()}
+        names = {namespace.tenant: name for name, namespace in self.drive.namespaces.items()}
 
         def name(tenant: int | None) -> str | None:
             return None if tenant is None else names[tenant]

@@ -180,7 +180,7 @@ class SimulatedDrive:
             for tenant in starving:
                 stream = self._by_tenant[tenant].stream
                 if stream is None:
-                    raise AssertionError("nobody works on it, and it is not paused")
+                    raise AssertionError("a namespace without a client is not paused")
                 fed = stream.next(self.now_ns)
                 self.device.feed(tenant, fed.time_ns, fed.op, fed.offset_bytes, fed.length_bytes)
 
@@ -247,12 +247,12 @@ _COUNTERS: dict[type, tuple[str, ...]] = {}
 
 
 def counters_of(record: object) -> tuple[str, ...]:
-    """All numbers of a core record by name: a new counter needs no change here."""
-    found = _COUNTERS.get(type(record))
-    if found is None:
-        found = tuple(name for name in dir(record) if not name.startswith("_"))
-        _COUNTERS[type(record)] = found
-    return found
+    """Names of all counters of a core record."""
+    names = _COUNTERS.get(type(record))
+    if names is None:
+        names = tuple(name for name in dir(record) if not name.startswith("_"))
+        _COUNTERS[type(record)] = names
+    return names
 
 
 def _config(record: SsdRecord, slowdown: float) -> Config:

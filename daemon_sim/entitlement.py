@@ -105,11 +105,11 @@ class Ledger:
 
     def slo(self, vm: str, at_s: float) -> Slo:
         """SLO of a VM in force at a moment."""
-        found = Slo()
+        slo = Slo()
         for change in self._slo_changes.get(vm, ()):
             if change.at_s <= at_s:
-                found = change.slo
-        return found
+                slo = change.slo
+        return slo
 
     def page_cost_ns(self, vm: str, start_s: int, end_s: int) -> tuple[float, float]:
         """Time that a page took of the dies, GC included, and of the channels."""
@@ -188,7 +188,7 @@ class Ledger:
         length_s: int,
         asking: Collection[str],
     ) -> dict[str, float]:
-        rates = {vm: each / length_s for vm, each in used.items() if each > 0}
+        rates = {vm: amount / length_s for vm, amount in used.items() if amount > 0}
         total = sum(rates.values())
         slos = {vm: self.in_measure(self.slo(vm, start_s), rate, iops[vm]) for vm, rate in rates.items()}
         for vm, rate in rates.items():
@@ -205,11 +205,11 @@ class Ledger:
     @staticmethod
     def in_measure(slo: Slo, used: float, iops: float) -> Slo:
         """The SLO with its bounds converted to the measure, by the cost of a request of this VM."""
-        each = used / iops if iops else 0.0
+        cost = used / iops if iops else 0.0
         return Slo(
             weight=slo.weight,
-            min_iops=None if slo.min_iops is None or not each else slo.min_iops * each,
-            max_iops=None if slo.max_iops is None or not each else slo.max_iops * each,
+            min_iops=None if slo.min_iops is None or not cost else slo.min_iops * cost,
+            max_iops=None if slo.max_iops is None or not cost else slo.max_iops * cost,
         )
 
     def calms(self) -> Iterator[Calm]:
@@ -231,17 +231,17 @@ class Ledger:
 
     def changes(self) -> list[float]:
         """Times of all events, and of the ends of disturbances."""
-        found: list[float] = []
+        times_s: list[float] = []
         for at_s, event in self.run.happened:
-            found.append(at_s)
-            if event.what in DISTURBANCES:
-                found.append(at_s + event.lasts_s)
-        return found
+            times_s.append(at_s)
+            if event.kind in DISTURBANCES:
+                times_s.append(at_s + event.lasts_s)
+        return times_s
 
     def disturbed(self, start_s: float, end_s: float, after_s: float = 10.0) -> bool:
         """Whether a disturbance kept the daemon from its work in this period, or shortly before."""
         return any(
-            event.what in DISTURBANCES and at_s <= end_s and start_s <= at_s + event.lasts_s + after_s
+            event.kind in DISTURBANCES and at_s <= end_s and start_s <= at_s + event.lasts_s + after_s
             for at_s, event in self.run.happened
         )
 
@@ -293,7 +293,7 @@ def ideal_pages(with_daemon: Ledger, without: Ledger, start_s: int, end_s: int, 
 
 
 def _claim(with_daemon: Ledger, without: Ledger, vm: str, at_s: int, cost_ns: tuple[float, float]) -> _Claim:
-    pages, alone = (each.sum("pages", vm, at_s, at_s + 1) for each in (with_daemon, without))
+    pages, alone = (run.sum("pages", vm, at_s, at_s + 1) for run in (with_daemon, without))
     slo = with_daemon.slo(vm, at_s)
     slo = with_daemon.in_measure(slo, pages, with_daemon.sum("requests", vm, at_s, at_s + 1))
     most = math.inf if with_daemon.wants_more(vm, at_s, at_s + 1) else max(pages, alone)

@@ -17,18 +17,19 @@ from slo_ctl.observe.streams import ExportPaths, Inventory, assign_namespaces, s
 
 
 @dataclass(slots=True)
-class _Standing:
+class _VmState:
     """State of a VM."""
 
     vm: SimulatedVm
     number: int
     namespace: int | None = None
     """Number of the namespace it uses; None: it is not running."""
-    visits: int = 0
+    starts: int = 0
+    """How often it was started."""
     asleep: bool = False
-    """Put to sleep by an event."""
+    """Whether an event put it to sleep."""
     resting: bool = False
-    """Asleep as its load prescribes."""
+    """Whether it is asleep as its load prescribes."""
 
 
 class SimulatedHost:
@@ -38,7 +39,7 @@ class SimulatedHost:
         self._drive = drive
         self._places = places
         self._exports = ExportPaths(places.run)
-        self._vms = {vm.name: _Standing(vm, number) for number, vm in enumerate(scenario.vms)}
+        self._vms = {vm.name: _VmState(vm, number) for number, vm in enumerate(scenario.vms)}
         self._inventory: Inventory | None = None
         for vm in scenario.vms:
             if vm.running:
@@ -50,26 +51,26 @@ class SimulatedHost:
 
     def arrive(self, name: str, namespace: int | None = None) -> bool:
         """Start a VM; False if it is already running, or another VM uses the namespace."""
-        standing = self._vms[name]
-        wanted = standing.vm.namespace if namespace is None else namespace
+        state = self._vms[name]
+        wanted = state.vm.namespace if namespace is None else namespace
         taken = {other.namespace for other in self._vms.values()}
-        if standing.namespace is not None or wanted in taken:
+        if state.namespace is not None or wanted in taken:
             return False
-        standing.namespace = wanted
-        standing.visits += 1
-        seed = (standing.number, standing.visits)
-        self._drive.occupy(namespace_name(wanted), standing.vm.load, seed)
+        state.namespace = wanted
+        state.starts += 1
+        seed = (state.number, state.starts)
+        self._drive.occupy(namespace_name(wanted), state.vm.load, seed)
         self._inventory = None
-        self._let(standing)
+        self._apply_pause(state)
         return True
 
     def leave(self, name: str) -> bool:
         """Shut down a VM; False if it is not running."""
-        standing = self._vms[name]
-        if standing.namespace is None:
+        state = self._vms[name]
+        if state.namespace is None:
             return False
-        self._drive.vacate(namespace_name(standing.namespace))
-        standing.namespace = None
+        self._drive.vacate(namespace_name(state.namespace))
+        state.namespace = None
         self._inventory = None
         return True
 
@@ -81,23 +82,23 @@ class SimulatedHost:
     def sleep(self, name: str, *, asleep: bool) -> None:
         """Let a VM sleep or wake up, by an event."""
         self._vms[name].asleep = asleep
-        self._let(self._vms[name])
+        self._apply_pause(self._vms[name])
 
     def rest(self, name: str, *, resting: bool) -> None:
         """Let a VM sleep or wake up, as its load prescribes."""
         self._vms[name].resting = resting
-        self._let(self._vms[name])
+        self._apply_pause(self._vms[name])
 
-    def _let(self, standing: _Standing) -> None:
-        if standing.namespace is not None:
-            paused = standing.asleep or standing.resting
-            self._drive.pause(namespace_name(standing.namespace), paused=paused)
+    def _apply_pause(self, state: _VmState) -> None:
+        if state.namespace is not None:
+            paused = state.asleep or state.resting
+            self._drive.pause(namespace_name(state.namespace), paused=paused)
 
     def inventory(self) -> Inventory:
         """The inventory that libvirt would report; the same object until a VM comes or goes."""
         if self._inventory is None:
-            running = [each for each in self._vms.values() if each.namespace is not None]
-            vms = sorted((self._vm_of(each) for each in running), key=lambda vm: vm.name)
+            running = [state for state in self._vms.values() if state.namespace is not None]
+            vms = sorted((self._vm_of(state) for state in running), key=lambda vm: vm.name)
             streams = assign_namespaces(
                 (stream for vm in vms for stream in streams_of(vm, {})),
                 self._exports,
@@ -109,15 +110,15 @@ class SimulatedHost:
             self._inventory = Inventory(None, None, tuple(vms), tuple(streams))
         return self._inventory
 
-    def _vm_of(self, standing: _Standing) -> Vm:
-        namespace = namespace_name(standing.namespace or 0)
+    def _vm_of(self, state: _VmState) -> Vm:
+        namespace = namespace_name(state.namespace or 0)
         export = self._places.run_of(DEVICE).export(namespace)
         return Vm(
-            standing.vm.name,
+            state.vm.name,
             FoundBy.LIBVIRT,
             VmState.RUNNING,
-            uuid=f"{standing.number:032x}",
-            libvirt_id=standing.number * 1000 + standing.visits,
+            uuid=f"{state.number:032x}",
+            libvirt_id=state.number * 1000 + state.starts,
             disks=(Disk("vda", "network", nbd_uri(export, namespace)),),
         )
 

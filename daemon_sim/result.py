@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
-COUNTED = (
+COUNTERS = (
     "requests",
     "pages",
     "gc_pages",
@@ -30,7 +30,7 @@ COUNTED = (
 """Counters, as their growth in a second. Pages are those that the VM read and wrote; `queued_ns` is the time
 with a request that waits for its turn if the core counts it, otherwise the time with any request.
 """
-GAUGED = ("ops_blocks", "weight", "limit_iops")
+GAUGES = ("ops_blocks", "weight", "limit_iops")
 """Values at the end of a second; a missing limit is infinite."""
 
 
@@ -68,8 +68,8 @@ class Result:
     with_daemon: bool
     vms: tuple[str, ...]
     by_second: dict[str, Matrix]
-    """Values by a name of COUNTED or GAUGED: a row for each VM, a column for each second. 0 while a VM is not
-    running.
+    """Values by a name of COUNTERS or GAUGES: a row for each VM, a column for each second; 0 while the VM is
+    not running.
     """
     running: NDArray[np.bool_]
     """By VM and second: whether the VM was on a namespace for the entire second."""
@@ -108,15 +108,15 @@ class Result:
 
     def digest(self) -> str:
         """Hash of the result; two runs have the same one only if they are equal to the bit."""
-        found = hashlib.sha256()
-        for name in (*COUNTED, *GAUGED):
-            found.update(self.by_second[name].tobytes())
+        digest = hashlib.sha256()
+        for name in (*COUNTERS, *GAUGES):
+            digest.update(self.by_second[name].tobytes())
         for epoch in self.epochs:
-            found.update(repr((epoch.at_s, replace(epoch.status, daemon_pid=0))).encode())
+            digest.update(repr((epoch.at_s, replace(epoch.status, daemon_pid=0))).encode())
         for command in self.commands:
-            found.update(repr(command).encode())
-        found.update(repr((self.failures, self.not_restored, self.missed_epochs)).encode())
-        return found.hexdigest()
+            digest.update(repr(command).encode())
+        digest.update(repr((self.failures, self.not_restored, self.missed_epochs)).encode())
+        return digest.hexdigest()
 
 
 class Recorder:
@@ -125,33 +125,33 @@ class Recorder:
     def __init__(self, vms: tuple[str, ...]) -> None:
         self._vms = vms
         self._last: dict[str, dict[str, float]] = {}
-        self._where: dict[str, int | None] = {}
+        self._namespaces: dict[str, int | None] = {}
         self._rows: list[list[tuple[float, ...]]] = []
         self._running: list[list[bool]] = []
         self._moved_ns: list[int] = []
 
     def begin(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
         """Start, before the first second."""
-        self._last = {name: _counted(drive, each) for name, each in drive.namespaces.items()}
-        self._where = {vm: host.namespace_of(vm) for vm in self._vms}
+        self._last = {name: _counters(drive, namespace) for name, namespace in drive.namespaces.items()}
+        self._namespaces = {vm: host.namespace_of(vm) for vm in self._vms}
 
     def second(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
         """Record one second, which has ended."""
-        now = {name: _counted(drive, each) for name, each in drive.namespaces.items()}
+        now = {name: _counters(drive, namespace) for name, namespace in drive.namespaces.items()}
         namespaces = list(drive.namespaces.values())
         rows, running = [], []
         for vm in self._vms:
-            where = host.namespace_of(vm)
-            stayed = where is not None and where == self._where[vm]
-            if where is None or not stayed:
-                rows.append(_NOTHING)
+            number = host.namespace_of(vm)
+            stayed = number is not None and number == self._namespaces[vm]
+            if number is None or not stayed:
+                rows.append(_NO_VALUES)
             else:
-                namespace = namespaces[where]
-                counted, before = now[namespace.name], self._last[namespace.name]
-                grew = (counted[name] - before[name] for name in COUNTED)
-                rows.append((*grew, *_gauged(drive, namespace)))
+                namespace = namespaces[number]
+                counters, before = now[namespace.name], self._last[namespace.name]
+                increases = (counters[name] - before[name] for name in COUNTERS)
+                rows.append((*increases, *_gauges(drive, namespace)))
             running.append(stayed)
-            self._where[vm] = where
+            self._namespaces[vm] = number
         self._last = now
         self._moved_ns.append(drive.device.moves().done_ns)
         self._rows.append(rows)
@@ -160,7 +160,7 @@ class Recorder:
     def by_second(self) -> dict[str, Matrix]:
         """Recorded values of all seconds."""
         table = np.array(self._rows, np.float64).reshape(len(self._rows), len(self._vms), -1)
-        names = (*COUNTED, *GAUGED)
+        names = (*COUNTERS, *GAUGES)
         return {name: np.ascontiguousarray(table[:, :, at].T) for at, name in enumerate(names)}
 
     def moves_ns(self) -> NDArray[np.float64]:
@@ -172,10 +172,10 @@ class Recorder:
         return np.array(self._running, np.bool_).reshape(len(self._running), len(self._vms)).T
 
 
-_NOTHING = (*(0.0 for _ in COUNTED), 0.0, 1.0, np.inf)
+_NO_VALUES = (*(0.0 for _ in COUNTERS), 0.0, 1.0, np.inf)
 
 
-def _counted(drive: SimulatedDrive, namespace: Namespace) -> dict[str, float]:
+def _counters(drive: SimulatedDrive, namespace: Namespace) -> dict[str, float]:
     flash = drive.device.counters(namespace.tenant)
     queue = drive.queue_totals(namespace)
     return {
@@ -187,6 +187,6 @@ def _counted(drive: SimulatedDrive, namespace: Namespace) -> dict[str, float]:
     }
 
 
-def _gauged(drive: SimulatedDrive, namespace: Namespace) -> tuple[float, ...]:
+def _gauges(drive: SimulatedDrive, namespace: Namespace) -> tuple[float, ...]:
     limit = np.inf if namespace.limit_iops is None else namespace.limit_iops
     return (drive.device.space(namespace.tenant).ops_blocks, namespace.weight, limit)

@@ -18,7 +18,7 @@ from daemon_sim.control import DaemonKilled, SimulatedServer
 from daemon_sim.drive import NS_PER_S, SimulatedDrive
 from daemon_sim.host import SimulatedHost, SimulatedObserver
 from daemon_sim.result import Command, Epoch, Recorder, Result, SloChange
-from daemon_sim.scenario import DEVICE, Event, Fields, Scenario, What, slo_of
+from daemon_sim.scenario import DEVICE, Event, EventKind, Fields, Scenario, slo_of
 from slo_ctl.base.clock import Clock
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DaemonConfig, DeviceConfig, LibvirtConfig
@@ -105,7 +105,7 @@ class _Simulation:
         not_restored = self._end()
         by_second = self._recorder.by_second()
         seconds = math.floor(self._scenario.length_s)
-        total = sum(each.ops_blocks for each in self._drive.record.namespace)
+        total = sum(namespace.ops_blocks for namespace in self._drive.record.namespace)
         return Result(
             scenario=self._scenario,
             with_daemon=self._with_daemon,
@@ -239,19 +239,20 @@ class _Simulation:
             self._server.wait(_LATE_S)
         now = self._in_force()
         return tuple(
-            f"{what}: {was:g} before, {now[what]:g} now"
-            for what, was in self._before.items()
-            if now[what] != was
+            f"{name}: {was:g} before, {now[name]:g} now"
+            for name, was in self._before.items()
+            if now[name] != was
         )
 
     def _in_force(self) -> dict[str, float]:
         """The settings of the drive that the daemon may change."""
-        found: dict[str, float] = {}
+        settings: dict[str, float] = {}
         for name, namespace in self._drive.namespaces.items():
-            found[f"{name} weight"] = namespace.weight
-            found[f"{name} limit_iops"] = math.inf if namespace.limit_iops is None else namespace.limit_iops
-            found[f"{name} ops_blocks"] = self._drive.device.space(namespace.tenant).ops_blocks
-        return found
+            limit_iops = math.inf if namespace.limit_iops is None else namespace.limit_iops
+            settings[f"{name} weight"] = namespace.weight
+            settings[f"{name} limit_iops"] = limit_iops
+            settings[f"{name} ops_blocks"] = self._drive.device.space(namespace.tenant).ops_blocks
+        return settings
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -262,21 +263,21 @@ class _Simulation:
     # Events.
 
     def _carry_out(self, event: Event) -> None:
-        match event.what:
-            case What.SET_SLO:
+        match event.kind:
+            case EventKind.SET_SLO:
                 took_place = self._set_slo(event.vm, event.fields)
-            case What.UNSET_SLO:
+            case EventKind.UNSET_SLO:
                 took_place = self._unset_slo(event.vm)
-            case What.SLEEP | What.WAKE:
-                self._host.sleep(event.vm, asleep=event.what is What.SLEEP)
+            case EventKind.SLEEP | EventKind.WAKE:
+                self._host.sleep(event.vm, asleep=event.kind is EventKind.SLEEP)
                 took_place = True
-            case What.ARRIVE:
+            case EventKind.ARRIVE:
                 took_place = self._host.arrive(event.vm, event.namespace)
-            case What.LEAVE:
+            case EventKind.LEAVE:
                 took_place = self._host.leave(event.vm)
-            case What.MIGRATE:
+            case EventKind.MIGRATE:
                 took_place = event.namespace is not None and self._host.migrate(event.vm, event.namespace)
-            case What.SET_POLICY:
+            case EventKind.SET_POLICY:
                 took_place = self._set_policy(event.policy)
             case _:
                 took_place = self._disturb(event)
@@ -357,28 +358,28 @@ class _Simulation:
         if self._daemon is None:
             return False
         over_s = self._now_s + event.lasts_s
-        match event.what:
-            case What.STALL:
+        match event.kind:
+            case EventKind.STALL:
                 # No epoch begins before the end of the disturbance.
                 self._drive.run_to(_ns(over_s))
-            case What.HANG_UP:
+            case EventKind.HANG_UP:
                 self._server.connection += 1
-            case What.SILENCE:
+            case EventKind.SILENCE:
                 self._server.silent = True
                 self._at(over_s, self._answer_again)
-            case What.DELAY:
+            case EventKind.DELAY:
                 self._server.delay_s = event.delay_s
                 self._at(over_s, self._answer_again)
-            case What.KILL_DAEMON:
+            case EventKind.KILL_DAEMON:
                 self._server.kill_at, self._killed_in_s = event.command, event.lasts_s
-            case What.STOP_DAEMON:
+            case EventKind.STOP_DAEMON:
                 with self._timed():
                     self._daemon.stop(undo=True)
                 self._daemon.waker.close()
                 self._daemon = None
                 self._at(self._now_s + event.lasts_s, self._start_daemon)
             case _:
-                raise ValueError(f"{event.what} is not a valid disturbance")
+                raise ValueError(f"{event.kind} is not a valid disturbance")
         return True
 
     def _answer_again(self) -> None:

@@ -1,4 +1,4 @@
-"""What is simulated: a drive, VMs with their loads and SLOs, and events. Values only."""
+"""The description of a simulation: a drive, VMs with their loads and SLOs, and events."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SimulatedVm:
         return slo_of(self.slo_fields)
 
 
-class What(StrEnum):
+class EventKind(StrEnum):
     """Kinds of events."""
 
     SET_SLO = "set slo"
@@ -134,7 +134,14 @@ class What(StrEnum):
 
 
 DISTURBANCES = frozenset(
-    {What.SILENCE, What.DELAY, What.HANG_UP, What.STALL, What.STOP_DAEMON, What.KILL_DAEMON}
+    {
+        EventKind.SILENCE,
+        EventKind.DELAY,
+        EventKind.HANG_UP,
+        EventKind.STALL,
+        EventKind.STOP_DAEMON,
+        EventKind.KILL_DAEMON,
+    }
 )
 """Events not caused by a VM, during which the daemon cannot do its work."""
 
@@ -144,7 +151,7 @@ class Event:
     """An event of a simulation."""
 
     at_s: float
-    what: What
+    kind: EventKind
     vm: str = ""
     fields: Fields = ()
     namespace: int | None = None
@@ -154,7 +161,7 @@ class Event:
     policy: str = ""
 
     def __str__(self) -> str:
-        words = [self.what.value]
+        words = [self.kind.value]
         if self.vm:
             words.append(self.vm)
         words += [f"{name}={value:g}" for name, value in self.fields]

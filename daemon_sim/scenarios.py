@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
+from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
 
 DRIVES = {
     "256MiB": "preset=fast15,size=256MiB,op=20%,channels=4,dies=4,block=256KiB",
@@ -59,8 +59,8 @@ def _sleep_and_wake(drive: Drive) -> Scenario:
     vms = _vms(8)
     vms = _with_load(vms, 2, load=replace(_READER, awake_s=90.0, asleep_s=60.0))
     vms = _with_load(vms, 5, load=replace(_HOT, awake_s=40.0, asleep_s=20.0))
-    events = [Event(300 + 1200 * n, What.SLEEP, "vm6") for n in range(3)]
-    events += [Event(900 + 1200 * n, What.WAKE, "vm6") for n in range(3)]
+    events = [Event(300 + 1200 * n, EventKind.SLEEP, "vm6") for n in range(3)]
+    events += [Event(900 + 1200 * n, EventKind.WAKE, "vm6") for n in range(3)]
     return Scenario("sleep-and-wake", drive, vms, tuple(events))
 
 
@@ -70,10 +70,12 @@ def _slo_changes(drive: Drive) -> Scenario:
     for burst in range(6):
         for number in range(16):
             vm, weight = f"vm{(number * 5 + burst) % 8}", float(1 + (number * 7 + burst * 3) % 9)
-            events.append(Event(200 + 600 * burst + 0.7 * number, What.SET_SLO, vm, (("weight", weight),)))
-    events.append(Event(900, What.SET_SLO, "vm1", (("min_iops", 300.0),)))
-    events.append(Event(1500, What.SET_SLO, "vm2", (("max_iops", 100.0),)))
-    events.append(Event(2700, What.UNSET_SLO, "vm2"))
+            events.append(
+                Event(200 + 600 * burst + 0.7 * number, EventKind.SET_SLO, vm, (("weight", weight),))
+            )
+    events.append(Event(900, EventKind.SET_SLO, "vm1", (("min_iops", 300.0),)))
+    events.append(Event(1500, EventKind.SET_SLO, "vm2", (("max_iops", 100.0),)))
+    events.append(Event(2700, EventKind.UNSET_SLO, "vm2"))
     return Scenario("slo-changes", drive, _vms(8), tuple(sorted(events, key=lambda event: event.at_s)))
 
 
@@ -81,16 +83,16 @@ def _come_and_go(drive: Drive) -> Scenario:
     """VMs are started, shut down and migrated to other namespaces."""
     vms = tuple(replace(vm, running=vm.namespace < 5) for vm in _vms(8))
     events = (
-        Event(150, What.ARRIVE, "vm5"),
-        Event(400, What.LEAVE, "vm0"),
-        Event(420, What.MIGRATE, "vm3", namespace=7),
-        Event(800, What.ARRIVE, "vm6"),
-        Event(1200, What.ARRIVE, "vm0"),
-        Event(1500, What.MIGRATE, "vm3", namespace=3),
-        Event(1800, What.ARRIVE, "vm7"),
-        Event(2400, What.LEAVE, "vm7"),
-        Event(2405, What.ARRIVE, "vm7"),
-        Event(3000, What.LEAVE, "vm4"),
+        Event(150, EventKind.ARRIVE, "vm5"),
+        Event(400, EventKind.LEAVE, "vm0"),
+        Event(420, EventKind.MIGRATE, "vm3", namespace=7),
+        Event(800, EventKind.ARRIVE, "vm6"),
+        Event(1200, EventKind.ARRIVE, "vm0"),
+        Event(1500, EventKind.MIGRATE, "vm3", namespace=3),
+        Event(1800, EventKind.ARRIVE, "vm7"),
+        Event(2400, EventKind.LEAVE, "vm7"),
+        Event(2405, EventKind.ARRIVE, "vm7"),
+        Event(3000, EventKind.LEAVE, "vm4"),
     )
     return Scenario("come-and-go", drive, vms, events)
 
@@ -114,10 +116,10 @@ def _trim(drive: Drive) -> Scenario:
 def _restarts(drive: Drive) -> Scenario:
     """The daemon is killed and stopped, at any command of an epoch."""
     events = [
-        Event(97.3 + 113 * n, What.KILL_DAEMON, lasts_s=float(n % 7), command=(n * 11) % 29)
+        Event(97.3 + 113 * n, EventKind.KILL_DAEMON, lasts_s=float(n % 7), command=(n * 11) % 29)
         for n in range(25)
     ]
-    events += [Event(600.5 + 900 * n, What.STOP_DAEMON, lasts_s=20.0) for n in range(3)]
+    events += [Event(600.5 + 900 * n, EventKind.STOP_DAEMON, lasts_s=20.0) for n in range(3)]
     return Scenario("restarts", drive, _vms(8), tuple(sorted(events, key=lambda event: event.at_s)))
 
 
@@ -126,10 +128,10 @@ def _late(drive: Drive) -> Scenario:
     events = []
     for n in range(9):
         at_s = 150 + 380.0 * n
-        events.append(Event(at_s, What.DELAY, lasts_s=20.0, delay_s=0.05 + 0.06 * (n % 3)))
-        events.append(Event(at_s + 90, What.SILENCE, lasts_s=3.0 + 4 * (n % 3)))
-        events.append(Event(at_s + 180, What.STALL, lasts_s=2.5 + 3 * (n % 3)))
-        events.append(Event(at_s + 270, What.HANG_UP))
+        events.append(Event(at_s, EventKind.DELAY, lasts_s=20.0, delay_s=0.05 + 0.06 * (n % 3)))
+        events.append(Event(at_s + 90, EventKind.SILENCE, lasts_s=3.0 + 4 * (n % 3)))
+        events.append(Event(at_s + 180, EventKind.STALL, lasts_s=2.5 + 3 * (n % 3)))
+        events.append(Event(at_s + 270, EventKind.HANG_UP))
     return Scenario("late", drive, _vms(8), tuple(events))
 
 
@@ -146,8 +148,8 @@ def _bounds(drive: Drive) -> Scenario:
     vms = _with_load(vms, 3, slo_fields=(("max_iops", 120.0),))
     vms = _with_load(vms, 4, slo_fields=(("weight", 4.0), ("min_iops", 300.0), ("max_iops", 500.0)))
     events = (
-        Event(1200, What.SET_SLO, "vm6", (("min_iops", 5000.0),)),
-        Event(1800, What.UNSET_SLO, "vm6"),
+        Event(1200, EventKind.SET_SLO, "vm6", (("min_iops", 5000.0),)),
+        Event(1800, EventKind.UNSET_SLO, "vm6"),
     )
     return Scenario("bounds", drive, vms, events)
 
@@ -175,7 +177,7 @@ def _many(_drive: Drive) -> Scenario:
         for number in range(MANY_VMS)
     )
     events = tuple(
-        Event(5 + n, What.SET_SLO, f"vm{10 * n}", (("weight", float(1 + n % 5)),)) for n in range(40)
+        Event(5 + n, EventKind.SET_SLO, f"vm{10 * n}", (("weight", float(1 + n % 5)),)) for n in range(40)
     )
     return Scenario("many", Drive(_MANY, MANY_VMS), vms, events, length_s=60, stops=False)
 
@@ -318,28 +320,30 @@ def _hostile_instead(random: Random, vm: SimulatedVm) -> SimulatedVm:
 
 
 def _event(random: Random, vms: list[SimulatedVm], namespaces: int, length_s: float) -> Event:
-    what = random.choice((*(What.SET_SLO,) * 4, *(each for each in What if each is not What.SET_POLICY)))
+    kind = random.choice(
+        (*(EventKind.SET_SLO,) * 4, *(kind for kind in EventKind if kind is not EventKind.SET_POLICY))
+    )
     at_s = round(random.uniform(0.05, 0.95) * length_s, random.choice((0, 1, 3)))
-    event = Event(at_s, what)
+    event = Event(at_s, kind)
     # Whether a hostile VM gains can be judged only if it is running all the time.
     candidates = [vm.name for vm in vms if vm.honest is None] or [vms[-1].name]
     vm = random.choice(candidates)
-    match what:
-        case What.SET_SLO:
+    match kind:
+        case EventKind.SET_SLO:
             name = random.choice(("weight", "weight", "weight", "min_iops", "max_iops"))
             value = random.choice((1, 2, 5, 9)) if name == "weight" else random.choice((50, 100, 400))
             return replace(event, vm=vm, fields=((name, float(value)),))
-        case What.UNSET_SLO | What.SLEEP | What.WAKE | What.ARRIVE | What.LEAVE:
+        case EventKind.UNSET_SLO | EventKind.SLEEP | EventKind.WAKE | EventKind.ARRIVE | EventKind.LEAVE:
             return replace(event, vm=vm)
-        case What.MIGRATE:
+        case EventKind.MIGRATE:
             return replace(event, vm=vm, namespace=random.randrange(namespaces))
-        case What.KILL_DAEMON:
+        case EventKind.KILL_DAEMON:
             return replace(event, lasts_s=random.choice((0.0, 1.5, 20.0)), command=random.randrange(40))
-        case What.STOP_DAEMON:
+        case EventKind.STOP_DAEMON:
             return replace(event, lasts_s=random.choice((1.0, 30.0)))
-        case What.SILENCE | What.STALL:
+        case EventKind.SILENCE | EventKind.STALL:
             return replace(event, lasts_s=random.choice((0.7, 3.0, 12.0)))
-        case What.DELAY:
+        case EventKind.DELAY:
             return replace(event, lasts_s=random.choice((5.0, 20.0)), delay_s=random.choice((0.01, 0.1, 0.6)))
         case _:
             return event

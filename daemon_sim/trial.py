@@ -111,8 +111,8 @@ class Trial:
             "daemon_cpu_s": self.run.daemon_s,
             "digest": self.run.digest(),
             "violations": [
-                {"check": each.check, "at_s": each.at_s, "vm": each.vm, "what": each.what}
-                for each in self.violations
+                {"check": violation.check, "at_s": violation.at_s, "vm": violation.vm, "what": violation.text}
+                for violation in self.violations
             ],
         }
 

@@ -97,6 +97,8 @@ class _DeviceState:
     """Error of the profile on disk, if `found` is an earlier one."""
     advice_input: tuple[object, ...] = ()
     advice: SchedulerAdvice | None = None
+    settings: tuple[Setting, ...] = ()
+    """Settings of `advice`; the same objects as long as it is, which the keeper compares first."""
     needs_bfq: bool = False
     """Whether its VMs have unequal weights, or had them in the last minute, and there is no io.cost."""
 
@@ -175,7 +177,7 @@ class DevicePolicies:
         self.schedulers[name] = advice.choice.scheduler
         texts = [f"{choice.what} {choice.value}: {choice.reason}" for choice in advice.choice.choices]
         self.reasons[name] = (*texts, *advice.choice.cautions, *damage)
-        return advice.settings
+        return device.settings
 
     def _load_profile(self, device: _DeviceState) -> None:
         """Load the stored profile if any was stored since; a damaged one is ignored."""
@@ -200,6 +202,7 @@ def _advise(device: _DeviceState, facts: DeviceFacts, needs: Needs, scheduler: s
     if device.advice is None or new_input != device.advice_input:
         device.advice_input = new_input
         device.advice = advise_scheduler(facts, needs, device.found, scheduler)
+        device.settings = device.advice.settings
     return device.advice
 
 

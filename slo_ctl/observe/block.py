@@ -241,12 +241,13 @@ def _stream_window(vm: str, readings: SlidingWindow[_GroupCounters]) -> StreamWi
     totals = sum_counters(list(last.values()))
     if length_s <= 0:
         return StreamWindow(vm, length_s, totals)
-    unchanged = _are_same(first, last)
+    if _are_same(first, last):
+        has_requests = totals.reads is not None or totals.writes is not None
+        has_bytes = totals.read_bytes is not None or totals.written_bytes is not None
+        return StreamWindow(vm, length_s, totals, 0.0 if has_requests else None, 0.0 if has_bytes else None)
 
     def rate(*names: str) -> float | None:
         """Rate of the sum of these counters; None if the kernel has none of them."""
-        if unchanged:
-            return None if all(getattr(totals, name) is None for name in names) else 0.0
         increases = [_increase(first[cgroup], last[cgroup], name) for cgroup in last for name in names]
         known = [increase for increase in increases if increase is not None]
         return sum(known) / length_s if known else None

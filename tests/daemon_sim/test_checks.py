@@ -9,8 +9,8 @@ import pytest
 
 from daemon_sim.checks import Violation, check
 from daemon_sim.entitlement import Ledger, ideal_pages
-from daemon_sim.result import COUNTED, GAUGED, Epoch, Result, SloChange
-from daemon_sim.scenario import DEVICE, Drive, Event, Load, Scenario, SimulatedVm, What
+from daemon_sim.result import COUNTERS, GAUGES, Epoch, Result, SloChange
+from daemon_sim.scenario import DEVICE, Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
 
 SECONDS = 600
@@ -35,7 +35,7 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
     )
     scenario = Scenario("made up", Drive(SPEC, len(vms)), vms, length_s=SECONDS)
     well = dict.fromkeys(weights, (Verdict.OK, ""))
-    by_second = {name: np.zeros((len(vms), SECONDS)) for name in (*COUNTED, *GAUGED)}
+    by_second = {name: np.zeros((len(vms), SECONDS)) for name in (*COUNTERS, *GAUGES)}
     for row, weight in enumerate(weights.values()):
         share = weight / sum(weights.values())
         by_second["device_ns"][row] = 2e9 * share
@@ -95,7 +95,7 @@ def test_idle_dies_while_requests_wait_are_a_violation() -> None:
     run.of("device_ns")[:, 100:110] *= 0.96
     (found,) = check(run, without, names=["busy"])
     assert found.at_s == 97, "the first window with 7 such seconds"
-    assert "92% of the device time" in found.what
+    assert "92% of the device time" in found.text
     run.moves_ns[100:110] = 0.1 * without.of("device_ns")[:, 100:110].sum(axis=0)
     assert check(run, without, names=["busy"]) == []
     run.moves_ns[:] = 0
@@ -158,13 +158,13 @@ def test_missed_entitlement_is_a_violation_in_windows_and_overall() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 200:400] *= 0.85
     found = check(run, names=["entitled"])
-    assert {violation.at_s for violation in found if "until 600" not in violation.what} >= {240.0, 300.0}
+    assert {violation.at_s for violation in found if "until 600" not in violation.text} >= {240.0, 300.0}
     assert check(run, names=["ok"]) == [], "one tenth less than due is ok"
     slightly = result({"a": 1.0, "b": 1.0})
     slightly.of("pages")[0] *= 0.94
     (first, second) = check(slightly, names=["entitled"])
     assert {first.vm, second.vm} == {"a", "b"}
-    assert "until 600 s" in first.what, "only the long run is held to 2 %"
+    assert "until 600 s" in first.text, "only the long run is held to 2 %"
 
 
 def test_entitlements_beside_a_minimum_are_those_of_the_current_speed() -> None:
@@ -182,7 +182,7 @@ def test_no_entitlement_is_checked_within_a_minute_of_a_change() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 300:360] *= 0.5
     assert check(run, names=["entitled"])
-    run.happened.append((300.0, Event(300.0, What.SET_SLO, "a")))
+    run.happened.append((300.0, Event(300.0, EventKind.SET_SLO, "a")))
     assert check(run, names=["entitled"]) == []
 
 
@@ -217,7 +217,7 @@ def test_moves_beyond_the_budget_are_violations() -> None:
     assert check(run, names=["moves"]) == []
     run.moves_ns[100:105] = 0.2e9 * dies
     (found,) = check(run, names=["moves"])
-    assert found.what.startswith("15.0% of die time"), "five seconds at 20 %, five at 9.9 %"
+    assert found.text.startswith("15.0% of die time"), "five seconds at 20 %, five at 9.9 %"
     run.of("backlog_ns")[0, 90:110] = 0.0
     assert check(run, names=["moves"]) == [], "an idle drive may move what it likes"
 
@@ -251,10 +251,10 @@ def test_missing_status_and_epochs_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.running[1, 100:200] = False
     (found,) = check(run, names=["status"])
-    assert (found.vm, found.what) == ("b", "is in the status but not running")
+    assert (found.vm, found.text) == ("b", "is in the status but not running")
     say(run, "a", Verdict.UNAPPLIED, 50, 60, "refused")
     run.failures.append((7.0, "epoch: KeyError"))
     run.not_restored = ("ns0 weight: 1 before, 3 now",)
     assert names(check(run, names=["epochs", "restored"])) == {"epochs", "restored"}
-    run.happened.append((45.0, Event(45.0, What.SILENCE, lasts_s=10.0)))
+    run.happened.append((45.0, Event(45.0, EventKind.SILENCE, lasts_s=10.0)))
     assert [each.at_s for each in check(run, names=["epochs"])] == [7.0]

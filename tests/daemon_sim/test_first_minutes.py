@@ -8,7 +8,7 @@ import pytest
 from daemon_sim.checks import check
 from daemon_sim.result import Result
 from daemon_sim.run import simulate
-from daemon_sim.scenario import Drive, Event, Fields, Load, Scenario, SimulatedVm, What
+from daemon_sim.scenario import Drive, Event, EventKind, Fields, Load, Scenario, SimulatedVm
 from daemon_sim.scenarios import DRIVES
 from slo_ctl.model import Verdict
 
@@ -21,13 +21,13 @@ def first_minutes(apart_s: float, fields: Fields) -> Result:
     """`web` and `db` of the README are asleep when the daemon starts, wake up, and one of them pauses."""
     load = Load("uniform", queue_depth=8)
     events = (
-        Event(0.5, What.SLEEP, "web"),
-        Event(0.5, What.SLEEP, "db"),
-        Event(8.0, What.SET_SLO, "web", fields),
-        Event(20.0, What.WAKE, "web"),
-        Event(20.0 + apart_s, What.WAKE, "db"),
-        Event(150.0, What.SLEEP, "db"),
-        Event(180.0, What.WAKE, "db"),
+        Event(0.5, EventKind.SLEEP, "web"),
+        Event(0.5, EventKind.SLEEP, "db"),
+        Event(8.0, EventKind.SET_SLO, "web", fields),
+        Event(20.0, EventKind.WAKE, "web"),
+        Event(20.0 + apart_s, EventKind.WAKE, "db"),
+        Event(150.0, EventKind.SLEEP, "db"),
+        Event(180.0, EventKind.WAKE, "db"),
     )
     vms = (SimulatedVm("web", 0, load), SimulatedVm("db", 1, load))
     return simulate(Scenario("README", Drive(DRIVES["8GiB"], 2), vms, events, float(LENGTH_S)))

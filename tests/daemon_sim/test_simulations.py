@@ -13,7 +13,7 @@ import pytest
 from daemon_sim.checks import check
 from daemon_sim.result import Result
 from daemon_sim.run import simulate
-from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
+from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from daemon_sim.scenarios import DRIVES, NAMES, random_scenario
 from daemon_sim.trial import Order, run_trial
 from slo_ctl.model import Verdict
@@ -60,7 +60,7 @@ def test_named_scenarios_on_a_small_drive(name: str) -> None:
 
 def test_server_that_recovers_at_the_stop_is_restored() -> None:
     vms = tuple(SimulatedVm(f"vm{n}", n, Load(queue_depth=16), (("weight", 1.0 + n),)) for n in range(2))
-    silence = Event(30.0, What.SILENCE, lasts_s=60.0)
+    silence = Event(30.0, EventKind.SILENCE, lasts_s=60.0)
     run = simulate(Scenario("silence", Drive(DRIVES["256MiB"], 2), vms, (silence,), length_s=40.0))
     assert any(command.op == "set_weight" for command in run.commands)
     assert run.epochs[-1].status.vms[0].verdict is Verdict.NO_MECHANISM
@@ -122,8 +122,8 @@ def changing(before: str, after: str, *, killed: bool = False, length_s: float =
     `killed`: while there is no daemon.
     """
     vms = tuple(SimulatedVm(f"vm{n}", n, LOADS[n], (("weight", 4.0 - 3.0 * n),)) for n in range(2))
-    kill = (Event(118.0, What.KILL_DAEMON, lasts_s=5.0),) if killed else ()
-    events = (*kill, Event(120.0, What.SET_POLICY, policy=after))
+    kill = (Event(118.0, EventKind.KILL_DAEMON, lasts_s=5.0),) if killed else ()
+    events = (*kill, Event(120.0, EventKind.SET_POLICY, policy=after))
     return simulate(Scenario("policy", Drive(DRIVES["256MiB"], 2), vms, events, length_s, policy=before))
 
 
@@ -169,7 +169,7 @@ def test_new_maximum_is_kept_from_the_first_window_on(max_iops: float) -> None:
         SimulatedVm("db", 1, Load(queue_depth=8), fields[:1]),
     )
     drive = Drive("preset=fast15,size=256MiB,op=15%", 2)
-    change = Event(30.0, What.SET_SLO, "db", fields)
+    change = Event(30.0, EventKind.SET_SLO, "db", fields)
     run = simulate(Scenario("maximum", drive, vms, (change,), length_s=60.0))
     assert run.of("requests")[1, 20:30].mean() > max_iops
     # The epoch after the change sets the limit.
