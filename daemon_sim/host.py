@@ -12,7 +12,8 @@ from slo_ctl.drives.status import nbd_uri
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import Disk, FoundBy, Vm, VmState
-from slo_ctl.observe.streams import ExportPaths, Inventory, streams_from, tagged
+from slo_ctl.observe.host import HostObserver
+from slo_ctl.observe.streams import ExportPaths, Inventory, assign_namespaces, streams_of
 
 
 @dataclass(slots=True)
@@ -97,8 +98,8 @@ class SimulatedHost:
         if self._inventory is None:
             running = [each for each in self._vms.values() if each.namespace is not None]
             vms = sorted((self._vm_of(each) for each in running), key=lambda vm: vm.name)
-            streams = tagged(
-                (stream for vm in vms for stream in streams_from(vm, {})),
+            streams = assign_namespaces(
+                (stream for vm in vms for stream in streams_of(vm, {})),
                 self._exports,
                 connected={},
                 configured={},
@@ -121,8 +122,8 @@ class SimulatedHost:
         )
 
 
-class SimulatedObserver:
-    """The host as the daemon sees it (`daemon.observer.Observer`)."""
+class SimulatedObserver(HostObserver):
+    """The simulated host as the daemon sees it."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -131,16 +132,12 @@ class SimulatedObserver:
         """The running VMs."""
         return self._host.inventory()
 
-    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
+    def configure(self, cgroups: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
         """No effect: the simulated configuration names no cgroups or namespaces."""
 
-    def delays(
-        self,
-        inventory: Inventory,  # noqa: ARG002
-        names: Collection[str] | None = None,  # noqa: ARG002
-    ) -> tuple[dict[str, BlockDelay], str]:
+    def delays(self, inventory: Inventory, names: Collection[str]) -> dict[str, BlockDelay]:  # noqa: ARG002
         """Empty: there is no block device."""
-        return {}, ""
+        return {}
 
     def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:  # noqa: ARG002
         """Empty: there is no block device."""

@@ -193,7 +193,7 @@ class _Simulation:
         daemon = self._daemon
         if daemon is None:
             return
-        self._missed += self._schedule.take(self._clock.monotonic_s())
+        self._missed += self._schedule.start_epoch(self._clock.monotonic_s())
         daemon.missed_epochs = self._schedule.missed
         at_s, before_s = self._now_s, self._daemon_s
         with self._timed():

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,10 +149,10 @@ def convert(
             max_gap_ns=_time_ns("--max-gap", max_gap) if max_gap is not None else None,
             scale=scale,
         )
-        moves = _moves(selected, align, shift, remap, size)
+        selected.add_moves(align, shift, remap, size)
         selected.label = f"converting {source.name}"
         with writer:
-            for batch in loop(_Moved(selected, moves), loops):
+            for batch in loop(selected, loops):
                 writer.write(batch, ["0"] if remap in _JOINING else selected.names)
             if not writer.records:
                 raise UserError(f"{source}: no records left to write", _empty_result_hint(reader, selected))
@@ -168,7 +168,7 @@ app.command("write-cost", rich_help_panel=LABORATORY)(write_size.trace_write_cos
 
 @dataclass
 class _Selected:
-    """The records of a trace that options select, at their new times; each iteration reads the file."""
+    """The records of a trace that options select, at new times and offsets; each iteration reads the file."""
 
     reader: TraceReader
     volumes: tuple[str, ...]
@@ -178,6 +178,8 @@ class _Selected:
     monotonic: bool
     max_gap_ns: int | None
     scale: float
+    moves: list[Remap] = field(default_factory=list)
+    """Changes of offsets, in their order."""
     label: str = "reading the trace"
 
     @property
@@ -202,41 +204,24 @@ class _Selected:
             steps.append(GapCap(self.max_gap_ns))
         if self.scale != 1:
             steps.append(TimeScale(self.scale))
-        return apply(_with_progress(self.reader, self.label), *steps)
+        return apply(_with_progress(self.reader, self.label), *steps, *self.moves)
 
+    def add_moves(self, align: str | None, shift: str | None, remap: str | None, size: str | None) -> None:
+        """Add the changes of offsets that these options request. Raises UserError."""
+        from traces.remap import Align, Shift
 
-@dataclass(frozen=True)
-class _Moved:
-    """The selected records after remapping."""
-
-    selected: _Selected
-    moves: list[Remap]
-
-    def __iter__(self) -> Iterator[Batch]:
-        from traces.remap import apply
-
-        return apply(self.selected, *self.moves)
-
-
-def _moves(
-    selected: _Selected, align: str | None, shift: str | None, remap: str | None, size: str | None
-) -> list[Remap]:
-    from traces.remap import Align, Shift
-
-    moves: list[Remap] = []
-    if align is not None:
-        moves.append(Align(_size("--align", align)))
-    if shift is not None:
-        moves.append(Shift(_size("--shift", shift)))
-    if remap is None:
-        if size is not None:
+        if align is not None:
+            self.moves.append(Align(_size("--align", align)))
+        if shift is not None:
+            self.moves.append(Shift(_size("--shift", shift)))
+        if remap is not None:
+            self.moves.append(_remap(self, remap, size))
+        elif size is not None:
             raise UserError("--size requires --remap", f"add --remap {_REMAPS}")
-        return moves
-    moves.append(_remap(_Moved(selected, list(moves)), remap, size))
-    return moves
 
 
-def _remap(trace: _Moved, remap: str, size: str | None) -> Remap:
+def _remap(trace: _Selected, remap: str, size: str | None) -> Remap:
+    """The change of offsets of --remap, which may read the trace. Raises UserError."""
     from traces.remap import Compact, Modulo, Partition, Scale
     from traces.summary import summarise
 
@@ -249,15 +234,13 @@ def _remap(trace: _Moved, remap: str, size: str | None) -> Remap:
         summary = summarise(trace)
         if remap == "scale":
             return Scale(size_bytes, max((volume.end_bytes for volume in summary.volumes), default=1))
-        return Partition.equal(size_bytes, len(trace.selected.names))
+        return Partition.equal(size_bytes, len(trace.names))
     if size is not None:
         raise UserError(f"--size and --remap {remap} exclude each other", "the result has the size it needs")
     match remap:
         case "per-volume":
-            ends = {
-                volume.name: volume.end_bytes for volume in summarise(trace, trace.selected.names).volumes
-            }
-            return Partition(tuple(max(ends.get(name, 1), 1) for name in trace.selected.names))
+            ends = {volume.name: volume.end_bytes for volume in summarise(trace, trace.names).volumes}
+            return Partition(tuple(max(ends.get(name, 1), 1) for name in trace.names))
         case "compact":
             return Compact(trace, "sorted")
         case "first-touch":

@@ -291,7 +291,7 @@ class ActivityMeter:
 
     def __init__(self, host: TryHost, window_s: float) -> None:
         run = host.store.places.run_of(DEVICE)
-        self._served = ServedDevice(DEVICE, run.control, host.store.load(DEVICE), window_s=window_s + _STEP_S)
+        self._served = ServedDevice(run.control, host.store.load(DEVICE), window_s=window_s + _STEP_S)
         self._sample()
 
     def _sample(self) -> None:

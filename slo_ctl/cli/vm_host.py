@@ -79,7 +79,7 @@ class VmHost:
 
         tree, named = self._tree_and_groups()
         namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
-        scan = partial(read_inventory, tree, named=named, namespaces=namespaces, run=self.places.run)
+        scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=self.places.run)
         if self.libvirt_uri is None:
             return scan(None)
         try:

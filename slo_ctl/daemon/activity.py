@@ -1,4 +1,4 @@
-"""Which streams of a device are active, and the most that the device has done or can do."""
+"""Activity of the streams on a device, and its capacity: measured, and estimated from its timing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from slo_ctl.model import DeviceSample, FlashTiming, Slo
 
 
 @dataclass(slots=True)
-class Activity:
-    """Of the streams on one device. Times are of one clock that never goes back."""
+class ActivityTracker:
+    """Marks streams of a device as active, and reports changes of entitlements. Times are monotonic."""
 
     idle_after_s: float
-    """A stream without requests for this long is idle: one that pauses is not."""
+    """Time without requests after which a stream becomes idle."""
     window_s: float
-    """Shares are judged over this long; one that contains a change is not judged."""
+    """Window in which shares are judged, unless it contains a change."""
     _last_active_s: dict[str, float] = field(default_factory=dict)
     _slos: dict[str, Slo] = field(default_factory=dict)
     _active: frozenset[str] | None = None
@@ -24,14 +24,14 @@ class Activity:
     _change: str = ""
 
     def mark(self, sample: DeviceSample, now_s: float) -> DeviceSample:
-        """The sample with `active` meaning: within the last `idle_after_s`."""
+        """The sample with those streams active that were within the last `idle_after_s`."""
         for vm in sample.vms:
             if vm.active:
                 self._last_active_s[vm.vm] = now_s
         keys = {vm.vm for vm in sample.vms}
-        self._last_active_s = {vm: at for vm, at in self._last_active_s.items() if vm in keys}
-        horizon_s = now_s - self.idle_after_s
-        active = {vm for vm, at_s in self._last_active_s.items() if at_s >= horizon_s}
+        self._last_active_s = {vm: at_s for vm, at_s in self._last_active_s.items() if vm in keys}
+        active_since_s = now_s - self.idle_after_s
+        active = {vm for vm, at_s in self._last_active_s.items() if at_s >= active_since_s}
         marked = replace(
             sample,
             vms=tuple(
@@ -39,59 +39,56 @@ class Activity:
                 for vm in sample.vms
             ),
         )
-        self._note_changes({vm.vm: vm.slo for vm in marked.vms if vm.active}, now_s)
+        self._detect_changes({vm.vm: vm.slo for vm in marked.vms if vm.active}, now_s)
         return marked
 
-    def changed(self, why: str, now_s: float) -> None:
-        """Something else changed what streams are entitled to."""
-        self._changed_s, self._change = now_s, why
+    def set_change(self, change: str, now_s: float) -> None:
+        """Report another change of entitlements, as a clause such as "the policy changed"."""
+        self._changed_s, self._change = now_s, change
 
-    def settling(self, now_s: float) -> str:
-        """Changes within the window, and how long ago; may be empty."""
-        ago_s = now_s - self._changed_s
-        return f"{self._change} {ago_s:.0f} s ago" if ago_s < self.window_s else ""
+    def recent_change(self, now_s: float) -> str:
+        """The last change and its age, if it is in the window; else empty."""
+        age_s = now_s - self._changed_s
+        return f"{self._change} {age_s:.0f} s ago" if age_s < self.window_s else ""
 
-    def _note_changes(self, slos: Mapping[str, Slo], now_s: float) -> None:
+    def _detect_changes(self, slos: Mapping[str, Slo], now_s: float) -> None:
         active = frozenset(slos)
         if self._active is None:
-            self._changed_s, self._change = now_s, "the daemon started"
-        elif woken := sorted(active - self._active):
-            self._changed_s, self._change = now_s, f"{', '.join(woken[:3])} became active"
+            self.set_change("the daemon started", now_s)
+        elif started := sorted(active - self._active):
+            self.set_change(f"{', '.join(started[:3])} became active", now_s)
         elif changed := sorted(vm for vm in active if vm in self._slos and self._slos[vm] != slos[vm]):
-            self._changed_s, self._change = now_s, f"the SLO of {', '.join(changed[:3])} changed"
+            self.set_change(f"the SLO of {', '.join(changed[:3])} changed", now_s)
         self._active, self._slos = active, dict(slos)
 
 
-# Capacity of a device, as measured, and before that from its timing model.
-
 _US_PER_S = 1e6
+_DECAY_PER_EPOCH = 0.005
+"""Relative decay of the capacity in epochs with less IOPS and unmet demand: load and WAF change."""
 
-_FADES_PER_EPOCH = 0.005
-"""Of the capacity, in epochs that did less though more was asked for: work changes, and drives age."""
 
-
-class Capacity:
-    """The most IOPS that were measured while VMs asked for more; older ones fade."""
+class MeasuredCapacity:
+    """The highest IOPS measured while VMs wanted more; it decays slowly."""
 
     def __init__(self) -> None:
         self.iops: float | None = None
-        """None before any VM has asked for more than it got."""
+        """None before any VM has wanted more than it got."""
 
-    def add(self, iops: float, *, asked_for_more: bool) -> None:
-        """One more epoch."""
-        if not asked_for_more:
-            if self.iops is not None:
-                self.iops = max(self.iops, iops)
-            return
-        self.iops = max(iops, (self.iops or 0.0) * (1.0 - _FADES_PER_EPOCH))
+    def add(self, iops: float, *, has_demand: bool) -> None:
+        """Add an epoch. `has_demand`: whether a VM wanted more than it got."""
+        if has_demand:
+            self.iops = max(iops, (self.iops or 0.0) * (1.0 - _DECAY_PER_EPOCH))
+        elif self.iops is not None:
+            self.iops = max(self.iops, iops)
 
 
 def estimated_iops(
     timing: FlashTiming, dies: int, channels: int, *, reads: int, writes: int, gc_writes: int
 ) -> float:
-    """The most requests of a page each that a drive can do, with the mix and the GC there have been so far.
+    """An upper bound of the IOPS of a drive with requests of one page: all dies are always busy.
 
-    An upper bound: all dies busy all the time. Of a drive that has done nothing yet, reads alone.
+    The counts of page reads, host page writes and GC page writes give the mix and the WAF; without any, it is
+    the bound for reads.
     """
     write_share = writes / (reads + writes) if reads + writes else 0.0
     u = gc_writes / (writes + gc_writes) if writes else 0.0

@@ -1,102 +1,65 @@
-"""What all kinds of managed devices have in common: problems, the observer, and their view."""
+"""Parts common to all kinds of managed devices: problems, the observer, and the view for the status."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.host.disk_latency import DiskLatencies
-from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceStatus, StreamWindow
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.streams import Inventory
-
-# What goes wrong with one device is its own problem: it stops no other device's work.
 
 log = logging.getLogger("slo_ctl.daemon")
 
 
 class Problems:
-    """Problems of devices, in one epoch."""
+    """Problems of devices in one epoch. A problem of one device does not affect others."""
 
     def __init__(self) -> None:
-        self.of: dict[str, str] = {}
-        """The problem of each device that has one."""
-        self._traced: set[str] = set()
+        self.by_device: dict[str, str] = {}
+        self._logged: set[str] = set()
 
-    def begin(self) -> None:
-        """A new epoch."""
-        self.of = {}
+    def clear(self) -> None:
+        """Begin a new epoch."""
+        self.by_device = {}
 
-    def guarded(self, name: str, do: Callable[[], None]) -> None:
-        """One device's work: whatever it raises is kept, and logged with its trace once."""
+    def guard(self, device: str, action: Callable[[], None]) -> None:
+        """Run an action for a device. An exception becomes its problem; a traceback is logged once."""
         try:
-            do()
+            action()
         except ObserveGone as gone:
-            self.of[name] = gone.reason
+            self.by_device[device] = gone.reason
         except Exception as error:
             problem = f"unexpected {type(error).__name__}: {error}"
-            if problem not in self._traced:
-                self._traced.add(problem)
-                log.exception("device %s", name)
-            self.of[name] = problem
-
-
-# Interface of the host observer that the daemon needs, and the real one.
-
-
-class Observer(Protocol):
-    """Sees the host."""
-
-    def observe(self) -> Inventory:
-        """The present inventory; never fails, but notes what could not be read."""
-
-    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
-        """From the next look on: cgroups, and namespaces of emulated devices, of VMs by name."""
-
-    def delays(
-        self, inventory: Inventory, names: Collection[str] | None = None
-    ) -> tuple[dict[str, BlockDelay], str]:
-        """Time VMs waited for block I/O since the last call, or why it is not known."""
-
-    def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
-        """Latencies of the disks of these VMs of libvirt, by UUID, as they were read last."""
-
-    def take_tuned(self) -> set[str]:
-        """UUIDs of VMs whose tuning was changed in libvirt since the last call."""
-
-    def announce(self, xml: str) -> str:
-        """The name of a domain that libvirt is about to start. Raises DomainXmlError."""
-
-    def close(self) -> None:
-        """Close connections and files."""
+            if problem not in self._logged:
+                self._logged.add(problem)
+                log.exception("device %s", device)
+            self.by_device[device] = problem
 
 
 def host_observer(
     config: Config, places: DaemonPlaces, on_change: Callable[[], None] | None = None
 ) -> HostObserver:
-    """The real one; `on_change` is called, by another thread, after libvirt's domains have changed."""
-    named, namespaces = configured(config)
+    """The observer of this host; another thread calls `on_change` after libvirt's domains have changed."""
+    cgroups, namespaces = configured_vms(config)
     return HostObserver(
         cgroup_root=config.cgroup_root,
         libvirt_uri=config.libvirt.uri,
         run=places.devices.run,
-        named=named,
+        cgroups=cgroups,
         namespaces=namespaces,
         on_change=on_change,
         monitor=config.libvirt.latency_histograms,
     )
 
 
-def configured(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """The part of the configuration that `Observer.configure` takes."""
+def configured_vms(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Cgroups and namespaces of the configured VMs, for `Observer.configure`."""
     vms = config.vms.values()
     return (
         {vm.name: vm.cgroup for vm in vms if vm.cgroup is not None},
@@ -104,37 +67,37 @@ def configured(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...
     )
 
 
-# What the status needs of a managed device, whatever its kind.
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceView(DeviceStatus):
-    """One device: its status, what each VM got from it, and further counters."""
+    """Status of a device, with the work delivered to each VM and counters for metrics."""
 
     moved_s: float | None = None
-    """Die time that moves of OPS have taken since the device was served; None: there are none."""
+    """Die time of moves of OPS since the device was served; None: there are none."""
     time_scale: float = 1.0
-    """Real seconds for each second of the rates."""
+    """Real seconds per second of the rates."""
     moved_blocks: int | None = None
-    """OPS blocks that have changed hands since the device was served; None: not known."""
+    """OPS blocks moved since the device was served; None: unknown."""
     vms: dict[str, Delivered] = field(default_factory=dict)
 
     def status(self, window_s: float) -> DeviceStatus:
-        """The part that everybody reads."""
-        known = self.estimated_iops if self.capacity_iops is None else self.capacity_iops
-        values = {each.name: getattr(self, each.name) for each in fields(DeviceStatus)}
-        values |= {"window_s": window_s, "overcommitted": known is not None and self.sum_min_iops > known}
+        """The published part."""
+        capacity = self.estimated_iops if self.capacity_iops is None else self.capacity_iops
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(DeviceStatus)}
+        values |= {
+            "window_s": window_s,
+            "overcommitted": capacity is not None and self.sum_min_iops > capacity,
+        }
         return DeviceStatus(**values)
 
 
 def total_iops(windows: Iterable[StreamWindow]) -> float | None:
-    """IOPS of all streams of a device; None when none is known."""
+    """IOPS of all streams of a device; None if all are unknown."""
     return sum_known(window.iops for window in windows)
 
 
 def view_or_problem(name: str, kind: str, make: Callable[[], DeviceView], problems: Problems) -> DeviceView:
     """The view that `make` returns, with the device's problem; an empty view if it fails."""
-    made: list[DeviceView] = []
-    problems.guarded(name, lambda: made.append(make()))
-    problem = problems.of.get(name, "")
-    return replace(made[0], problem=problem) if made else DeviceView(name, kind, "", "", 0.0, problem=problem)
+    views: list[DeviceView] = []
+    problems.guard(name, lambda: views.append(make()))
+    view = views[0] if views else DeviceView(name, kind, "", "", 0.0)
+    return replace(view, problem=problems.by_device.get(name, ""))

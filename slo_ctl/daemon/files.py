@@ -1,4 +1,4 @@
-"""Where the daemon's files and sockets are."""
+"""Paths of the daemon's files and sockets, and its lock."""
 
 from __future__ import annotations
 
@@ -15,76 +15,74 @@ from slo_ctl.drives.places import Places, places
 
 @dataclass(frozen=True, slots=True, init=False)
 class DaemonPlaces:
-    """Below `root`, or where the system (for root) or the user's session has such things."""
+    """In `root`; without it, in the directories of the system (for root) or of the user's session."""
 
     config: Path
-    """Folder with `slo-ctl.toml` and `conf.d/`."""
+    """Directory with `slo-ctl.toml` and `conf.d/`."""
     state: Path
-    """Survives a boot."""
+    """Directory of files that persist across boots."""
     run: Path
-    """Does not need to."""
+    """Directory of sockets and locks."""
     devices: Places
     """Files of the emulated devices."""
 
     def __init__(self, root: Path | None = None, config: Path | None = None) -> None:
-        """`config` is the directory to read the configuration from instead."""
+        """`config`: directory of the configuration, if another one than usual."""
         devices = places(root)
         if root is not None:
-            own = root.absolute()
-            run = own / "run"
+            usual_config = root.absolute()
+            run = usual_config / "run"
         elif os.geteuid() == 0:
-            own, run = Path("/etc/slo-ctl"), Path("/run/slo-ctl")
+            usual_config, run = Path("/etc/slo-ctl"), Path("/run/slo-ctl")
         else:
-            own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "slo-ctl"
+            usual_config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "slo-ctl"
             runtime = os.environ.get("XDG_RUNTIME_DIR")
             run = Path(runtime) / "slo-ctl" if runtime else devices.run
-        object.__setattr__(self, "config", own if config is None else config.absolute())
+        object.__setattr__(self, "config", usual_config if config is None else config.absolute())
         object.__setattr__(self, "state", devices.state)
         object.__setattr__(self, "run", run)
         object.__setattr__(self, "devices", devices)
 
     @property
     def slos(self) -> Path:
-        """SLOs given with `slo-ctl vm set`."""
+        """SLOs of `slo-ctl vm set`."""
         return self.state / "promises.json"
 
     @property
     def mappings(self) -> Path:
-        """VMs on namespaces of NVMe drives, and how far each was brought."""
+        """VMs on namespaces of NVMe drives, with the progress of their mapping."""
         return self.state / "mappings.json"
 
     @property
     def journal(self) -> Path:
-        """Settings changed on the host, with their original values."""
+        """Settings that were changed on the host, with their original values."""
         return self.state / "journal.json"
 
     @property
     def history(self) -> Path:
-        """Samples, decisions and verdicts of the past."""
+        """History of samples, decisions and verdicts."""
         return self.state / "history.db"
 
     @property
     def api_socket(self) -> Path:
-        """The API, for the owner and one group."""
+        """Socket of the API, for the owner and one group."""
         return self.run / "api.sock"
 
     @property
     def lock(self) -> Path:
-        """Held by the one daemon that runs."""
+        """Lock of the running daemon."""
         return self.run / "daemon.lock"
 
-
-# One daemon at a time on one set of files.
 
 _MAX_PID_BYTES = 32
 
 
 @contextmanager
 def only_daemon(path: Path) -> Iterator[None]:
-    """Hold the lock at `path`, which has our process number in it.
+    """Hold the lock at `path`, and write the process ID to it.
 
-    Raises UserError that names the process when another one holds it, or when the file cannot be made or is
-    where another user could replace it.
+    Raises UserError if another process, which it names, holds the lock, or if the file cannot be created or
+    another user could replace it.
     """
     check_trusted(path.parent)
     hint = "see --root, or run as root"
@@ -104,5 +102,5 @@ def only_daemon(path: Path) -> Iterator[None]:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
-        # The file stays: removing it would let a third daemon lock another file of the same name.
+        # The file is not removed, because another daemon could then lock a new file of the same name.
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The program of `[hooks] on_verdict`: run for one change of a verdict, within a time limit."""
+"""The program of `[hooks] on_verdict`, which is run for each change of a verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.host.programs import why_not_run
 
 LIMIT_S = 10.0
-"""A program that takes longer is killed."""
+"""Time after which the program is killed."""
 
 _POLL_S = 0.02
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -25,7 +25,7 @@ _EXIT = os.WEXITED | os.WNOWAIT | os.WNOHANG
 
 
 class HookProgram:
-    """A hook that is a program with arguments."""
+    """A hook that runs a program with arguments."""
 
     def __init__(self, command: tuple[str, ...], limit_s: float = LIMIT_S) -> None:
         self._command = command
@@ -33,7 +33,7 @@ class HookProgram:
 
     @property
     def name(self) -> str:
-        """For the log."""
+        """Name in the log."""
         return f"on_verdict: {self._command[0]}"
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
@@ -53,7 +53,7 @@ class HookProgram:
         except OSError as error:
             return FAILED, f"cannot be run: {error.strerror}"
         in_time = self._wait(process.pid, end_s)
-        # What it has left in the background ends with it. The number is its own until `wait` collects it.
+        # Ends its background processes as well. The process ID stays valid until `wait`.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
@@ -72,7 +72,7 @@ class HookProgram:
 
 
 def environment(change: VerdictChange) -> dict[str, str]:
-    """All that the program is given. Names are others' choice: each value is one line of printable text."""
+    """The environment of the program. Each value is one line of printable text, whatever the names are."""
     values = {
         "SLO_CTL_VM": change.vm,
         "SLO_CTL_DEVICE": change.device,

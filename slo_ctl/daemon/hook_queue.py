@@ -1,4 +1,4 @@
-"""What is done for each change of a verdict, beside the epochs: a queue and a thread for each hook."""
+"""Changes of verdicts on their way to a hook, which a thread runs without delaying epochs."""
 
 from __future__ import annotations
 
@@ -16,61 +16,62 @@ from slo_ctl.daemon.status import VerdictChange
 log = logging.getLogger("slo_ctl.daemon")
 
 MAX_WAITING = 1000
-"""VMs on devices; beyond that the change that has waited longest is left out."""
+"""Length of a queue; the oldest change is dropped from a full one."""
 DONE, FAILED, KILLED, LEFT_OUT = RESULTS = ("done", "failed", "killed", "left-out")
-"""Results of a change, as in metrics. Left out: too many were waiting, the daemon stopped, or another
-change of the same VM came first."""
+"""Results of a change, as in metrics. Left out: the queue was full, the daemon stopped, or another change of
+the same VM replaced it."""
 
 STOP_S = 1.0
-"""How long programs may still run after a stop has begun."""
+"""Time that hooks may run after a stop has begun."""
 _KILL_S = 0.3
-"""How long a stop waits for one that was killed."""
+"""Time that a stop waits for a killed hook."""
 
 
 class Hook(Protocol):
-    """What is done for a change."""
+    """An action for a change of a verdict."""
 
     @property
     def name(self) -> str:
-        """For the log."""
+        """Name in the log."""
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
-        """The result, and the reason if it is not done. Ends by `end_s()` in monotonic time, which may come
-        closer meanwhile.
+        """The result, and the reason if it is not `DONE`.
+
+        Returns by `end_s()` in monotonic time, which decreases when the daemon stops.
         """
 
 
 class HookQueue:
-    """Changes that wait for a hook, and the thread that runs it."""
+    """A queue of changes for a hook, and the thread that runs it."""
 
     def __init__(self, hook: Hook | None, *, max_waiting: int = MAX_WAITING) -> None:
-        """None: nothing is done."""
+        """`hook` None: changes are discarded."""
         self._hook = hook
         self._max_waiting = max_waiting
         self._waiting: dict[tuple[str, str], VerdictChange] = {}
-        """Waiting changes by VM and device, the oldest first."""
+        """Changes in the queue by VM and device, the oldest first."""
         self._woken = threading.Condition()
-        """Held for whatever both threads use: `_hook`, `_waiting`, `_results`, `_end_s`."""
+        """Its lock protects `_hook`, `_waiting`, `_results` and `_end_s`."""
         self._results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
         self._end_s = math.inf
-        """When no hook may run any more, in monotonic time."""
+        """Monotonic time by which hooks must have ended."""
         self._thread: threading.Thread | None = None
         self._failure = ""
 
     def configure(self, hook: Hook | None) -> None:
-        """Run this from now on."""
+        """Use another hook."""
         with self._woken:
             self._hook = hook
             if hook is None:
                 self._waiting.clear()
 
     def results(self) -> Counter[str]:
-        """Results of all changes so far."""
+        """Number of changes by result."""
         with self._woken:
             return self._results.copy()
 
     def add(self, changes: Iterable[VerdictChange]) -> None:
-        """Have the hook run for these. Waits for nothing."""
+        """Have the thread run the hook for these changes. Never blocks."""
         with self._woken:
             if self._hook is None or self._end_s < math.inf:
                 return
@@ -84,13 +85,13 @@ class HookQueue:
             self._woken.notify_all()
 
     def begin_stop(self) -> None:
-        """Accept no more changes; a hook has `STOP_S` left to run."""
+        """Accept no more changes; a running hook has `STOP_S` left."""
         with self._woken:
             self._end_s = min(self._end_s, time.monotonic() + STOP_S)
             self._woken.notify_all()
 
     def close(self) -> None:
-        """Wait until a hook has ended or was killed, for no longer than that takes."""
+        """Wait until the hook has ended or was killed."""
         self.begin_stop()
         if self._thread is not None:
             # A program that survives SIGKILL must not block the daemon.
@@ -100,7 +101,10 @@ class HookQueue:
             self._waiting.clear()
 
     def _enqueue(self, change: VerdictChange) -> None:
-        """Two changes of one VM become one, or none when the verdict is what the hook was given last."""
+        """Add a change to the queue.
+
+        It is combined with a waiting change of the same VM, and dropped if together they change nothing.
+        """
         key = (change.vm, change.device)
         earlier = self._waiting.pop(key, None)
         if earlier is not None:
@@ -115,8 +119,8 @@ class HookQueue:
             self._results[LEFT_OUT] += 1
 
     def _run_all(self) -> None:
-        while (next_run := self._take()) is not None:
-            hook, change = next_run
+        while (entry := self._take()) is not None:
+            hook, change = entry
             result, problem = hook.run(change, lambda: self._end_s)
             if problem and problem != self._failure:
                 log.warning("[hooks] %s %s", hook.name, problem)
@@ -125,7 +129,7 @@ class HookQueue:
                 self._results[result] += 1
 
     def _take(self) -> tuple[Hook, VerdictChange] | None:
-        """The hook and the change that has waited longest; None to end."""
+        """Wait for a change: the hook and the oldest change; None: the thread must end."""
         with self._woken:
             self._woken.wait_for(lambda: self._waiting or self._end_s < math.inf)
             if self._hook is None or not self._waiting or time.monotonic() >= self._end_s:

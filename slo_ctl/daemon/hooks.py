@@ -1,4 +1,4 @@
-"""`[hooks]`: the program and the webhook for changes of verdicts; neither waits for the other."""
+"""`[hooks]`: the program and the webhook for changes of verdicts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ PROGRAM, WEBHOOK = "program", "webhook"
 
 
 class Hooks:
-    """All hooks of the configuration."""
+    """All hooks of the configuration; each has a queue and a thread of its own."""
 
     def __init__(self, config: Config) -> None:
         self._queues = {kind: HookQueue(None) for kind in (PROGRAM, WEBHOOK)}
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Use those of `config` from now on."""
+        """Use the hooks of `config`."""
         self._queues[PROGRAM].configure(HookProgram(config.on_verdict) if config.on_verdict else None)
         self._queues[WEBHOOK].configure(Webhook(config.webhook) if config.webhook else None)
 
     def results(self) -> Counter[tuple[str, str]]:
-        """Results of all changes so far, by kind of hook."""
+        """Number of changes by kind of hook and result."""
         return Counter(
             {
                 (kind, result): count
@@ -38,7 +38,7 @@ class Hooks:
         )
 
     def add(self, changes: Sequence[VerdictChange]) -> None:
-        """Have them run for these. Waits for nothing."""
+        """Add changes to all queues. Never blocks."""
         for queue in self._queues.values():
             queue.add(changes)
 
@@ -48,8 +48,8 @@ class Hooks:
             queue.begin_stop()
 
     def close(self) -> None:
-        """Wait until they have ended or were killed."""
-        # All of them have the same time left, from now on.
+        """Wait until all hooks have ended or were killed."""
+        # First, so that the time that they have left is the same for all.
         self.begin_stop()
         for queue in self._queues.values():
             queue.close()

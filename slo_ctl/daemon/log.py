@@ -1,4 +1,4 @@
-"""The daemon's log: each event as a line, once, to stderr or with fields to systemd's journal."""
+"""The daemon's log: a line for each event, to stderr or with fields to systemd's journal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.model import Decision, Outcome, OutcomeState
 from slo_ctl.model.decision import change_of, value_text
 
-# Decisions and outcomes as sentences, for logs and plans.
+# Text of decisions and outcomes, for logs and plans.
 
 
-def decided(decision: Decision) -> Iterator[str]:
-    """One sentence for each thing that a policy wants changed."""
+def decision_lines(decision: Decision) -> Iterator[str]:
+    """A line for each change that a policy decided."""
     for move in decision.moves:
         blocks = counted(move.blocks, "OPS block")
         yield f"{blocks} from {move.source or 'spare'} to {move.target or 'spare'}"
@@ -29,47 +29,49 @@ def decided(decision: Decision) -> Iterator[str]:
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """State of a setting after it was applied."""
+    """The state of a setting after it was applied."""
     setting = outcome.setting
-    what = f"{setting.vm}: {setting.knob}" if setting.vm else str(setting.knob)
+    name = f"{setting.vm}: {setting.knob}" if setting.vm else str(setting.knob)
     reason = f": {outcome.reason}" if outcome.reason else ""
     match outcome.state:
         case OutcomeState.UNAPPLIED:
-            return f"{what} = {value_text(setting.value)}: unapplied{reason}"
+            return f"{name} = {value_text(setting.value)}: unapplied{reason}"
         case OutcomeState.UNCHANGED:
-            return f"{what} stays {value_text(outcome.after)}{reason}"
+            return f"{name} stays {value_text(outcome.after)}{reason}"
         case _:
             before = value_text(change_of(outcome.before, setting.value)[0])
             after = value_text(change_of(outcome.after, setting.value)[0])
-            return f"{what}: {before} -> {after} ({outcome.state}; {setting.reason}){reason}"
+            return f"{name}: {before} -> {after} ({outcome.state}; {setting.reason}){reason}"
 
 
-def fields_of(outcome: Outcome) -> dict[str, str]:
-    """Journal fields of a line: `extra` of the log."""
+def journal_fields(outcome: Outcome) -> dict[str, str]:
+    """Fields of a line about an outcome, for `extra` of the logger."""
     return {"vm": outcome.setting.vm}
 
 
-# Sentences that are reported once, though they hold for many epochs.
+# Events of epochs, each logged once.
 
-_KEPT = 5
+_FEW_SENTENCES = 5
+MANY_SENTENCES = 200
+"""Number of sentences that are not repeated, about all devices and VMs."""
 
 
-class RecentReasons:
-    """Recent decisions, and which of them are new."""
+class RecentSentences:
+    """The last different sentences of a log."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._recent: deque[str] = deque(maxlen=kept)
-        self._holding: frozenset[str] = frozenset()
+    def __init__(self, length: int = _FEW_SENTENCES) -> None:
+        self._recent: deque[str] = deque(maxlen=length)
+        self._current: frozenset[str] = frozenset()
         self.ended: list[str] = []
         """Sentences of the previous epoch that are no longer true."""
 
     def add(self, sentences: Iterable[str]) -> list[str]:
-        """Those of one epoch; returns the new ones, neither in force already nor reported recently."""
-        now = list(dict.fromkeys(sentences))
-        begun = [sentence for sentence in now if sentence not in self._holding]
+        """Set the sentences of an epoch. Returns those that are neither current nor recent."""
+        current = list(dict.fromkeys(sentences))
+        begun = [sentence for sentence in current if sentence not in self._current]
         new = [sentence for sentence in begun if sentence not in self._recent]
-        self.ended = sorted(self._holding - set(now))
-        self._holding = frozenset(now)
+        self.ended = sorted(self._current - set(current))
+        self._current = frozenset(current)
         for sentence in begun:
             if sentence in self._recent:
                 self._recent.remove(sentence)
@@ -78,112 +80,111 @@ class RecentReasons:
 
     @property
     def recent(self) -> tuple[str, ...]:
-        """The last few, oldest first."""
+        """The last sentences, oldest first."""
         return tuple(self._recent)
 
 
-# What is new of an epoch is logged, once.
-
 log = logging.getLogger("slo_ctl.daemon")
-
-REMEMBERED = 200
-"""Sentences, where devices or VMs may be many."""
 
 
 class EpochLog:
-    """Remembers what was said."""
+    """Logs problems, decisions and verdicts when they begin and end."""
 
     def __init__(self) -> None:
-        self._said = RecentReasons(REMEMBERED)
+        self._problems = RecentSentences(MANY_SENTENCES)
         self._fields: dict[str, dict[str, str]] = {}
-        """Journal fields of the sentences of the previous epoch."""
-        self._reasons: dict[str, RecentReasons] = {}
+        """Journal fields of the problems of the previous epoch."""
+        self._reasons: dict[str, RecentSentences] = {}
 
-    def wrong(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
-        """Problems by device, and settings that could not be applied; and which of them are over."""
+    def log_problems(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
+        """Log new and ended problems of devices, and settings that could not be applied."""
         sentences = {
             f"device {name}: {problem.removeprefix(f'{name}: ')}": {"device": name}
             for name, problem in problems.items()
         }
         sentences |= {
-            outcome_line(each): fields_of(each) for each in outcomes if each.state is OutcomeState.UNAPPLIED
+            outcome_line(outcome): journal_fields(outcome)
+            for outcome in outcomes
+            if outcome.state is OutcomeState.UNAPPLIED
         }
-        for line in self._said.add(sentences):
+        for line in self._problems.add(sentences):
             log.warning("%s", line, extra=sentences[line])
-        for line in self._said.ended:
+        for line in self._problems.ended:
             log.info("over: %s", line, extra=self._fields[line])
         self._fields = sentences
 
-    def verdicts(self, changes: Iterable[VerdictChange]) -> None:
-        """SLOs that are not kept any more, and that are kept again; the history has all changes."""
+    def log_verdicts(self, changes: Iterable[VerdictChange]) -> None:
+        """Log SLOs that are no longer met, and SLOs that are met again; the history has all changes."""
         for change in changes:
             if not (change.is_degraded or change.was_degraded):
                 continue
-            where = f"{change.vm} on {change.device}" if change.device else change.vm
+            name = f"{change.vm} on {change.device}" if change.device else change.vm
             log.log(
                 logging.WARNING if change.is_degraded else logging.INFO,
                 "VM %s: %s: %s",
-                printable(where),
+                printable(name),
                 change.verdict,
                 printable(change.reason),
                 extra={"vm": change.vm, "device": change.device, "verdict": change.verdict.value},
             )
 
-    def decided(self, device: str, reasons: Iterable[str], kept: int | None = None) -> None:
-        """Log new decisions of a device with reasons; the last `kept` are not repeated."""
-        known = self._reasons.setdefault(device, RecentReasons() if kept is None else RecentReasons(kept))
-        for reason in known.add(reasons):
+    def log_decisions(self, device: str, reasons: Iterable[str], length: int = _FEW_SENTENCES) -> None:
+        """Log new decisions about a device; the last `length` are not repeated."""
+        recent = self._reasons.get(device)
+        if recent is None:
+            recent = self._reasons[device] = RecentSentences(length)
+        for reason in recent.add(reasons):
             log.info("device %s: %s", device, reason, extra={"device": device})
 
     def recent(self, device: str) -> tuple[str, ...]:
-        """Recent decisions for a device."""
+        """Recent decisions about a device."""
         reasons = self._reasons.get(device)
         return reasons.recent if reasons is not None else ()
 
 
-# Log lines as entries of systemd's journal, with fields to search by.
-
+# Entries of systemd's journal.
 
 SOCKET = "/run/systemd/journal/socket"
 IDENTIFIER = "slo-ctl"
 FIELDS = {"vm": "VM", "device": "DEVICE", "verdict": "VERDICT"}
-"""By key of a log line's `extra`. A sequence of texts becomes a field with several values."""
+"""Journal fields by key of `extra`. A sequence of texts becomes a field with several values."""
 
 _TIMEOUT_S = 1.0
 _LENGTH = struct.Struct("<Q")
 
 
 def is_journal(descriptor: int, stream: str | None) -> bool:
-    """Whether a descriptor is the journal's, whose `$JOURNAL_STREAM` is `DEVICE:INODE`."""
+    """Whether a descriptor leads to the journal; `stream`: `$JOURNAL_STREAM`, which is `DEVICE:INODE`."""
     try:
-        found = os.fstat(descriptor)
+        file = os.fstat(descriptor)
     except OSError:
         return False
-    return stream == f"{found.st_dev}:{found.st_ino}"
+    return stream == f"{file.st_dev}:{file.st_ino}"
 
 
 class JournalHandler(logging.Handler):
-    """Sends each line as one datagram, in the journal's native protocol; else hands it on."""
+    """Sends each line as a datagram in the journal's native protocol."""
 
-    def __init__(self, otherwise: logging.Handler, path: str = SOCKET) -> None:
+    def __init__(self, fallback: logging.Handler, path: str = SOCKET) -> None:
+        """`fallback`: used while the journal is not reachable."""
         super().__init__()
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(_TIMEOUT_S)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send it."""
+        """Send a line."""
         try:
-            # Not connected, so that a journal that was started again is found again.
+            # The socket is not connected, so that it still works after a restart of the journal.
             self._socket.sendto(self._entry(record), self._path)
         except OSError:
-            self._otherwise.handle(record)
+            self._fallback.handle(record)
         except Exception:
             self.handleError(record)
 
     def close(self) -> None:
-        """No line after this."""
+        """Close the socket."""
         self._socket.close()
         super().close()
 
@@ -201,7 +202,7 @@ class JournalHandler(logging.Handler):
 
 
 def encoded(name: str, text: str) -> bytes:
-    """One field. A text of several lines has its length in front: none of them is taken for a field."""
+    """A field of an entry; a text of several lines is preceded by its length."""
     try:
         value = text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -231,10 +232,10 @@ _STDERR = 2
 
 
 def log_events() -> None:
-    """One line for each event: to systemd's journal where stderr is that, else to stderr, with times."""
+    """Log to systemd's journal if stderr leads to it, else to stderr with times."""
     handler: logging.Handler = logging.StreamHandler()
     if is_journal(_STDERR, os.environ.get("JOURNAL_STREAM")):
-        handler = JournalHandler(otherwise=handler)
+        handler = JournalHandler(fallback=handler)
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("slo_ctl")

@@ -1,4 +1,4 @@
-"""One epoch after the other: observe, decide, act, record, publish."""
+"""The epochs of the daemon: observe, decide, act, record, publish."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import HistoryConfig
-from slo_ctl.daemon import occupants
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published, Waker
 from slo_ctl.daemon.device_view import (
     DeviceView,
-    Observer,
     Problems,
-    configured,
+    configured_vms,
     host_observer,
     view_or_problem,
 )
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.hooks import Hooks
-from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
+from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
+from slo_ctl.daemon.occupants import emulated_occupants
 from slo_ctl.daemon.settings import Actuators
-from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, named_by
+from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, vm_sources
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.daemon.status import Tally, VerdictChanges, status_of
+from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
@@ -45,43 +44,41 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import HostStatus, Outcome, OutcomeState, Setting, Slo, Vm
 from slo_ctl.model.decision import FTL_LEVERS
 from slo_ctl.model.status import DevicePlan, Plan
+from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History
 from slo_ctl.record.history_reader import SloChange
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import Metrics
 
-# The history of an epoch is written; that it cannot be stops nothing.
-
 log = logging.getLogger("slo_ctl.daemon")
-
 
 _MAX_SLO_CHANGES = 10_000
 
 
 class Recorder:
-    """Keeps what the configuration says of the history, and tries again every epoch."""
+    """Writes the history. After an error the next epoch tries again."""
 
-    def __init__(self, path: Path, keep: HistoryConfig) -> None:
+    def __init__(self, path: Path, config: HistoryConfig) -> None:
         self.problem = ""
-        """Why nothing is written at the moment."""
+        """Why the last epoch was not written; empty if it was."""
         self._path = path
-        self._keep = keep
+        self._config = config
         self._history = self._open_history()
         self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
-        """Changes not yet written, each with its VM."""
+        """Changes not yet written, with their VMs."""
 
-    def configure(self, keep: HistoryConfig) -> None:
-        """Keep so much from now on."""
-        if keep != self._keep:
-            self._keep = keep
+    def configure(self, config: HistoryConfig) -> None:
+        """Use another configuration."""
+        if config != self._config:
+            self._config = config
             self._history.close()
             self._history = self._open_history()
 
     def add(
         self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
     ) -> None:
-        """One epoch."""
+        """Write an epoch."""
         self._slo_changes.extend(slo_changes)
         try:
             self._history.add(status, outcomes, self._slo_changes)
@@ -94,82 +91,80 @@ class Recorder:
             self._slo_changes.clear()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Close the history."""
         self._history.close()
 
     def _open_history(self) -> History:
-        return History(self._path, self._keep.keep_s, self._keep.max_bytes)
+        return History(self._path, self._config.keep_s, self._config.max_bytes)
 
 
-# When epochs are due: at fixed distances, neither drifting nor piling up.
-
-BROUGHT_FORWARD_S = 0.2
-"""Minimum time between epochs: one on request measures some time, too."""
+MIN_INTERVAL_S = 0.2
+"""Minimum time between epochs, so that each measures a window of this length."""
 
 
 class Schedule:
-    """Epochs on a grid of monotonic time. No clock in here: its owner passes the time in seconds."""
+    """Times of epochs, at fixed intervals of monotonic time. Late epochs are skipped, not accumulated."""
 
     def __init__(self, epoch_s: float, now_s: float) -> None:
         """The first epoch is due now."""
         self._epoch_s = epoch_s
         self._due_s = now_s
-        self._began_s = -math.inf
+        self._started_s = -math.inf
         self.missed = 0
-        """Epochs that were left out because those before took too long."""
+        """Epochs that were skipped because earlier ones took too long."""
 
     def wait_s(self, now_s: float) -> float:
-        """How long until the next epoch is due; 0 when it is."""
+        """Time until the next epoch is due; 0 if it is due."""
         return max(0.0, self._due_s - now_s)
 
-    def take(self, now_s: float) -> int:
-        """Begin the epoch that is due, and set when the next is: how many were left out since the last."""
-        late = max(0, math.floor((now_s - self._due_s) / self._epoch_s))
-        self._due_s += (late + 1) * self._epoch_s
-        if self._due_s <= now_s:  # by a rounding of the division
+    def start_epoch(self, now_s: float) -> int:
+        """Start the epoch that is due, and schedule the next one. Returns the number of skipped epochs."""
+        skipped = max(0, math.floor((now_s - self._due_s) / self._epoch_s))
+        self._due_s += (skipped + 1) * self._epoch_s
+        if self._due_s <= now_s:  # The division was rounded.
             self._due_s += self._epoch_s
-            late += 1
-        self.missed += late
-        self._began_s = now_s
-        return late
+            skipped += 1
+        self.missed += skipped
+        self._started_s = now_s
+        return skipped
 
     def bring_forward(self, now_s: float) -> None:
-        """After a change: start the next epoch at once, or `BROUGHT_FORWARD_S` after the last.
+        """After a change: schedule the next epoch for now, or `MIN_INTERVAL_S` after the last one.
 
-        Those that follow keep their distance from it. A burst of changes costs at most five epochs a second.
+        Later epochs follow at the usual interval, so a burst of changes costs at most five epochs per second.
         """
-        self._due_s = min(self._due_s, max(now_s, self._began_s + BROUGHT_FORWARD_S))
+        self._due_s = min(self._due_s, max(now_s, self._started_s + MIN_INTERVAL_S))
 
-    def change(self, epoch_s: float, now_s: float) -> None:
-        """Use another interval from now on."""
+    def set_interval(self, epoch_s: float, now_s: float) -> None:
+        """Use another interval."""
         if epoch_s != self._epoch_s:
             self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
 
 
 _MS_PER_S = 1e3
 _RESTORE_OPS_S = 1.5
-"""How long a stop waits for OPS on its way back; the device finishes by itself."""
+"""Time that a stop waits for OPS to be restored; the device finishes moves by itself."""
 
 
 class Daemon:
-    """Everything but the waiting, so that tests can make it go as they like."""
+    """The daemon without its schedule: `epoch` runs one epoch."""
 
     def __init__(
         self,
         config: Config,
         places: DaemonPlaces,
         *,
-        make_observer: Callable[[Config, DaemonPlaces], Observer] | None = None,
+        make_observer: Callable[[Config, DaemonPlaces], HostObserver] | None = None,
         dry_run: bool = False,
         sys: Path = Path("/sys"),
         run: Path = Path("/run"),
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`dry_run` plans and touches nothing; kernel and systemd are looked for below `sys` and `run`.
-        `connect` makes the connections to servers of emulated devices.
+        """`dry_run`: plan, and change nothing. `sys` and `run`: where the kernel's and systemd's files are.
+        `connect`: opens connections to servers of emulated devices.
 
-        Raises UserError when what was kept before is damaged.
+        Raises UserError if the journal or the SLOs of `vm set` are damaged.
         """
         if not dry_run:
             remove_leftovers(places.state)
@@ -182,19 +177,19 @@ class Daemon:
         self.outcomes: list[Outcome] = []
         """Outcomes of the last epoch."""
         self._changes: list[Outcome] = []
-        """Those of settings that were not in force already: few of many."""
-        # Before anything is opened that would have to be closed: these say when a file is damaged.
+        """Outcomes of the last epoch without unchanged settings."""
+        # First, because these raise errors, and nothing has to be closed yet.
         self._journal = Journal(places.journal)
         self._vm_set = VmSet(places.slos)
         self.waker = Waker()
         self._started_at = clock.time_s()
         published = Published(config, started_at=self._started_at)
         self.controller = DaemonController(published, self._vm_set.store, places.history, self.waker)
-        self._make_observer = make_observer or partial(host_observer, on_change=self.controller.act_soon)
+        self._make_observer = make_observer or partial(host_observer, on_change=self.controller.request_epoch)
         self._observer = self._make_observer(config, places)
         self._metadata = Metadata()
         self._actuators = Actuators(sys, run)
-        self._keeper = SettingKeeper(self._actuators.chosen, self._journal)
+        self._keeper = SettingKeeper(self._actuators.active, self._journal)
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
@@ -209,50 +204,48 @@ class Daemon:
         self._epochs = 0
         self.controller.do_plan, self.controller.do_reload = self.plan, self.reload
         self.controller.do_announce = lambda xml: self._observer.announce(xml)
-        self._tally = Tally()
-        self.metrics = Metrics(self.controller.status, lambda: self._tally.counts())
+        self._counters = EventCounters()
+        self.metrics = Metrics(self.controller.status, lambda: self._counters.counts())
         self.controller.metrics_text = self.metrics
         self.page = Page(self.controller)
 
     def epoch(self) -> HostStatus:
-        """Do everything once."""
+        """Run one epoch."""
         cpu_s = self._clock.cpu_s()
         self._vm_set.refresh()
         inventory = self._observer.observe()
         vms, streams = inventory.vms, inventory.streams
-        metadata = self._metadata.of(inventory)
-        named = named_by(self._vm_set.slos, self.config)
-        names = dict.fromkeys([*(vm.name for vm in vms), *named])
+        metadata = self._metadata.read(inventory)
+        sources = vm_sources(self._vm_set.slos, self.config)
+        names = dict.fromkeys([*(vm.name for vm in vms), *sources])
         resolved = self._resolver.resolve(names, self._vm_set.slos, metadata, self.config)
-        in_groups = self._groups.slos(vms, resolved, self.config.groups)
-        slos = {vm.name: resolved[vm.name].slo for vm in vms} | in_groups
+        group_slos = self._groups.slos(vms, resolved, self.config.groups)
+        slos = {vm.name: resolved[vm.name].slo for vm in vms} | group_slos
 
         self._emulated.refresh(self.config)
         self._blocks.refresh(self.config)
         notes = self._observe(inventory, slos)
-        with_slo = (
-            named.keys() | {vm for vm, each in resolved.items() if each.slo_source != DEFAULT} | {*in_groups}
-        )
+        with_slo = sources.keys() | group_slos.keys()
+        with_slo |= {vm for vm, slo in resolved.items() if slo.slo_source != DEFAULT}
         unapplied = {
-            each.setting.vm
-            for each in self._changes
-            if each.state is OutcomeState.UNAPPLIED and each.setting.knob.name.endswith("_iops")
+            outcome.setting.vm
+            for outcome in self._changes
+            if outcome.state is OutcomeState.UNAPPLIED and outcome.setting.knob.name.endswith("_iops")
         }
         host_state = HostState(vms, streams, slos, with_slo, unapplied)
         default_weight = self.config.default_slo.weight
-        weighted = {vm for vm, each in resolved.items() if each.sources.get("weight") != DEFAULT}
+        weighted = {vm for vm, slo in resolved.items() if slo.sources.get("weight") != DEFAULT}
         wanted = self._blocks.wanted(
             inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
         )
-        for_devices = self._blocks.for_devices(inventory.tree, host_state)
-        self._act(inventory.tree, wanted, for_devices)
+        self._act(inventory.tree, wanted, self._blocks.device_settings(inventory.tree, host_state))
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
         self._epochs += 1
         views = self._views(wanted, vms, slos)
         self._groups.observe(views, self._clock.monotonic_s())
-        self._tally.add(
+        self._counters.add(
             self.outcomes,
             views,
             self._blocks.numbers,
@@ -265,17 +258,17 @@ class Daemon:
             views,
             vms,
             resolved,
-            named,
+            sources,
             self._changes,
             wanted.backends,
             self.config.groups,
-            in_groups,
+            group_slos,
         )
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
             self._recorder.add(status, self._changes, self.controller.take_slo_changes())
-            changes = self._verdict_changes.of(status)
-            self._epoch_log.verdicts(changes)
+            changes = self._verdict_changes.update(status)
+            self._epoch_log.log_verdicts(changes)
             self._hooks.add(changes)
         self.controller.published = Published(
             config=self.config,
@@ -290,7 +283,7 @@ class Daemon:
         return status
 
     def reload(self) -> str:
-        """Read the configuration again; why the one in force stays, or nothing."""
+        """Reload the configuration. Returns why it was rejected, or an empty text."""
         try:
             config = load(self.places.config)
             self._listen(config)
@@ -302,7 +295,7 @@ class Daemon:
         if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):
             self._observer.close()
             self._observer = self._make_observer(config, self.places)
-        self._observer.configure(*configured(config))
+        self._observer.configure(*configured_vms(config))
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
@@ -311,7 +304,7 @@ class Daemon:
         return ""
 
     def _listen(self, config: Config) -> None:
-        """Serve metrics and page where `config` says, or raise UserError and serve them where they were."""
+        """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
         self.metrics.listen(config.metrics_listen)
         try:
             self.page.listen(config.page_listen)
@@ -320,33 +313,37 @@ class Daemon:
             raise
 
     def plan(self) -> Plan:
-        """Changes that would be made now, by the last epoch's observations."""
+        """Changes that would be made now, by the decisions of the last epoch."""
         devices = []
         for device in self._emulated.devices.values():
-            # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
-            left = list(decided(device.decision)) if self._dry_run else [*device.refusals, *device.moving()]
-            devices.append(DevicePlan(device.name, device.policy, tuple(left), device.decision.reasons))
+            # An epoch carries out its decisions, except in a dry run.
+            if self._dry_run:
+                changes = tuple(decision_lines(device.decision))
+            else:
+                changes = (*device.refusals, *map(str, device.moves))
+            devices.append(DevicePlan(device.name, device.policy, changes, device.decision.reasons))
         devices += self._blocks.plans
         status = self.controller.status()
-        outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
+        outcomes = [
+            outcome for outcome in self._keeper.plan(self._settings) if self._can_act_on(outcome.setting)
+        ]
         return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
 
     def stop(self, *, undo: bool) -> list[Outcome]:
-        """Stop using all devices, restoring what was changed if so wanted; what that did."""
-        # Programs end while settings are restored.
+        """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
+        # Hooks end while settings are restored.
         self._hooks.begin_stop()
         outcomes = self._restore_all() if undo and not self._dry_run else []
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome), extra=fields_of(outcome))
+                log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
         self._close()
         return outcomes
 
     def undo(self) -> list[Outcome]:
-        """Instead of any epoch: restore everything that was ever changed, then close everything.
+        """Restore all settings that were ever changed, without running any epoch, and close everything.
 
-        Looks at the host as an epoch does, for the devices and the libvirt that are to be restored to, and
-        decides nothing that is carried out. Returns what became of everything.
+        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes.
         """
         self._dry_run = True
         try:
@@ -361,19 +358,17 @@ class Daemon:
         for device in self._emulated.devices.values():
             if device.sample is None:
                 self._actuators.add_device(device)
-            self._problems.guarded(device.name, partial(device.actuator.restore_ops, deadline_s))
+            self._problems.guard(device.name, partial(device.actuator.restore_ops, deadline_s))
         self._actuators.add_drives(self._journal)
-        outcomes = self._keeper.undo()
-        answered = []
-        for outcome in outcomes:
+        outcomes = []
+        for outcome in self._keeper.undo():
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 # The journal keeps it until the device is served again.
-                log.warning(
-                    "kept until the device is served: %s", outcome_line(outcome), extra=fields_of(outcome)
-                )
-                continue
-            answered.append(outcome)
-        return answered
+                text = outcome_line(outcome)
+                log.warning("kept until the device is served: %s", text, extra=journal_fields(outcome))
+            else:
+                outcomes.append(outcome)
+        return outcomes
 
     def _close(self) -> None:
         self._hooks.close()
@@ -385,45 +380,45 @@ class Daemon:
         self._actuators.close()
         self._recorder.close()
 
-    # Observing and deciding.
-
     def _observe(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
+        """Observe all devices, and decide about their OPS. Returns notes for the status."""
         now_s = self._clock.monotonic_s()
         notes = [*self._emulated.notes, *self._blocks.notes]
-        self._problems.begin()
+        self._problems.clear()
         for device in self._emulated.devices.values():
-            there, taken = occupants.on_emulated(device.name, inventory.streams, slos, device.occupants)
-            notes += taken
-            self._problems.guarded(device.name, partial(device.observe, there, now_s))
-            notes += device.without_vm()
+            occupants, conflicts = emulated_occupants(device.name, inventory.streams, slos, device.occupants)
+            notes += conflicts
+            self._problems.guard(device.name, partial(device.observe, occupants, now_s))
+            notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
         return notes
 
-    # Acting.
-
-    def _act(self, tree: CgroupTree | None, wanted: Wanted, for_devices: Sequence[Setting]) -> None:
-        self._actuators.choose(tree, self.config.libvirt.uri, self._emulated.devices.values())
-        settings = [*for_devices]
+    def _act(self, tree: CgroupTree | None, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
+        self._actuators.select(tree, self.config.libvirt.uri, self._emulated.devices.values())
+        settings = [*device_settings]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
-            self._problems.guarded(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
+            self._problems.guard(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
         self._settings = settings
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
         else:
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
-        # What earlier epochs have set may be on a device that is not there any more.
-        self.outcomes = [each for each in outcomes if self._can_act_on(each.setting)]
-        self._changes = [each for each in self.outcomes if each.state is not OutcomeState.UNCHANGED]
+        # Earlier epochs may have set knobs of a device that no longer exists.
+        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        self._changes = [outcome for outcome in self.outcomes if outcome.state is not OutcomeState.UNCHANGED]
         if not self._dry_run:
             for device in self._emulated.devices.values():
-                self._problems.guarded(device.name, device.move)
+                self._problems.guard(device.name, device.move)
             self._blocks.move_ops(self._journal)
         self._log_epoch()
 
     def _can_act_on(self, setting: Setting) -> bool:
-        """Whether a device exists and has levers; its problem is reported once, not for each knob."""
+        """Whether the device of a setting exists and limits can act on it.
+
+        A problem of the device is reported once, not for each knob.
+        """
         knob = setting.knob
         if knob.lever not in FTL_LEVERS:
             return True
@@ -431,13 +426,11 @@ class Daemon:
         return device is not None and device.timed
 
     def _log_epoch(self) -> None:
-        self._epoch_log.wrong(self._problems.of, self._changes)
+        self._epoch_log.log_problems(self._problems.by_device, self._changes)
         for device in self._emulated.devices.values():
-            self._epoch_log.decided(device.name, [*device.decision.reasons, *device.refusals])
+            self._epoch_log.log_decisions(device.name, [*device.decision.reasons, *device.refusals])
         for name, reasons in self._blocks.policies.reasons.items():
-            self._epoch_log.decided(name, reasons, REMEMBERED)
-
-    # Recording and publishing.
+            self._epoch_log.log_decisions(name, reasons, MANY_SENTENCES)
 
     def _host_status(self, notes: Sequence[str]) -> HostStatus:
         return HostStatus(

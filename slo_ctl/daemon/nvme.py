@@ -1,6 +1,6 @@
-"""Placement, WAF and OPS of an NVMe drive behind managed block devices, read in a thread.
+"""Placement, WAF and OPS of the NVMe drives of managed block devices, read by a thread per endurance group.
 
-A drive may take seconds to answer, or hang: no epoch ever waits for one.
+A drive may take seconds to answer, or hang; no epoch waits for it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from slo_ctl.model.nvme import DriveOps, Isolation, NvmeController
 
 log = logging.getLogger("slo_ctl.daemon")
 
-READ_EVERY_S = 10.0
-"""Some four short commands each time."""
-LOOK_AGAIN_S = 60.0
-"""After a look at the drive that failed."""
-FIND_EVERY_S = 3600.0
-"""FDP may be enabled, groups and namespaces made, while the daemon runs."""
-KEEP_S = 3600.0
-"""The longest window: what a coarse counter needs of writes has to come in it."""
+READ_INTERVAL_S = 10.0
+"""Interval of readings, which take about four short commands."""
+RETRY_INTERVAL_S = 60.0
+"""Interval of discoveries after one that failed."""
+DISCOVERY_INTERVAL_S = 3600.0
+"""Interval of discoveries, because FDP, groups and namespaces may change while the daemon runs."""
+MAX_WINDOW_S = 3600.0
+"""Longest window of a WAF: a coarse counter needs a certain amount of writes."""
 STALE_S = 60.0
-"""A WAF that old is not reported any more: the drive hangs."""
+"""Age from which a WAF is no longer reported, because the drive hangs."""
 _STOP_TIMEOUT_S = 1.0
 
-
-_NOT_ASKED = DeviceWaf(reason="the drive has not been queried yet")
+_NOT_QUERIED = DeviceWaf(reason="the drive has not been queried yet")
 
 
 @dataclass(frozen=True, slots=True)
 class OpsRequest:
-    """Blocks that the drive is to move between two NSIDs; None is its spare."""
+    """Blocks to move between two NSIDs; None is the spare of the drive."""
 
     source: int | None
     target: int | None
@@ -52,21 +51,21 @@ class OpsRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class NvmeSeen:
+class NvmeState:
     """Latest data of a drive."""
 
     placement: str = ""
-    """The strongest it offers, such as `separation by FDP`; empty before that is known."""
-    waf: DeviceWaf | None = _NOT_ASKED
-    """None: it is not a drive that could report it."""
+    """The strongest isolation that it offers, such as `separation by FDP`; empty until it is known."""
+    waf: DeviceWaf | None = _NOT_QUERIED
+    """None: it is not an NVMe drive."""
     ops: DriveOps | None = None
-    """OPS of its namespaces; None: it does not report that, or did not answer."""
+    """OPS of its namespaces; None: it does not report OPS, or did not answer."""
     ops_refusal: str = ""
-    """Why it does not move OPS; empty before it was asked to."""
+    """Why it refused to move OPS; empty before a request."""
 
 
 class NvmeWatch:
-    """Watches the drive behind one block device from the first `start` on until `close`."""
+    """Reads the drive of one block device in a thread, from `start` to `close`."""
 
     def __init__(
         self,
@@ -77,18 +76,19 @@ class NvmeWatch:
         make_tool: Callable[[], NvmeTool] = NvmeTool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`block` is the name of a namespace's block device, such as `nvme0n1`."""
+        """`block`: name of the block device of a namespace, such as `nvme0n1`."""
         self.block = block
         self._sys = sys
         self._window_s = window_s
         self._make_tool = make_tool
         self._clock = clock
-        self._seen = NvmeSeen()
-        self._seen_s = clock()
+        self._state = NvmeState()
+        self._published_at_s = clock()
         self._reader: MediaReader | None = None
-        self._found_s = 0.0
+        self._discovered_at_s = 0.0
         self._emulated = False
         self._groups: dict[str, int | None] | None = None
+        """Endurance group of each namespace, by name of its block device; None: unknown."""
         self._readings: dict[WafSource, deque[MediaCounters]] = {}
         self._ops_log: DriveOpsLog | None = None
         self._requests: deque[OpsRequest] = deque()
@@ -101,25 +101,25 @@ class NvmeWatch:
         self._thread.start()
 
     @property
-    def seen(self) -> NvmeSeen:
-        """The latest; never waits."""
-        seen, age_s = self._seen, self._clock() - self._seen_s
+    def state(self) -> NvmeState:
+        """The latest data. Never blocks."""
+        state, age_s = self._state, self._clock() - self._published_at_s
         if age_s <= STALE_S or self._reader is None:
-            return seen
-        source = seen.waf.source if seen.waf is not None else WafSource.NONE
+            return state
+        source = state.waf.source if state.waf is not None else WafSource.NONE
         waf = DeviceWaf(source, reason=f"the drive last answered {age_s:.0f} s ago")
-        return replace(seen, waf=waf, ops=None)
+        return replace(state, waf=waf, ops=None)
 
     def move_ops(self, requests: Iterable[OpsRequest]) -> None:
-        """Have the thread ask the drive for these moves; never waits."""
+        """Have the thread request these moves from the drive. Never blocks."""
         self._requests.extend(requests)
         if self._requests:
             self._wake.set()
 
     def covers(self, block: str) -> bool | None:
-        """Whether what is seen goes for another namespace too, being of the same endurance group.
+        """Whether the data apply to another namespace, because it is in the same endurance group.
 
-        None: not known, as the drive has not been queried yet or did not answer.
+        None: unknown, because the drive has not been queried yet or did not answer.
         """
         groups = self._groups
         if block == self.block or groups is None:
@@ -127,7 +127,7 @@ class NvmeWatch:
         return block in groups and groups[block] == groups.get(self.block)
 
     def close(self) -> None:
-        """Stop watching. A thread that waits for a drive ends when the command does."""
+        """Stop the thread; while it waits for the drive, it stops when the command ends."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -138,25 +138,25 @@ class NvmeWatch:
             try:
                 self.read()
             except Exception as error:
-                # A thread that ends in silence would leave the last WAF standing.
+                # The thread must not end with the last WAF still published.
                 log.exception("NVMe drive behind %s", self.block)
-                self._publish(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
-            self._wake.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
+                self._publish(NvmeState(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
+            self._wake.wait(READ_INTERVAL_S if self._reader is not None else RETRY_INTERVAL_S)
             self._wake.clear()
 
     def read(self) -> None:
-        """Find out about the drive unless that was done recently, then read its counters once."""
-        if self._reader is None or self._clock() - self._found_s > FIND_EVERY_S:
+        """Discover the drive unless this was done recently, request moves, and read its counters."""
+        if self._reader is None or self._clock() - self._discovered_at_s > DISCOVERY_INTERVAL_S:
             try:
-                self._find()
+                self._discover()
             except UserError as error:
                 self._reader = self._groups = self._ops_log = None
-                self._publish(NvmeSeen(waf=DeviceWaf(reason=str(error))))
+                self._publish(NvmeState(waf=DeviceWaf(reason=str(error))))
                 return
-        self._move_ops()
-        self._read()
+        self._request_moves()
+        self._read_counters()
 
-    def _find(self) -> None:
+    def _discover(self) -> None:
         tool = self._make_tool()
         device = discover(tool, controller_of(self.block, self._sys), self._sys)
         offered = strongest(device)
@@ -164,9 +164,9 @@ class NvmeWatch:
         if offered.isolation is not Isolation.NONE:
             placement += f" by {offered.by}"
         self._emulated = device.controller.emulated
-        self._publish(replace(self._seen, placement=placement, ops_refusal=""))
-        self._found_s = self._clock()
-        groups = {each.name: each.endurance_group for each in device.namespaces if each.name is not None}
+        self._publish(replace(self._state, placement=placement, ops_refusal=""))
+        self._discovered_at_s = self._clock()
+        groups = {ns.name: ns.endurance_group for ns in device.namespaces if ns.name is not None}
         self._groups = groups
         self._reader = MediaReader(tool, device, groups.get(self.block), self._clock)
         self._ops_log = self._find_ops_log(tool, device.controller)
@@ -178,16 +178,16 @@ class NvmeWatch:
             log.info("drive behind %s: whether it reports OPS is not known: %s", self.block, error)
             return None
 
-    def _move_ops(self) -> None:
+    def _request_moves(self) -> None:
         while self._requests and self._ops_log is not None:
-            asked = self._requests.popleft()
+            request = self._requests.popleft()
             try:
-                self._ops_log.move(asked.source, asked.target, asked.blocks)
+                self._ops_log.move(request.source, request.target, request.blocks)
             except NvmeCommandError as error:
                 if "opcode" in error.stderr.lower():
-                    # Asked again after the next look at the drive: an operator may allow it meanwhile.
+                    # Until the next discovery, because an operator may allow the command later.
                     self._requests.clear()
-                    self._publish(replace(self._seen, ops_refusal=str(error)))
+                    self._publish(replace(self._state, ops_refusal=str(error)))
                 else:
                     log.warning("drive behind %s: %s", self.block, error)
             except NvmeError as error:
@@ -202,30 +202,27 @@ class NvmeWatch:
             log.info("drive behind %s: %s", self.block, error)
             return None
 
-    def _read(self) -> None:
-        assert self._reader is not None  # noqa: S101 - `read` made it
+    def _read_counters(self) -> None:
+        assert self._reader is not None  # noqa: S101 - set by `_discover`
         counters, problems = self._reader.read()
-        for each in counters:
-            kept = self._readings.setdefault(each.source, deque())
-            kept.append(each)
-            while kept[0].at_s < each.at_s - KEEP_S:
-                kept.popleft()
-        found = [waf_over(list(self._readings[each.source]), self._window_s) for each in counters]
-        found += [DeviceWaf(source, reason=reason) for source, reason in problems.items()]
-        waf = choose(found)
+        for reading in counters:
+            readings = self._readings.setdefault(reading.source, deque())
+            readings.append(reading)
+            while readings[0].at_s < reading.at_s - MAX_WINDOW_S:
+                readings.popleft()
+        wafs = [waf_over(list(self._readings[reading.source]), self._window_s) for reading in counters]
+        wafs += [DeviceWaf(source, reason=reason) for source, reason in problems.items()]
+        waf = choose(wafs)
         scope = self._reader.scope.get(waf.source, "")
         waf = replace(waf, scope=scope, emulated=self._emulated)
-        self._publish(replace(self._seen, waf=waf, ops=self._read_ops()))
+        self._publish(replace(self._state, waf=waf, ops=self._read_ops()))
 
-    def _publish(self, seen: NvmeSeen) -> None:
-        self._seen, self._seen_s = seen, self._clock()
-
-
-# The NVMe drives behind managed block devices: each endurance group is asked once, for all in it.
+    def _publish(self, state: NvmeState) -> None:
+        self._state, self._published_at_s = state, self._clock()
 
 
 class NvmeWatches:
-    """Watches begin when the first namespace of a group is asked about, and end with the last."""
+    """The watches of all drives: one for each endurance group with managed namespaces."""
 
     def __init__(
         self,
@@ -244,7 +241,10 @@ class NvmeWatches:
         """Watches of each controller."""
 
     def join(self, number: DeviceNumber) -> str | None:
-        """Watch the drive of a whole device; returns its key, or None if it is not an NVMe namespace."""
+        """Watch the drive of a block device.
+
+        Returns the name of the block device, which other methods take, or None if it is no NVMe namespace.
+        """
         block = (self._sys / "dev" / "block" / str(number)).resolve().name
         controllers = drive.controllers_of(self._sys, block)
         if not controllers:
@@ -254,33 +254,33 @@ class NvmeWatches:
         self._watch_of(block)
         return block
 
-    def seen(self, block: str) -> NvmeSeen:
-        """Latest data of the drive as it applies to this namespace; never waits."""
-        return self._watch_of(block).seen
+    def state(self, block: str) -> NvmeState:
+        """Latest data of the drive for this namespace. Never blocks."""
+        return self._watch_of(block).state
 
     def move_ops(self, block: str, requests: Iterable[OpsRequest]) -> None:
-        """Ask the drive of this namespace for moves; never waits."""
+        """Request moves of OPS from the drive of this namespace. Never blocks."""
         self._watch_of(block).move_ops(requests)
 
     def leave(self, block: str) -> None:
-        """Stop reading `block`; drive-wide readings made through it move to a namespace that is left."""
+        """Stop reading `block`; other namespaces of its group are then read through one of them."""
         self._users[block] -= 1
         if self._users[block]:
             return
         controller = self._controllers.pop(block)
-        alone = controller not in self._controllers.values()
+        was_last = controller not in self._controllers.values()
         for watch in list(self._watches[controller]):
-            if alone or watch.block == block:
+            if was_last or watch.block == block:
                 self._watches[controller].remove(watch)
                 watch.close()
 
     def _watch_of(self, block: str) -> NvmeWatch:
         watches = self._watches.setdefault(self._controllers[block], [])
-        # Until a drive has reported its groups, the only answer counts for all.
-        for watch in sorted(watches, key=lambda each: each.block != block):
+        # Until a drive has reported its groups, its first watch is used for all namespaces.
+        for watch in sorted(watches, key=lambda watch: watch.block != block):
             if watch.covers(block) is not False:
                 return watch
-        made = self._make(block, self._sys, self._window_s)
-        watches.append(made)
-        made.start()
-        return made
+        watch = self._make(block, self._sys, self._window_s)
+        watches.append(watch)
+        watch.start()
+        return watch

@@ -1,4 +1,4 @@
-"""Which VM is on which namespace of a drive, each with its part of the SLO."""
+"""VMs on the namespaces of a drive, with the part of the SLO for each namespace."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from slo_ctl.model import Slo, Stream
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A VM on a namespace. One with several has one SLO for all: each gets an even part, so that splitting
-    disks gains nothing."""
+    """A VM on a namespace.
+
+    The SLO of a VM with several namespaces is divided evenly among them, so that several disks give no
+    advantage.
+    """
 
     vm: str
     key: str
-    """Its name in policies: the VM's name, or that with the disk where it has several namespaces there."""
+    """Key of the stream: the VM's name, with the disk if the VM has several namespaces of the drive."""
     slo: Slo
-    """The VM's, or its part of it."""
+    """The SLO of the VM, or its part for this namespace."""
     disk: str = ""
-    """The guest's name of the disk; empty where it is not known."""
+    """Name of the disk in the guest; empty if unknown."""
 
 
-def on_emulated(
+def emulated_occupants(
     device: str,
     streams: Iterable[Stream],
     slos: Mapping[str, Slo],
     before: Mapping[str, Occupant],
 ) -> tuple[dict[str, Occupant], list[str]]:
-    """The occupants of an emulated device by namespace, and a sentence for each VM whose namespace is taken.
+    """The occupants of an emulated device by namespace, and a sentence for each namespace of several VMs.
 
-    A VM of which no disk is known is seen only while it is connected; it keeps its occupant of `before` until
-    it goes, or another VM comes.
+    A VM without known disks is found only while it is connected. It keeps its namespaces of `before` until it
+    is removed or another VM uses them.
     """
     holders: dict[str, tuple[str, str]] = {}
     notes = []
@@ -53,19 +56,22 @@ def on_emulated(
     }, notes
 
 
-def on_nvme(on: Mapping[int, Collection[str]], slos: Mapping[str, Slo]) -> dict[int, Occupant]:
-    """By NSID, from the VMs on each namespace: one that several VMs use has no SLO, so belongs to none."""
-    only = {nsid: next(iter(vms)) for nsid, vms in on.items() if len(vms) == 1}
-    parts = Counter(only.values())
-    return {nsid: _occupant(vm, slos[vm], parts[vm], f"n{nsid}") for nsid, vm in only.items() if vm in slos}
+def nvme_occupants(vms: Mapping[int, Collection[str]], slos: Mapping[str, Slo]) -> dict[int, Occupant]:
+    """The occupants of a drive by NSID, from the VMs on each namespace.
+
+    A namespace of several VMs has no occupant.
+    """
+    single = {nsid: next(iter(names)) for nsid, names in vms.items() if len(names) == 1}
+    parts = Counter(single.values())
+    return {nsid: _occupant(vm, slos[vm], parts[vm], f"n{nsid}") for nsid, vm in single.items() if vm in slos}
 
 
 def _occupant(vm: str, slo: Slo, parts: int, label: str, disk: str = "") -> Occupant:
-    return Occupant(vm, vm if parts == 1 else f"{vm}:{label}", part_of(slo, parts), disk)
+    return Occupant(vm, vm if parts == 1 else f"{vm}:{label}", split_slo(slo, parts), disk)
 
 
-def part_of(slo: Slo, parts: int) -> Slo:
-    """The SLO of each of `parts` streams that share one; a latency is the same for all."""
+def split_slo(slo: Slo, parts: int) -> Slo:
+    """The SLO of each of `parts` streams that share one; the latency is the same for all."""
     if parts == 1:
         return slo
 

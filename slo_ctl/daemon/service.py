@@ -1,4 +1,4 @@
-"""The daemon as a service: signals, the schedule, systemd's notifications, the API's server."""
+"""The daemon as a service: schedule, signals, systemd notifications, and the server of the API."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 log = logging.getLogger("slo_ctl.daemon")
 
 _COLLECT_S = 60.0
-"""Time from one garbage collection to the next, between epochs: an epoch makes many objects and hardly any
-cycle, and looking for some in the middle of it takes a tenth to a quarter of its time."""
+"""Interval of Python's garbage collection, between epochs: an epoch creates many objects and few cycles, and
+automatic collections would take a tenth to a quarter of its time."""
 
 
 class StoppedAtOnce(BaseException):
-    """A second signal: leave everything as it is."""
+    """Raised by a second signal to stop without restoring settings."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Requests by signal."""
+class _Signals:
+    """Signals that were received."""
 
     stop: bool = False
     reload: bool = False
 
 
 def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]) -> int:
-    """Epoch after epoch until SIGTERM or SIGINT, then a clean stop. SIGHUP reads the configuration again.
+    """Run epochs until SIGTERM or SIGINT, then stop cleanly. SIGHUP reloads the configuration.
 
-    `epoch_s` overrides the configuration; `keep` leaves in force what was set. `say` is called with `ready`
-    once the API answers and the first epoch is over. Returns how many settings could not be restored.
-    Raises UserError when the API, metrics or page cannot listen, and StoppedAtOnce at a second signal.
+    `epoch_s`: overrides the configuration. `keep`: do not restore settings. `say`: called with `ready` when
+    the API answers and the first epoch is complete. Returns the number of settings that were not restored.
+    Raises UserError if the API, metrics or page cannot listen, and StoppedAtOnce at a second signal.
     """
     notify = notifier()
-    with _signals(daemon) as asked, ExitStack() as stack:
+    with _handle_signals(daemon) as signals, ExitStack() as stack:
         daemon.metrics.listen(daemon.config.metrics_listen)
         daemon.page.listen(daemon.config.page_listen)
         api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api_group)
         stack.callback(api.close)
         try:
-            _run(daemon, asked, epoch_s, notify, lambda: say("ready"))
+            _run(daemon, signals, epoch_s, notify, lambda: say("ready"))
         finally:
             notify("STOPPING=1")
             undo = not (keep or daemon.config.daemon.keep_on_stop)
@@ -62,8 +62,9 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
 
 
 def notifier() -> Callable[[str], object]:
-    """Sends to systemd. sdnotify encodes as Latin-1 and drops what cannot be: the name of a VM must not keep
-    the watchdog unfed.
+    """A function that sends a text to systemd in ASCII.
+
+    sdnotify drops messages that are not Latin-1, and the name of a VM must not suppress a watchdog message.
     """
     send = sdnotify.SystemdNotifier().notify
     return lambda text: send(text.encode("ascii", "backslashreplace").decode("ascii"))
@@ -71,41 +72,41 @@ def notifier() -> Callable[[str], object]:
 
 def _run(
     daemon: Daemon,
-    asked: _Asked,
+    signals: _Signals,
     epoch_s: float | None,
     notify: Callable[[str], object],
     ready: Callable[[], None],
 ) -> None:
     schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
-    systemd = _SystemdStatus(notify, ready)
+    runner = _EpochRunner(notify, ready)
     gc.disable()
     collected_s = time.monotonic()
     while True:
         select.select([daemon.waker.reader], [], [], schedule.wait_s(time.monotonic()))
         daemon.waker.clear()
-        if asked.stop:
+        if signals.stop:
             return
-        if asked.reload:
-            asked.reload = False
+        if signals.reload:
+            signals.reload = False
             notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             daemon.reload()
             notify("READY=1")
-        daemon.controller.work()
+        daemon.controller.run_requests()
         if daemon.controller.take_changed():
             schedule.bring_forward(time.monotonic())
-        schedule.change(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
+        schedule.set_interval(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
         if schedule.wait_s(time.monotonic()) > 0:
             continue
-        schedule.take(time.monotonic())
+        schedule.start_epoch(time.monotonic())
         daemon.missed_epochs = schedule.missed
-        systemd.epoch(daemon)
+        runner.run(daemon)
         if time.monotonic() - collected_s >= _COLLECT_S:
             gc.collect()
             collected_s = time.monotonic()
 
 
-class _SystemdStatus:
-    """Runs epochs and notifies systemd of those that were completed."""
+class _EpochRunner:
+    """Runs epochs, and notifies systemd of those that were completed."""
 
     def __init__(self, notify: Callable[[str], object], ready: Callable[[], None]) -> None:
         self._notify = notify
@@ -113,8 +114,8 @@ class _SystemdStatus:
         self._failure = ""
         self._missed = 0
 
-    def epoch(self, daemon: Daemon) -> None:
-        """One epoch. One that fails is reported once, and leaves the watchdog unfed."""
+    def run(self, daemon: Daemon) -> None:
+        """Run an epoch. An error is reported once, and the watchdog is not notified."""
         try:
             status = daemon.epoch()
         except Exception as error:
@@ -138,25 +139,25 @@ class _SystemdStatus:
 
 
 def summary(status: HostStatus) -> str:
-    """The status in a line."""
-    bad = [row for row in status.vms if row.verdict in DEGRADED]
+    """The status as one line."""
+    degraded = [row for row in status.vms if row.verdict in DEGRADED]
     vms, devices = len({row.vm for row in status.vms}), len(status.devices)
     text = f"{counted(vms, 'VM')}, {counted(devices, 'device')}"
-    if bad:
-        text += f", {len(bad)} degraded (first: {bad[0].vm}: {bad[0].verdict})"
+    if degraded:
+        text += f", {len(degraded)} degraded (first: {degraded[0].vm}: {degraded[0].verdict})"
     return text.replace("\n", " ")
 
 
 def _stop(daemon: Daemon, *, undo: bool) -> int:
-    """How many settings could not be restored."""
+    """Stop the daemon. Returns the number of settings that could not be restored."""
     outcomes = daemon.stop(undo=undo)
     if not undo:
         log.info("stopped; settings stay in force")
         return 0
     count = Counter(outcome.state for outcome in outcomes)
     text = f"stopped; {counted(count[OutcomeState.RESTORED], 'setting')} restored"
-    if under_way := count[OutcomeState.RESTORING]:
-        text += f", {under_way} which the device restores by itself"
+    if restoring := count[OutcomeState.RESTORING]:
+        text += f", {restoring} which the device restores by itself"
     if missing := count[OutcomeState.UNAPPLIED]:
         text += f", {missing} not restored"
     log.info("%s", text)
@@ -164,25 +165,25 @@ def _stop(daemon: Daemon, *, undo: bool) -> int:
 
 
 @contextmanager
-def _signals(daemon: Daemon) -> Iterator[_Asked]:
-    asked = _Asked()
+def _handle_signals(daemon: Daemon) -> Iterator[_Signals]:
+    signals = _Signals()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if asked.stop:
+        if signals.stop:
             raise StoppedAtOnce
-        asked.stop = True
+        signals.stop = True
         daemon.waker.wake()
 
     def reload(_number: int, _frame: FrameType | None) -> None:
-        asked.reload = True
+        signals.reload = True
         daemon.waker.wake()
 
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    # Handlers in Python run only once a wait that has just begun is over: the signal itself has to end it.
+    # Python calls handlers only after `select` returns, so the signal itself has to wake it up.
     wakeup_fd = signal.set_wakeup_fd(daemon.waker.writer, warn_on_full_buffer=False)
     try:
-        yield asked
+        yield signals
     finally:
         signal.set_wakeup_fd(wakeup_fd)
         for number, handler in before.items():

@@ -1,5 +1,4 @@
-"""The settings that SLOs need, for VMs and whole devices, worked out again only when their basis changed, and
-the actuators that set them."""
+"""Settings of VMs and of whole block devices, computed only after a change, and their actuators."""
 
 from __future__ import annotations
 
@@ -41,176 +40,179 @@ from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import Found, ProfileStore
 
 
-class WantedSettings:
-    """`decide.levers.settings_for`, which of counters knows only whether there was I/O, remembered."""
+class VmSettings:
+    """Settings for VMs by `decide.levers.settings_for`, computed only after a change of its input."""
 
     def __init__(self) -> None:
-        self._basis: tuple[object, ...] | None = None
+        self._input: tuple[object, ...] | None = None
         self._wanted = Wanted()
 
     @property
     def limitable(self) -> Mapping[tuple[str, str], float]:
-        """By VM and device, the steps of IOPS limits that could be set in the last epoch."""
+        """Steps of the IOPS limits that could be set in the last epoch, by VM and device."""
         return self._wanted.limitable
 
-    def of(self, host: HostState, managed: ManagedDevices) -> Wanted:
-        """As `settings_for`; the same object as before when nothing has changed."""
-        routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
-        # A mix is smoothed all the time; what is in force changes seldom.
+    def decide(self, host: HostState, managed: ManagedDevices) -> Wanted:
+        """The settings; the same object as before if nothing has changed."""
+        # Of the counters, decisions use only whether there was I/O, and of splits the parts in force.
+        streams = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in managed.splits.items()}
-        basis = (
-            *(tuple(host.vms), dict(host.slos), set(host.with_slo), routes),
+        new_input = (
+            *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams),
             *(replace(managed, splits={}), shares),
         )
-        if basis != self._basis:
-            self._basis = basis
+        if new_input != self._input:
+            self._input = new_input
             self._wanted = settings_for(host, managed)
         return self._wanted
 
 
-# What managed block devices are to be set to, decided again only when something that decides has changed.
+# Settings of whole block devices.
 
 AUTO, KEEP = "auto", "keep"
 
 
-@dataclass(slots=True)
-class _Device:
-    """State of one device between epochs."""
-
-    number: DeviceNumber
-    settled: SettledNeeds | None = None
-    stamp: int | None = None
-    """Modification time of the directory of profiles when last read."""
-    found: Found | None = None
-    damage: str = ""
-    """Why the profile on disk is not the one in force."""
-    basis: tuple[object, ...] = ()
-    decided: SchedulerAdvice | None = None
-    needs_bfq: bool = False
-    """VMs there have unequal weights, or had them within the last minute, and no io.cost keeps them."""
-
-
 @dataclass(frozen=True, slots=True)
-class ConfiguredScheduler:
-    """Configuration of a device."""
+class ConfiguredBlock:
+    """A block device to manage."""
 
     path: str
     scheduler: str
     """`auto`, `keep` or a scheduler."""
+    drive: str = ""
+    """Name of the configured drive of which it is a namespace; empty: it is configured itself."""
+
+
+@dataclass(slots=True)
+class _DeviceState:
+    """State of one device between epochs."""
+
+    number: DeviceNumber
+    settled: SettledNeeds | None = None
+    profiles_changed_ns: int | None = None
+    """Modification time of the directory of profiles when it was last read."""
+    found: Found | None = None
+    """The stored profile."""
+    damage: str = ""
+    """Error of the profile on disk, if `found` is an earlier one."""
+    advice_input: tuple[object, ...] = ()
+    advice: SchedulerAdvice | None = None
+    needs_bfq: bool = False
+    """Whether its VMs have unequal weights, or had them in the last minute, and there is no io.cost."""
 
 
 class DevicePolicies:
-    """One decision for each device, by `[[device]] scheduler`."""
+    """Decides about the scheduler of each device, by `[[device]] scheduler`."""
 
     def __init__(self, places: Places, sys: Path) -> None:
         self.reasons: dict[str, tuple[str, ...]] = {}
-        """The decision for each device and the reasons, or why there is none."""
+        """By device: reasons for the decision, or why the device stays unchanged."""
         self.schedulers: dict[str, str] = {}
-        """By device: the scheduler it is to have; none for those that stay as they are."""
-        self._around = IdentitySources(places, sys)
+        """By device: the chosen scheduler; without devices that stay unchanged."""
+        self._sources = IdentitySources(places, sys)
         self._store = ProfileStore(places.state / "profiles")
-        self._devices: dict[str, _Device] = {}
+        self._devices: dict[str, _DeviceState] = {}
 
     def settings(
         self,
-        wishes: Mapping[str, ConfiguredScheduler],
+        configured: Mapping[str, ConfiguredBlock],
         numbers: Mapping[str, DeviceNumber],
         tree: CgroupTree | None,
         host_state: HostState,
         now_s: float,
     ) -> list[Setting]:
-        """Settings of every present device. `now_s` is monotonic time."""
+        """Settings of the devices in `numbers`. `now_s`: monotonic time."""
         self.reasons, self.schedulers = {}, {}
         self._devices = {
             name: device for name, device in self._devices.items() if numbers.get(name) == device.number
         }
         io_cost = tree is not None and tree.version == 2 and tree.io and has_io_cost(tree.root)
-        found: list[Setting] = []
+        settings: list[Setting] = []
         for name, number in numbers.items():
-            device = self._devices.setdefault(name, _Device(number))
-            wish = wishes[name]
-            on = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
-            device.settled = settle(device.settled, needs_on(on, host_state.slos), now_s)
-            weights = {host_state.slos[vm].weight for vm in on if vm in host_state.slos}
+            device = self._devices.setdefault(name, _DeviceState(number))
+            vms = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
+            device.settled = settle(device.settled, needs_on(vms, host_state.slos), now_s)
+            weights = {host_state.slos[vm].weight for vm in vms if vm in host_state.slos}
             device.needs_bfq = (
                 device.settled.needs.weights
                 and (device.needs_bfq or len(weights) > 1)
                 and not (tree is not None and has_io_cost_on(tree, number))
             )
             try:
-                found += self._of(name, device, wish, device.settled.needs, io_cost)
+                settings += self._decide(name, device, configured[name], device.settled.needs, io_cost)
             except UserError as error:
                 self.reasons[name] = (f"scheduler unchanged: {error}",)
-        return found
+        return settings
 
     def label(self, name: str) -> str:
-        """The policy of a device in a word or two."""
+        """The policy of a device for the status; empty if it stays unchanged."""
         scheduler = self.schedulers.get(name)
         return f"scheduler {scheduler}" if scheduler else ""
 
-    def _of(
-        self, name: str, device: _Device, wish: ConfiguredScheduler, needs: Needs, io_cost: bool
+    def _decide(
+        self, name: str, device: _DeviceState, configured: ConfiguredBlock, needs: Needs, io_cost: bool
     ) -> tuple[Setting, ...]:
-        if wish.scheduler == KEEP:
+        if configured.scheduler == KEEP:
             self.reasons[name] = ("scheduler unchanged: the configuration says keep",)
             return ()
-        problem = find_named_problem(wish.path, str(device.number), self._around.sys)
+        problem = find_named_problem(configured.path, str(device.number), self._sources.sys)
         if problem is not None:
             self.reasons[name] = (f"scheduler unchanged: {problem}",)
             return ()
-        self._look_for_profile(device)
-        facts = block_facts(device.number, self._around, io_cost)
-        decided = self._decided(device, facts, needs, None if wish.scheduler == AUTO else wish.scheduler)
+        self._load_profile(device)
+        facts = block_facts(device.number, self._sources, io_cost)
+        is_auto = configured.scheduler == AUTO
+        advice = _advise(device, facts, needs, None if is_auto else configured.scheduler)
         damage = [f"stored profile ignored: {device.damage}"] if device.damage else []
-        # bfq keeps weights whatever the device is like; every other choice depends on that.
-        by_bfq = device.needs_bfq and decided.choice.weights is Weights.BFQ and not device.damage
-        if wish.scheduler == AUTO and not decided.profiled and not by_bfq:
+        # bfq keeps weights on any device; every other choice depends on the profile.
+        by_bfq = device.needs_bfq and advice.choice.weights is Weights.BFQ and not device.damage
+        if is_auto and not advice.profiled and not by_bfq:
             stale = device.found.stale if device.found is not None else "there is none"
             why = device.damage or f"no valid profile: {stale}"
             hint = f"`slo-ctl device profile /dev/{facts.name}` makes one"
             self.reasons[name] = (f"scheduler unchanged: {why} ({hint})",)
             return ()
-        self.schedulers[name] = decided.choice.scheduler
-        texts = [f"{each.what} {each.value}: {each.reason}" for each in decided.choice.choices]
-        self.reasons[name] = (*texts, *decided.choice.cautions, *damage)
-        return decided.settings
+        self.schedulers[name] = advice.choice.scheduler
+        texts = [f"{choice.what} {choice.value}: {choice.reason}" for choice in advice.choice.choices]
+        self.reasons[name] = (*texts, *advice.choice.cautions, *damage)
+        return advice.settings
 
-    @staticmethod
-    def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> SchedulerAdvice:
-        updated = (device.found.path, device.found.record.updated) if device.found is not None else None
-        # What is in force decides nothing, or every choice would be looked at once more after it was made.
-        basis = (replace(facts, current=""), needs, given, updated)
-        if device.decided is None or basis != device.basis:
-            device.basis, device.decided = basis, advise_scheduler(facts, needs, device.found, given)
-        return device.decided
-
-    def _look_for_profile(self, device: _Device) -> None:
-        """The stored profile, when anything was stored since; a damaged one leaves that in force."""
+    def _load_profile(self, device: _DeviceState) -> None:
+        """Load the stored profile if any was stored since; a damaged one is ignored."""
         try:
-            stamp = self._store.folder.stat().st_mtime_ns
+            changed_ns = self._store.folder.stat().st_mtime_ns
         except OSError:
-            stamp = 0
-        if stamp == device.stamp:
+            changed_ns = 0
+        if changed_ns == device.profiles_changed_ns:
             return
-        device.stamp = stamp
+        device.profiles_changed_ns = changed_ns
         try:
-            device.found, device.damage = self._store.of_device(device.number, self._around), ""
+            device.found, device.damage = self._store.of_device(device.number, self._sources), ""
         except UserError as error:
             device.damage = str(error)
 
 
-# The actuators that answer at the moment.
+def _advise(device: _DeviceState, facts: DeviceFacts, needs: Needs, scheduler: str | None) -> SchedulerAdvice:
+    """As `advise_scheduler`; the same object as before if nothing has changed."""
+    profile = (device.found.path, device.found.record.updated) if device.found is not None else None
+    # The scheduler in force does not affect the choice.
+    new_input = (replace(facts, current=""), needs, scheduler, profile)
+    if device.advice is None or new_input != device.advice_input:
+        device.advice_input = new_input
+        device.advice = advise_scheduler(facts, needs, device.found, scheduler)
+    return device.advice
+
 
 log = logging.getLogger("slo_ctl.daemon")
 
 
 class Actuators:
-    """Chosen again every epoch; connections are kept as long as they are to the same thing."""
+    """The actuators of this epoch; connections are kept from one epoch to the next."""
 
     def __init__(self, sys: Path, run: Path) -> None:
-        """Kernel and systemd are looked for below `sys` and `run`."""
-        self.chosen: list[Actuator[Any]] = []
-        """Always the same list."""
+        """`sys` and `run`: where the kernel's and systemd's files are."""
+        self.active: list[Actuator[Any]] = []
+        """Always the same list object."""
         self.libvirt: LibvirtActuator | None = None
         self._histograms: LatencyHistogramActuator | None = None
         self._sys = sys
@@ -219,8 +221,11 @@ class Actuators:
         self._cgroups: CgroupActuator | None = None
         self._systemd: SystemdActuator | None = None
 
-    def choose(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
-        """Use the actuators whose servers answer: a hanging server must not be waited for once per knob."""
+    def select(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
+        """Select the actuators of an epoch; those of devices only if their server answered.
+
+        Otherwise a hanging server would cause a timeout for each knob.
+        """
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
@@ -231,40 +236,38 @@ class Actuators:
             self.libvirt = LibvirtActuator(uri, sys=self._sys)
             self._histograms = LatencyHistogramActuator(uri)
         if self.libvirt is not None:
-            # Schedulers may be changed at any time.
+            # The answer depends on the schedulers in force.
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
-        here = (self._cgroups, self._systemd, self.libvirt, self._histograms)
-        hosts: list[Actuator[Any]] = [each for each in here if each is not None]
-        served = [device for device in emulated if device.sample is not None]
+        optional = (self._cgroups, self._systemd, self.libvirt, self._histograms)
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
-        self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2)]
-        for device in served:
-            self.chosen.append(device.actuator)
+        self.active[:] = [actuator for actuator in optional if actuator is not None]
+        self.active.append(BlockQueueActuator(self._sys, cgroup_v2))
+        self.active += [device.actuator for device in emulated if device.sample is not None]
 
     def add_device(self, device: EmulatedDevice) -> None:
-        """Use one whose server did not answer in the last epoch, if it answers now."""
+        """Add a device whose server did not answer in the last epoch, if it answers now."""
         with suppress(ActError):
             device.actuator.read(tenant_scheduler_knob(device.name))
-            self.chosen.append(device.actuator)
+            self.active.append(device.actuator)
 
     def add_drives(self, journal: Journal) -> None:
-        """Use the NVMe drives whose OPS was moved, too: it is restored only."""
+        """Add the NVMe drives whose OPS was moved, so that it can be restored."""
         places = (knob.place for knob in journal.originals() if knob.lever is Lever.NVME_OPS)
         for drive in sorted({place.rpartition("/")[0] for place in places}):
             try:
-                found = nvme_ops_actuator(drive, self._sys)
+                actuator = nvme_ops_actuator(drive, self._sys)
             except UserError as error:
                 log.warning("OPS of drive %s: %s", drive, error)
             else:
-                self.chosen.append(found)
+                self.active.append(actuator)
 
     def wait_longer(self) -> None:
-        """Wait longer for the calls that restore settings."""
+        """Use longer timeouts for the calls that restore settings."""
         if self._systemd is not None:
             self._systemd.wait_longer()
 
     def drop_libvirt(self) -> None:
-        """Hang up: it is another libvirt now."""
+        """Close the connections to libvirt, whose configuration changed."""
         if self.libvirt is not None:
             self.libvirt.close()
             self.libvirt = None
@@ -273,7 +276,7 @@ class Actuators:
             self._histograms = None
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         self.drop_libvirt()
         if self._systemd is not None:
             self._systemd.close()

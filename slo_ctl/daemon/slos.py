@@ -1,4 +1,4 @@
-"""Which SLO is in force for every VM, and its part of its group's bounds; worked out when it changed."""
+"""SLOs in force of all VMs, with their parts of the bounds of groups, computed only after a change."""
 
 from __future__ import annotations
 
@@ -19,49 +19,48 @@ from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 
 class Metadata:
-    """SLO fields in libvirt metadata by VM, read again only where a domain's XML has changed."""
+    """SLO fields in libvirt metadata, parsed again only if the XML of a domain has changed."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        """Fields that are not valid."""
-        self._known: dict[str, tuple[str, SloFields, list[str]]] = {}
+        """Invalid fields."""
+        self._parsed: dict[str, tuple[str, SloFields, list[str]]] = {}
+        """XML, its fields and notes, by UUID."""
 
-    def of(self, inventory: Inventory) -> dict[str, SloFields]:
-        """Metadata of the VMs that have any."""
-        known: dict[str, tuple[str, SloFields, list[str]]] = {}
-        found = {}
+    def read(self, inventory: Inventory) -> dict[str, SloFields]:
+        """Fields by VM, of VMs that have any."""
+        parsed: dict[str, tuple[str, SloFields, list[str]]] = {}
+        fields_by_vm = {}
         self.notes = []
         for vm in inventory.vms:
             xml = inventory.domain_xml.get(vm.uuid or "")
             if xml is None or vm.uuid is None:
                 continue
-            before = self._known.get(vm.uuid)
-            if before is None or before[0] is not xml:
+            entry = self._parsed.get(vm.uuid)
+            if entry is None or entry[0] is not xml:
                 notes: list[str] = []
-                before = (xml, fields_of(xml, notes.append), notes)
-            known[vm.uuid] = before
-            self.notes += before[2]
-            if before[1]:
-                found[vm.name] = before[1]
-        self._known = known
-        return found
-
-
-# Which SLO is in force for every VM, from all who say something about it.
+                entry = (xml, fields_of(xml, notes.append), notes)
+            parsed[vm.uuid] = entry
+            _, slo_fields, notes = entry
+            self.notes += notes
+            if slo_fields:
+                fields_by_vm[vm.name] = slo_fields
+        self._parsed = parsed
+        return fields_by_vm
 
 
 class VmSet:
-    """SLOs of `slo-ctl vm set`, as they were when the file could last be read."""
+    """SLOs of `slo-ctl vm set`, as of the last time that their file could be read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UserError when the file is damaged."""
+        """Raises UserError if the file is damaged."""
         self.store = SloStore(path)
         self.slos = self.store.read()
         self.problem = ""
-        """Why the file on disk is not what is in force."""
+        """Why the file could not be read; empty if `slos` are up to date."""
 
     def refresh(self) -> None:
-        """Look again; a file that has become unreadable leaves everything as it was."""
+        """Read the file; keep the last SLOs if it cannot be read."""
         try:
             self.slos, self.problem = self.store.read(), ""
         except UserError as error:
@@ -71,22 +70,23 @@ class VmSet:
 def slo_by_source(
     vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config
 ) -> SloBySource:
-    """SLO of a VM in each source, as `resolve` takes it."""
-    given = config.with_slo_of(vm)
-    found = {
+    """SLO of a VM in each source, for `resolve`."""
+    configured = config.with_slo_of(vm)
+    entries = {
         VM_SET: vm_set.get(vm, SloEntry()),
         METADATA: SloEntry(metadata.get(vm, {})),
-        **(given.by_source() if given else {}),
+        **(configured.by_source() if configured else {}),
     }
-    return {source: entry for source, entry in found.items() if entry.is_set}
+    return {source: entry for source, entry in entries.items() if entry.is_set}
 
 
 class Resolver:
-    """SLOs of all VMs, resolved again only where one of their sources has changed."""
+    """Resolves the SLOs of all VMs; again only if one of their sources has changed."""
 
     def __init__(self) -> None:
         self._sources: tuple[object, ...] = ()
-        self._known: dict[str, tuple[object, ResolvedSlo]] = {}
+        self._by_vm: dict[str, tuple[object, ResolvedSlo]] = {}
+        """By VM: the input of `decide.slo_sources.resolve`, and its result."""
         self._resolved: dict[str, ResolvedSlo] = {}
 
     def resolve(
@@ -96,108 +96,108 @@ class Resolver:
         metadata: Mapping[str, SloFields],
         config: Config,
     ) -> dict[str, ResolvedSlo]:
-        """SLO of every VM named; the same object as before when nothing has changed."""
+        """SLOs of these VMs; the same object as before if nothing has changed."""
         sources = (list(vms), vm_set, metadata, config)
         if sources == self._sources:
             return self._resolved
-        known: dict[str, tuple[object, ResolvedSlo]] = {}
+        by_vm: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
             by_source = slo_by_source(vm, vm_set, metadata, config)
             classes = [config.classes.get(entry.class_name or "") for entry in by_source.values()]
             groups = [entry.group_name in config.groups for entry in by_source.values()]
-            basis = (by_source, config.default_slo, classes, groups)
-            before = self._known.get(vm)
-            if before is not None and before[0] == basis:
-                known[vm] = before
-            else:
+            new_input = (by_source, config.default_slo, classes, groups)
+            entry = self._by_vm.get(vm)
+            if entry is None or entry[0] != new_input:
                 resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
-                known[vm] = (basis, resolved)
-        self._sources, self._known = sources, known
-        self._resolved = {vm: resolved for vm, (_, resolved) in known.items()}
+                entry = (new_input, resolved)
+            by_vm[vm] = entry
+        self._sources, self._by_vm = sources, by_vm
+        self._resolved = {vm: resolved for vm, (_, resolved) in by_vm.items()}
         return self._resolved
 
 
-def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:
-    """Source that names each VM, which may not be on the host."""
-    named = {vm: f"config {given.source}" for vm, given in config.vms.items()}
-    return {**dict.fromkeys(vm_set, "`vm set`"), **named}
+def vm_sources(vm_set: StoredSlos, config: Config) -> dict[str, str]:
+    """VMs in `vm set` or the configuration, which may not exist, and where they are named."""
+    configured = {vm: f"config {entry.source}" for vm, entry in config.vms.items()}
+    return {**dict.fromkeys(vm_set, "`vm set`"), **configured}
 
 
-# Groups of VMs from epoch to epoch: what their VMs did, and the part that each has of its group's bounds.
+# Groups of VMs.
 
-
-_REMEMBERED = 5
-"""A VM's use is the highest of this many epochs, so that parts grow at once and shrink slowly."""
+_RECENT_EPOCHS = 5
+"""The rate of a VM is the highest of this many epochs, so that its part grows at once and shrinks slowly."""
 
 
 class Groups:
-    """Divides the bounds of groups, epoch by epoch."""
+    """Divides the bounds of groups among their VMs, by the rates of the last epochs."""
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[str, str], tuple[float, int, int]] = {}
-        """By VM and device: when, and requests and bytes until then."""
-        self._did: dict[str, deque[Rates]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
-        self._last: dict[str, tuple[SloGroup, dict[str, Slo]]] = {}
-        """By group, what was decided last."""
+        self._last_totals: dict[tuple[str, str], tuple[float, int, int]] = {}
+        """By VM and device: time of the reading, requests and bytes."""
+        self._rates: dict[str, deque[Rates]] = defaultdict(lambda: deque(maxlen=_RECENT_EPOCHS))
+        """Rates in the last epochs, by VM."""
+        self._parts: dict[str, tuple[SloGroup, dict[str, Slo]]] = {}
+        """By group: its bounds, and the SLO of each of its VMs with its part of them."""
 
     def slos(
         self, vms: Iterable[Vm], resolved: Mapping[str, ResolvedSlo], groups: Mapping[str, SloGroup]
     ) -> dict[str, Slo]:
-        """The SLOs of all VMs that have a part of a group's bounds now."""
-        own: dict[str, dict[str, Slo]] = defaultdict(dict)
+        """SLOs of all VMs in groups that can do I/O, with their parts of the bounds."""
+        members: dict[str, dict[str, Slo]] = defaultdict(dict)
         for vm in vms:
             name = resolved[vm.name].group_name
             if name is not None and vm.state.may_do_io:
-                own[name][vm.name] = resolved[vm.name].slo
-        did = {vm: _most(rates) for vm, rates in self._did.items() if rates}
-        self._last = {
-            name: (groups[name], slos_in_group(groups[name], slos, did, self._before(groups[name])))
-            for name, slos in own.items()
+                members[name][vm.name] = resolved[vm.name].slo
+        rates = {vm: _max_rates(recent) for vm, recent in self._rates.items() if recent}
+        self._parts = {
+            name: (groups[name], slos_in_group(groups[name], slos, rates, self._last_parts(groups[name])))
+            for name, slos in members.items()
         }
-        return {vm: slo for _, slos in self._last.values() for vm, slo in slos.items()}
+        return {vm: slo for _, slos in self._parts.values() for vm, slo in slos.items()}
 
-    def _before(self, group: SloGroup) -> dict[str, Slo]:
-        """What was decided last, unless the group has changed since."""
-        last, slos = self._last.get(group.name, (None, {}))
+    def _last_parts(self, group: SloGroup) -> dict[str, Slo]:
+        """The parts of the last epoch; none if the bounds have changed."""
+        last, slos = self._parts.get(group.name, (None, {}))
         return slos if last is not None and last.fields == group.fields else {}
 
     def observe(self, devices: Sequence[DeviceView], now_s: float) -> None:
-        """Take an epoch into account: what the VMs of groups did in it. `now_s` is monotonic time."""
-        members = {vm for _, slos in self._last.values() for vm in slos}
-        views = [(vm, device, device.vms[vm]) for device in devices for vm in device.vms if vm in members]
-        counted = {(vm, device.name): (now_s, *_counts(got.window.totals)) for vm, device, got in views}
+        """Add the rates of an epoch. `now_s`: monotonic time."""
+        members = {vm for _, slos in self._parts.values() for vm in slos}
+        totals: dict[tuple[str, str], tuple[float, int, int]] = {}
         rates: dict[str, list[Rates]] = defaultdict(list)
-        for vm, device, got in views:
-            key = vm, device.name
-            if key in self._counted and counted[key][0] > self._counted[key][0]:
-                scale = device.time_scale / (counted[key][0] - self._counted[key][0])
-                _, requests, length_bytes = map(_increase, counted[key], self._counted[key])
-                rates[vm].append(Rates(requests * scale, length_bytes * scale, got.wants_more))
-        self._counted = counted
-        for vm in [vm for vm in self._did if vm not in members]:
-            del self._did[vm]
-        for vm, each in rates.items():
-            self._did[vm].append(_together(each))
+        for device in devices:
+            for vm, delivered in device.vms.items():
+                if vm not in members:
+                    continue
+                key = (vm, device.name)
+                totals[key] = (now_s, *_requests_and_bytes(delivered.window.totals))
+                last_s, last_requests, last_bytes = self._last_totals.get(key, totals[key])
+                if now_s > last_s:
+                    scale = device.time_scale / (now_s - last_s)
+                    _, requests, length_bytes = totals[key]
+                    iops = max(0.0, requests - last_requests) * scale
+                    bytes_s = max(0.0, length_bytes - last_bytes) * scale
+                    rates[vm].append(Rates(iops, bytes_s, delivered.wants_more))
+        self._last_totals = totals
+        for vm in self._rates.keys() - members:
+            del self._rates[vm]
+        for vm, on_devices in rates.items():
+            self._rates[vm].append(_sum_rates(on_devices))
 
 
-def _counts(totals: IoCounters) -> tuple[int, int]:
+def _requests_and_bytes(totals: IoCounters) -> tuple[int, int]:
     return (totals.reads or 0) + (totals.writes or 0), (totals.read_bytes or 0) + (totals.written_bytes or 0)
 
 
-def _increase(now: float, before: float) -> float:
-    """How much a counter grew; 0 when it was reset."""
-    return max(0.0, now - before)
-
-
-def _together(rates: Sequence[Rates]) -> Rates:
-    """On several devices."""
+def _sum_rates(rates: Sequence[Rates]) -> Rates:
+    """Rates on several devices together."""
     return Rates(
-        sum(each.iops for each in rates),
-        sum(each.bytes_s for each in rates),
-        any(each.wants_more for each in rates),
+        sum(rate.iops for rate in rates),
+        sum(rate.bytes_s for rate in rates),
+        any(rate.wants_more for rate in rates),
     )
 
 
-def _most(rates: Sequence[Rates]) -> Rates:
-    """Of several epochs."""
-    return Rates(max(each.iops for each in rates), max(each.bytes_s for each in rates), rates[-1].wants_more)
+def _max_rates(rates: Sequence[Rates]) -> Rates:
+    """Highest rates of several epochs, and the demand in the last one."""
+    return Rates(max(rate.iops for rate in rates), max(rate.bytes_s for rate in rates), rates[-1].wants_more)

@@ -1,4 +1,4 @@
-"""One emulated SSD that is served: what its VMs do, what its policy decides, and what that wants done."""
+"""One emulated device that is served: samples of its VMs, decisions of its policy, and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.daemon.activity import Activity, Capacity, estimated_iops
+from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
@@ -51,25 +51,25 @@ from slo_ctl.model import (
     Tenant,
     TimingModel,
 )
-from slo_ctl.observe.block import joined
+from slo_ctl.observe.block import merge_windows
 from slo_ctl.observe.ssd import ServedDevice
 
 DEFAULT_MOVE_BUDGET = 0.1
-"""Share of the time of each die, unless configured."""
+"""Share of die time for moves of OPS, unless configured."""
 
 
 @dataclass(slots=True)
-class _InForce:
-    """Values set by the policy so far, by stream."""
+class _PolicyState:
+    """State of the policy, and the values that it has set, by stream."""
 
     state: Any
     limits_iops: dict[str, float | None]
-    """Tighter than the SLO's maximum."""
+    """Limits below the SLO's maximum."""
     scheduler_weights: dict[str, float]
 
 
 class EmulatedDevice:
-    """Observes and decides in `observe`; `settings` and `move` are for acting upon it afterwards."""
+    """`observe` samples and decides; `settings` and `move` then return and start what was decided."""
 
     kind = "emulated"
 
@@ -85,73 +85,77 @@ class EmulatedDevice:
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`window_s` is the status window; `journal` knows whether the device has been taken over before."""
+        """`window_s`: the status window. `journal`: shows whether OPS of the device was moved before."""
         self.name = record.name
         self.record = record
         self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
         self.configured_scheduler = "keep"
-        """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
+        """`keep`, `auto`, or the name of a scheduler between namespaces."""
         self.profile: Analysis | None = None
-        """Of a namespace of it, where there is a valid one."""
+        """Profile of a namespace, if there is a valid one."""
         self.occupants: dict[str, Occupant] = {}
+        """By namespace."""
         self._explained_at_s: dict[str, float] = {}
-        """When each namespace had a VM, or no requests in a window, last."""
+        """Last time that each namespace had a known VM, or no requests in the window."""
         self.sample: DeviceSample | None = None
+        """Sample of the last epoch; None: the server did not answer."""
         self.decision = Decision()
         self.refusals: list[str] = []
         """Commands that the device refused in the last epoch."""
-        self.capacity = Capacity()
+        self.capacity = MeasuredCapacity()
         self._served = ServedDevice(
-            record.name, run.control, record, window_s=window_s, clock=clock.monotonic_s, connect=connect
+            run.control, record, window_s=window_s, clock=clock.monotonic_s, connect=connect
         )
         self._journal = journal
         self._window_s = window_s
         self._policy: Policy[Any] = self._make_policy(policy)
-        self._in_force: _InForce | None = None
-        self._taking_over = any(
+        self._policy_state: _PolicyState | None = None
+        """None before the first decision of the policy."""
+        self._keeps_split = any(
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
             for knob in journal.originals()
         )
+        """Whether the policy begins with the split of OPS in force."""
         self._cancels_moves = False
-        """Moves under way are those of another policy."""
-        self._activity = Activity(window_s, window_s)
+        """Whether to cancel pending moves, because another policy decided them."""
+        self._activity = ActivityTracker(window_s, window_s)
         self._now_s = 0.0
         self.share_by = share_by
-        """The unit of shares."""
+        """Unit of shares."""
         self.move_budget = DEFAULT_MOVE_BUDGET
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         self._served.close()
         self.actuator.close()
 
     @property
     def policy(self) -> str:
-        """The name of the policy in force."""
+        """Name of the policy."""
         return self._policy.name
 
     @property
     def backend(self) -> str:
-        """Isolation between VMs there."""
+        """Kind of the device and isolation between its VMs, for the status."""
         if self.record.kind != "ssd":
             return "emulated disk" if self.record.kind == "disk" else "emulated RAID-0"
-        how = "isolated" if self.record.isolated else "shared"
-        return f"emulated SSD, {how} OPS"
+        isolation = "isolated" if self.record.isolated else "shared"
+        return f"emulated SSD, {isolation} OPS"
 
     @property
     def windows(self) -> dict[str, StreamWindow]:
-        """Activity of each stream over the status window."""
+        """Status window of each stream."""
         return self._served.windows
 
     @property
     def timed(self) -> bool:
-        """Whether requests take the modelled time; otherwise nothing can be slowed or preferred."""
+        """Whether requests take modelled time; otherwise limits and weights have no effect."""
         return self.sample is not None and self.sample.timing.model is not TimingModel.NONE
 
     def wants_more(self, key: str) -> bool:
-        """Whether the stream would have taken more than it got over the status window.
+        """Whether the stream wanted more than it got in the status window: requests waited for the device.
 
-        Where shares are exact, a stream with requests outstanding all the time counts, too.
+        With the strict policy, requests that a limit throttles count as well.
         """
         window = self.windows.get(key)
         if window is None:
@@ -160,101 +164,99 @@ class EmulatedDevice:
             return window.backlog_share >= BUSY_FROM
         return window.queued_share >= BUSY_FROM
 
-    def take_over(self) -> None:
-        """Begin with the split in force, instead of the policy's own."""
-        self._taking_over = True
+    def keep_split(self) -> None:
+        """Make the policy begin with the split of OPS in force."""
+        self._keeps_split = True
 
-    def choose(self, policy: str) -> None:
-        """Use another policy from now on, taking over what is in force until its own split is reached."""
-        made = self._make_policy(policy)
-        if made.name != self._policy.name:
-            self._policy, self._in_force = made, None
-            self._taking_over = not POLICIES[made.name].splits_at_start
+    def set_policy(self, policy: str) -> None:
+        """Use a policy; a new one begins with the split in force unless it has a fixed split of its own."""
+        new_policy = self._make_policy(policy)
+        if new_policy.name != self._policy.name:
+            self._policy, self._policy_state = new_policy, None
+            self._keeps_split = not POLICIES[new_policy.name].splits_at_start
             self._cancels_moves = True
-            self._activity.changed("the policy changed", self._now_s)
+            self._activity.set_change("the policy changed", self._now_s)
 
     def observe(self, occupants: Mapping[str, Occupant], now_s: float) -> None:
-        """Observe, and decide what should change. Raises ObserveGone when the server does not answer.
+        """Sample the device, and decide. Raises ObserveGone if the server does not answer.
 
-        `occupants` are by namespace; `now_s` is monotonic time.
+        `occupants`: by namespace; `now_s`: monotonic time.
         """
         self.occupants, self._now_s = dict(occupants), now_s
         used = {key for key, window in self.windows.items() if window.iops}
-        idle = [each.name for each in self.record.namespace if f"{self.name}/{each.name}" not in used]
+        idle = [ns.name for ns in self.record.namespace if f"{self.name}/{ns.name}" not in used]
         self._explained_at_s |= dict.fromkeys([*occupants, *idle], now_s)
         self.sample, self.decision, self.refusals = None, Decision(), []
-        measured = self._served.sample({name: occupant.key for name, occupant in occupants.items()})
+        sample = self._served.sample({name: occupant.key for name, occupant in occupants.items()})
         self.actuator.use_statistics(self._served.statistics)
         slos = {occupant.key: occupant.slo for occupant in occupants.values()}
-        self.sample = self._mark_active(measured.with_slos(slos), now_s)
+        self.sample = self._mark_active(sample.with_slos(slos), now_s)
         if all(vm.window_s <= 0 for vm in self.sample.vms):
-            return  # the first look at this server: nothing has been measured
+            return  # This is the first sample of the server.
         self._measure_capacity(self.sample)
         self.decision = self._decide(self.sample)
 
     def _make_policy(self, policy: str) -> Policy[Any]:
-        # Without isolated OPS nothing can move between VMs.
+        # Without isolated OPS there is nothing to move.
         return make_policy(policy if self.record.isolated else "shared")
 
     def _mark_active(self, sample: DeviceSample, now_s: float) -> DeviceSample:
-        """A VM becomes active at once, but idle only after a whole window without requests."""
+        """The sample with VMs active that had requests in the status window."""
         self._activity.idle_after_s = self._window_s * (self._served.time_scale or 1.0)
         budget = most_moves_of(self._policy.name, sample)
         sample = replace(sample, max_move_blocks=budget, share_by=self.share_by)
         return self._activity.mark(sample, now_s)
 
     def _measure_capacity(self, sample: DeviceSample) -> None:
-        if self._served.covered_s < self._window_s:
+        if self._served.window_length_s < self._window_s:
             return
         total = total_iops(self.windows.values()) or 0.0
         active = [vm.vm for vm in sample.vms if vm.active]
-        self.capacity.add(total, asked_for_more=any(self.wants_more(key) for key in active))
+        self.capacity.add(total, has_demand=any(self.wants_more(key) for key in active))
 
     def _decide(self, sample: DeviceSample) -> Decision:
-        known = self._in_force
+        current = self._policy_state
         try:
-            if known is not None:
-                known.state, decision = self._policy.step(known.state, sample)
-            elif self._taking_over or self._policy.name == DEFAULT_POLICY:
-                # A device in use keeps its split until a move pays.
+            if current is not None:
+                current.state, decision = self._policy.step(current.state, sample)
+            elif self._keeps_split or self._policy.name == DEFAULT_POLICY:
+                # A device in use keeps its split until a move is worth its cost.
                 state, decision = self._policy.resume(sample)
-                known = _InForce(state, _tighter_than_maximum(sample), {})
+                current = _PolicyState(state, _limits_below_maximum(sample), {})
             else:
                 state, decision = self._policy.start(sample)
-                known = _InForce(state, {}, {})
+                current = _PolicyState(state, {}, {})
         except ValueError as error:
             return Decision(reasons=(f"{self._policy.name} cannot decide: {error}",))
-        self._in_force = known
+        self._policy_state = current
         keys = {vm.vm for vm in sample.vms}
-        known.limits_iops = {k: v for k, v in (known.limits_iops | decision.limits_iops).items() if k in keys}
-        weights = known.scheduler_weights | decision.scheduler_weights
-        known.scheduler_weights = {k: v for k, v in weights.items() if k in keys}
+        limits = current.limits_iops | decision.limits_iops
+        current.limits_iops = {key: limit for key, limit in limits.items() if key in keys}
+        weights = current.scheduler_weights | decision.scheduler_weights
+        current.scheduler_weights = {key: weight for key, weight in weights.items() if key in keys}
         return decision
 
     def settings(self) -> list[Setting]:
-        """Weights and limits that namespaces with VMs should have; nothing for the others.
-
-        Bounds on bandwidth are no policy's affair: `decide.levers` has them.
-        """
+        """Scheduler, and weights and IOPS limits of namespaces with VMs; `decide.levers` limits bandwidth."""
         if self.sample is None or not self.timed:
             return []
         settings = list(self._scheduler_setting())
         for namespace, occupant in self.occupants.items():
             place = str(Tenant(self.name, namespace))
             if self._served.scheduler == FAIR_SCHEDULER:
-                weight, why = self._weight(occupant)
-                settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, occupant.vm, why))
-            limit, why = self._limit(occupant)
-            settings.append(Setting(Knob(Lever.FTL_LIMIT, place, "total_iops"), limit, occupant.vm, why))
+                weight, reason = self._weight(occupant)
+                settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, occupant.vm, reason))
+            limit, reason = self._limit(occupant)
+            settings.append(Setting(Knob(Lever.FTL_LIMIT, place, "total_iops"), limit, occupant.vm, reason))
         return settings
 
     def _scheduler_setting(self) -> tuple[Setting, ...]:
-        """How it divides itself among its namespaces, where that is for us to choose."""
+        """The scheduler between namespaces, unless the configuration says keep."""
         if self.configured_scheduler == "keep":
             return ()
         if self.configured_scheduler != "auto":
-            given = Choice("scheduler", self.configured_scheduler, "configured")
-            return (tenant_setting(self.name, given),)
+            configured = Choice("scheduler", self.configured_scheduler, "configured")
+            return (tenant_setting(self.name, configured),)
         needs = needs_of(occupant.slo for occupant in self.occupants.values())
         choice = choose_tenant_scheduler(
             needs,
@@ -265,27 +267,28 @@ class EmulatedDevice:
         return (tenant_setting(self.name, choice),)
 
     def _weight(self, occupant: Occupant) -> tuple[float, str]:
-        """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""
-        if self._in_force is None and self._taking_over and self.sample is not None:
+        """Weight of device time, and the reason: the SLO's, or one that gives the VM its share of IOPS."""
+        if self._policy_state is None and self._keeps_split and self.sample is not None:
             in_force = {v.vm: v.scheduler_weight for v in self.sample.vms}
             return in_force.get(occupant.key, occupant.slo.weight), "as it was"
-        decided = self._in_force.scheduler_weights.get(occupant.key) if self._in_force else None
-        if decided is not None:
-            return decided, f"device time for its weight, by {self._policy.name}"
+        weight = self._policy_state.scheduler_weights.get(occupant.key) if self._policy_state else None
+        if weight is not None:
+            return weight, f"device time for its weight, by {self._policy.name}"
         return occupant.slo.weight, "its weight"
 
     def _limit(self, occupant: Occupant) -> tuple[float | None, str]:
-        if self._in_force is not None:
-            paced = self._in_force.limits_iops.get(occupant.key)
+        """Limit of IOPS, and the reason: the policy's or the SLO's, whichever is lower."""
+        if self._policy_state is not None:
+            limit = self._policy_state.limits_iops.get(occupant.key)
         else:
-            paced = _tighter_than_maximum(self.sample).get(occupant.key) if self._taking_over else None
-        most = occupant.slo.max_iops
-        if paced is not None and (most is None or paced < most):
-            return paced, self.decision.remarks.get(occupant.key, "throttled to its share")
-        return most, "its maximum"
+            limit = _limits_below_maximum(self.sample).get(occupant.key) if self._keeps_split else None
+        max_iops = occupant.slo.max_iops
+        if limit is not None and (max_iops is None or limit < max_iops):
+            return limit, self.decision.remarks.get(occupant.key, "throttled to its share")
+        return max_iops, "its maximum"
 
     def move(self) -> None:
-        """Have the OPS moved that was decided, within the budget."""
+        """Start the decided moves of OPS, within the budget."""
         moves = self._served.moves
         if moves is not None and moves["budget"] != self.move_budget:
             self.actuator.set_move_budget(self.move_budget)
@@ -294,7 +297,7 @@ class EmulatedDevice:
                 self.actuator.cancel_moves()
             self._cancels_moves = False
         if self.decision.moves and self.sample is not None:
-            names = {f"{self.name}/{each.name}": each.name for each in self.record.namespace}
+            names = {f"{self.name}/{ns.name}": ns.name for ns in self.record.namespace}
             names |= {occupant.key: namespace for namespace, occupant in self.occupants.items()}
             self.refusals = self.actuator.apply(self.decision, names)
 
@@ -303,9 +306,10 @@ class EmulatedDevice:
         by_vm: dict[str, list[Occupant]] = defaultdict(list)
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)
-        due = self._entitled()
+        shares, iops = self._entitlements()
         amount = sum(window.amount(self.share_by) for window in self.windows.values())
         slos = [occupant.slo for occupant in self.occupants.values()]
+        moves = self._served.moves
         return DeviceView(
             name=self.name,
             kind="emulated",
@@ -315,55 +319,54 @@ class EmulatedDevice:
             iops=total_iops(self.windows.values()),
             capacity_iops=self.capacity.iops,
             estimated_iops=self._estimated_iops(),
-            sum_min_iops=sum(occupant.slo.min_iops or 0.0 for occupant in self.occupants.values()),
+            sum_min_iops=sum(slo.min_iops or 0.0 for slo in slos),
             reasons=reasons,
             waf=self._waf(),
             share_by=self.share_by if self.timed else "",
-            move_budget=self._served.moves["budget"] if self._served.moves else None,
-            moves=self._moves(),
+            move_budget=moves["budget"] if moves else None,
+            moves=self.moves,
             time_scale=self._served.time_scale or 1.0,
-            moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
-            moved_blocks=self._served.moves.get("moved_blocks") if self._served.moves else None,
-            vms={vm: self._delivered(occupants, *due, amount, slos) for vm, occupants in by_vm.items()},
+            moved_s=moves["done_ns"] / 1e9 if moves else None,
+            moved_blocks=moves.get("moved_blocks") if moves else None,
+            vms={
+                vm: self._delivered(occupants, shares, iops, amount, slos) for vm, occupants in by_vm.items()
+            },
         )
 
     def _estimated_iops(self) -> float | None:
-        """Its maximum; None where requests take no modelled time."""
+        """Estimated capacity; None if requests take no modelled time."""
         if self.sample is None or not self.timed or not isinstance(self.record, SsdRecord):
             return None
-        drive, counted = self.record.drive, self._served.counted
+        drive, totals = self.record.drive, self._served.totals
         estimated = estimated_iops(
             self.sample.timing,
             drive.dies,
             drive.channels,
-            reads=sum(each.host_page_reads for each in counted),
-            writes=sum(each.host_page_writes for each in counted),
-            gc_writes=sum(each.gc_page_writes for each in counted),
+            reads=sum(reading.host_page_reads for reading in totals),
+            writes=sum(reading.host_page_writes for reading in totals),
+            gc_writes=sum(reading.gc_page_writes for reading in totals),
         )
-        # GC so far may have been worse than it is now.
+        # The WAF so far may be higher than the present one.
         return max(estimated, total_iops(self.windows.values()) or 0.0)
 
-    def without_vm(self) -> list[str]:
-        """One sentence for each namespace with requests in a window in which no VM of it was known."""
-        began_s = self._now_s - 2.0 * self._served.covered_s  # readings come a little before and after
-        free = [
-            each.name
-            for each in self.record.namespace
-            if self._explained_at_s.get(each.name, self._now_s) < began_s
-        ]
-        names = {f"{self.name}/{name}": name for name in free}
+    def unknown_clients(self) -> list[str]:
+        """A sentence for each namespace with requests in a window in which it had no known VM."""
+        # Twice the window, because readings are not taken at the same time as the inventory.
+        start_s = self._now_s - 2.0 * self._served.window_length_s
+        names = {
+            f"{self.name}/{ns.name}": ns.name
+            for ns in self.record.namespace
+            if self._explained_at_s.get(ns.name, self._now_s) < start_s
+        }
         return [
             f'{key} is used by no known VM: add [vm.{names[key]}] with namespaces = ["{key}"] to slo-ctl.toml'
             for key, window in sorted(self.windows.items())
             if key in names and window.iops
         ]
 
-    def moving(self) -> list[str]:
-        """One sentence for each move of OPS under way."""
-        return [str(move) for move in self._moves()]
-
-    def _moves(self) -> tuple[MoveStatus, ...]:
-        """Moves of OPS under way, with what is left of them."""
+    @property
+    def moves(self) -> tuple[MoveStatus, ...]:
+        """Pending moves of OPS, with their progress."""
         moves = self._served.moves
         dies = self.record.drive.dies if isinstance(self.record, SsdRecord) else 0
         speed = (moves["budget"] if moves else 0.0) * dies
@@ -381,30 +384,34 @@ class EmulatedDevice:
         )
 
     def _waf(self) -> DeviceWaf | None:
-        """WAF of all streams together, over the status window."""
-        known = [each for each in self.windows.values() if each.host_page_writes is not None]
+        """WAF of all streams together in the status window."""
+        known = [window for window in self.windows.values() if window.host_page_writes is not None]
         if not known or not isinstance(self.record, SsdRecord):
             return None
         return ftl_waf(
-            sum(each.host_page_writes or 0 for each in known),
-            sum(each.gc_page_writes or 0 for each in known),
+            sum(window.host_page_writes or 0 for window in known),
+            sum(window.gc_page_writes or 0 for window in known),
             self.record.drive.page_bytes,
-            max(each.window_s for each in known),
+            max(window.window_s for window in known),
         )
 
     def _delivered(
         self,
         occupants: list[Occupant],
-        due_share: Mapping[str, float],
-        due_iops: Mapping[str, float],
+        shares: Mapping[str, float],
+        entitled_iops: Mapping[str, float],
         total: float,
         slos: list[Slo],
     ) -> Delivered:
-        """`total` is what all VMs got, `slos` are those of all."""
+        """Work delivered to the VM of `occupants`.
+
+        `shares` and `entitled_iops`: entitlements by stream. `total`: work delivered to all VMs. `slos`: of
+        all VMs.
+        """
         keys = [occupant.key for occupant in occupants]
-        due = [key for key in keys if key in due_share]
+        entitled = [key for key in keys if key in shares]
         windows = [self.windows[key] for key in keys if key in self.windows]
-        window = joined(windows) if windows else StreamWindow(occupants[0].vm, 0.0)
+        window = merge_windows(windows) if windows else StreamWindow(occupants[0].vm, 0.0)
         wants_more = self.timed and any(self.wants_more(key) for key in keys)
         if self.timed and total:
             share: float | None = window.amount(self.share_by) / total
@@ -412,8 +419,8 @@ class EmulatedDevice:
             iops = total_iops(self.windows.values())
             share = window.iops / iops if window.iops is not None and iops else None
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
-        levers = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
-        remarks += [each for each in dict.fromkeys(levers) if each]
+        lacking = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
+        remarks += [remark for remark in dict.fromkeys(lacking) if remark]
         return Delivered(
             window,
             asked=bool(window.iops) or wants_more,
@@ -422,21 +429,21 @@ class EmulatedDevice:
             busy=self.timed and bool(windows) and window.backlog_share >= BUSY_FROM,
             share=share,
             unit=self.share_by if self.timed else "IOPS",
-            target_share=sum(due_share[key] for key in due) if due else None,
-            target_iops=sum(due_iops[key] for key in due) if due else None,
+            target_share=sum(shares[key] for key in entitled) if entitled else None,
+            target_iops=sum(entitled_iops[key] for key in entitled) if entitled else None,
             no_mechanism=self._no_mechanism(occupants, slos),
             remark="; ".join(remarks),
-            settling=self._activity.settling(self._now_s),
+            settling=self._activity.recent_change(self._now_s),
         )
 
-    def _no_mechanism(self, occupants: list[Occupant], everybody: list[Slo]) -> str:
+    def _no_mechanism(self, occupants: list[Occupant], slos: list[Slo]) -> str:
         if self.sample is None:
             return ""
         own, ops = [occupant.slo for occupant in occupants], self.record.isolated
-        return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
+        return why_not_kept(self.name, self._served.scheduler, own, slos, timed=self.timed, ops=ops)
 
-    def _entitled(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Every active stream's entitlement to what was delivered over the status window: share and IOPS."""
+    def _entitlements(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Entitlement of each active stream in the status window, as a share of the work and in IOPS."""
         if self.sample is None or not self.timed:
             return {}, {}
         claims, per_request = [], {}
@@ -455,11 +462,13 @@ class EmulatedDevice:
                     wants_more=self.wants_more(occupant.key),
                 )
             )
-        answer = entitle(claims)
-        return answer.shares, {key: rate / per_request[key] for key, rate in answer.rates.items()}
+        entitlements = entitle(claims)
+        iops = {key: rate / per_request[key] for key, rate in entitlements.rates.items()}
+        return entitlements.shares, iops
 
 
-def _tighter_than_maximum(sample: DeviceSample | None) -> dict[str, float | None]:
+def _limits_below_maximum(sample: DeviceSample | None) -> dict[str, float | None]:
+    """Limits in force that are below the maximum of the VM's SLO."""
     return {
         v.vm: v.limit_iops
         for v in (sample.vms if sample else ())

@@ -1,4 +1,4 @@
-"""The emulated devices that are managed: which there are at the moment."""
+"""The emulated devices that are managed at present."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from slo_ctl.profile.store import ProfileStore
 
 log = logging.getLogger("slo_ctl.daemon")
 
-_Identity = tuple[int, int, frozenset[tuple[str, int]]]
-"""Inode and time of change of its record; namespaces that came and went since, with when they came."""
+_Changes = frozenset[tuple[str, int]]
+"""Namespaces created or deleted since the record was written: name and time of creation; 0: deleted."""
+_Version = tuple[int, int, _Changes]
+"""Inode and modification time of a device's record, and the changes of its namespaces."""
 
 
 class EmulatedDevices:
-    """Every emulated device that is served or listed in the configuration."""
+    """All emulated devices that are served or listed in the configuration."""
 
     def __init__(
         self,
@@ -41,63 +43,62 @@ class EmulatedDevices:
         self._journal = journal
         self._clock = clock
         self._connect = connect
-        self._identities: dict[str, _Identity] = {}
-        self._changed: dict[str, tuple[int, frozenset[tuple[str, int]]]] = {}
-        """Namespaces that came and went, and the time of change of the settings that were read."""
-        self._general = (0.0, ShareBy.PAGES, 0.0)
-        self._around = IdentitySources(places)
+        self._versions: dict[str, _Version] = {}
+        self._changes: dict[str, tuple[int, _Changes]] = {}
+        """By name: modification time of the settings that were read, and their changes of namespaces."""
+        self._options = (0.0, ShareBy.PAGES, 0.0)
+        """Status window, unit of shares and move budget."""
+        self._sources = IdentitySources(places)
         self._profiles = ProfileStore(places.state / "profiles")
         self._profiled: dict[str, tuple[int, EmulatedDevice]] = {}
-        """By name: when the last profile was stored, and for which device it was looked for."""
+        """By name: modification time of the stored profiles, and the device to which they were applied."""
 
     def refresh(self, config: Config) -> None:
-        """Bring them up to date with what is there and what is configured."""
+        """Follow the configuration and the devices on disk."""
         self.notes = []
-        general = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
-        changed, self._general = general != self._general, general
+        options = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
+        changed, self._options = options != self._options, options
         listed = {device.name: device for device in config.devices if device.path is None}
-        there = set(self._store.names())
-        for name in listed.keys() - there:
+        existing = set(self._store.names())
+        for name in listed.keys() - existing:
             self.notes.append(f"device {name} ({listed[name].source}): no such emulated device: {name}")
-        for name in self.devices.keys() - there:
-            self._drop(name)
-        for name in sorted(there):
+        for name in self.devices.keys() - existing:
+            self.devices.pop(name).close()
+        for name in sorted(existing):
             policy = (listed[name].policy if name in listed else None) or config.daemon.policy
             if config.daemon.strict and policy == DEFAULT_POLICY:
                 policy = STRICT_POLICY
-            self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
+            self._refresh_device(name, policy, listed=name in listed, changed=changed)
             if name in self.devices:
-                wish = listed[name].scheduler if name in listed else "keep"
-                self.devices[name].configured_scheduler = wish
-        self._look_for_profiles()
+                scheduler = listed[name].scheduler if name in listed else "keep"
+                self.devices[name].configured_scheduler = scheduler
+        self._load_profiles()
 
-    def _look_for_profiles(self) -> None:
-        """Stored profiles, when any was stored or a device was replaced since; a damaged one leaves that in
-        force."""
+    def _load_profiles(self) -> None:
+        """Load stored profiles if any was stored since, or a device was replaced; ignore damaged ones."""
         try:
             stored_ns = self._profiles.folder.stat().st_mtime_ns
         except OSError:
             stored_ns = 0
         for name, device in self.devices.items():
-            basis = (stored_ns, device)
-            if self._profiled.get(name) == basis:
+            if self._profiled.get(name) == (stored_ns, device):
                 continue
-            self._profiled[name] = basis
+            self._profiled[name] = (stored_ns, device)
             try:
-                found = self._profiles.of_emulated(device.record, self._around)
+                found = self._profiles.of_emulated(device.record, self._sources)
             except UserError as error:
                 log.warning("device %s: stored profile ignored: %s", name, error)
                 continue
             device.profile = found.record.analysis() if found is not None and not found.stale else None
 
-    def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
-        identity = self._identity(name)
-        known = self.devices.get(name)
-        if known is not None and self._identities.get(name) == identity and not changed:
-            known.choose(policy)
+    def _refresh_device(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
+        version = self._version(name)
+        last = self.devices.get(name)
+        if last is not None and self._versions.get(name) == version and not changed:
+            last.set_policy(policy)
             return
         try:
-            if known is None and not listed and not self._store.is_served(name):
+            if last is None and not listed and not self._store.is_served(name):
                 return
             record = self._store.load(name)
         except UserError as error:
@@ -106,11 +107,11 @@ class EmulatedDevices:
         except OSError as error:
             self.notes.append(f"device {name}: {error.strerror}: not managed")
             return
-        same_device = known is not None and known.record.created == record.created
-        if known is not None:
-            self._drop(name)
+        same_device = last is not None and last.record.created == record.created
+        if last is not None:
+            self.devices.pop(name).close()
         run = self._store.places.run_of(name)
-        window_s, share_by, move_budget = self._general
+        window_s, share_by, move_budget = self._options
         device = EmulatedDevice(
             *(record, run, self._journal, policy, window_s, share_by),
             clock=self._clock,
@@ -118,38 +119,35 @@ class EmulatedDevices:
         )
         device.move_budget = move_budget
         if same_device:
-            device.take_over()
-        self.devices[name], self._identities[name] = device, identity
+            device.keep_split()
+        self.devices[name], self._versions[name] = device, version
 
-    def _identity(self, name: str) -> _Identity:
+    def _version(self, name: str) -> _Version:
         folder = self._store.places.device(name)
         try:
-            found = (folder / RECORD_FILE).stat()
+            record = (folder / RECORD_FILE).stat()
         except OSError:
             return (0, 0, frozenset())
-        return found.st_ino, found.st_mtime_ns, self._namespaces_changed(name)
+        return record.st_ino, record.st_mtime_ns, self._namespace_changes(name)
 
-    def _namespaces_changed(self, name: str) -> frozenset[tuple[str, int]]:
+    def _namespace_changes(self, name: str) -> _Changes:
         folder = self._store.places.device(name)
         try:
             written_ns = (folder / SETTINGS_FILE).stat().st_mtime_ns
         except OSError:
             return frozenset()
-        read_ns, changed = self._changed.get(name, (0, frozenset[tuple[str, int]]()))
+        read_ns, changes = self._changes.get(name, (0, frozenset[tuple[str, int]]()))
         if read_ns != written_ns:
             try:
                 settings = read_settings(folder)
             except UserError:
-                return changed  # the server says what is wrong
-            created = {(each.namespace.name, each.created_ns) for each in settings.created}
-            changed = frozenset(created | {(each, 0) for each in settings.deleted})
-            self._changed[name] = (written_ns, changed)
-        return changed
-
-    def _drop(self, name: str) -> None:
-        self.devices.pop(name).close()
+                return changes  # The server reports the error.
+            created = {(entry.namespace.name, entry.created_ns) for entry in settings.created}
+            changes = frozenset(created | {(deleted, 0) for deleted in settings.deleted})
+            self._changes[name] = (written_ns, changes)
+        return changes
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for device in self.devices.values():
             device.close()

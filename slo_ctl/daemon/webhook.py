@@ -1,4 +1,4 @@
-"""The address of `[hooks] webhook`: told one change of a verdict, by HTTP POST within a time limit."""
+"""The address of `[hooks] webhook`, to which each change of a verdict is sent by HTTP POST."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slo_ctl.daemon.hook_queue import DONE, FAILED, KILLED
 from slo_ctl.daemon.status import VerdictChange
 
 LIMIT_S = 5.0
-"""A server that has not answered by then gets no more time."""
+"""Time limit for a request."""
 FORMAT_VERSION = 1
 
 _POLL_S = 0.05
@@ -28,10 +28,10 @@ _SUCCESS, _REDIRECT = 2, 3
 
 
 class Webhook:
-    """A hook that is an HTTP or HTTPS address. Redirects are not followed and proxies are not used."""
+    """A hook that sends changes by HTTP or HTTPS, without redirects and proxies."""
 
     def __init__(self, url: str, limit_s: float = LIMIT_S) -> None:
-        """`url` is valid."""
+        """`url`: a valid URL."""
         parts = urlsplit(url)
         tls = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -39,11 +39,11 @@ class Webhook:
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._tls = ssl.create_default_context() if tls else None
         self._limit_s = limit_s
-        # The rest of an address is often a secret.
+        # Without the path, which may contain a secret.
         self.name = f"webhook: {parts.scheme}://{parts.netloc}"
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
-        """Send it, and wait for the status of the reply."""
+        """Send a change, and wait for the status of the reply."""
         limit_s = time.monotonic() + self._limit_s
 
         def deadline_s() -> float:
@@ -51,7 +51,7 @@ class Webhook:
 
         connection = _Connection(self._host, self._port, self._limit_s, self._tls)
         try:
-            with _shut_down_at(connection, deadline_s):
+            with _shutdown_at(connection, deadline_s):
                 problem = self._post(connection, payload(change))
         finally:
             connection.close()
@@ -60,7 +60,7 @@ class Webhook:
         return (FAILED, problem) if problem else (DONE, "")
 
     def _post(self, connection: _Connection, body: bytes) -> str:
-        """Why it was not accepted; empty if it was."""
+        """Send a request. Returns why it failed, or an empty text."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"slo-ctl/{tool_version()}",
@@ -99,14 +99,14 @@ def payload(change: VerdictChange) -> bytes:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One that has its socket from the moment when it can be shut down, before the handshake of TLS."""
+    """A connection that sets `sock` before the TLS handshake, so that the handshake can be interrupted."""
 
     def __init__(self, host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._tls = tls
 
     def connect(self) -> None:
-        """Connect, and with TLS check who answers."""
+        """Connect, and with TLS verify the server."""
         self.sock = socket.create_connection((self.host, self.port), self.timeout)
         if self._tls is not None:
             secured = self._tls.wrap_socket(
@@ -117,8 +117,8 @@ class _Connection(http.client.HTTPConnection):
 
 
 @contextmanager
-def _shut_down_at(connection: _Connection, deadline_s: Callable[[], float]) -> Iterator[None]:
-    """End what the connection waits for at `deadline_s()`: its own timeout is for each read alone."""
+def _shutdown_at(connection: _Connection, deadline_s: Callable[[], float]) -> Iterator[None]:
+    """Shut the connection down at `deadline_s()`, because its own timeout applies to each read separately."""
     done = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""From counters of VMs on an emulated SSD to samples: the arithmetic, and the server that is asked."""
+"""Samples of VMs on an emulated SSD, computed from its counters and read from the server of a device."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from slo_ctl.model import (
     VmSample,
 )
 from slo_ctl.model.sample import waf_of
-from slo_ctl.observe.block import Sliding
+from slo_ctl.observe.block import SlidingWindow
 
 _NS_PER_S = 1e9
 
 
 class VmReading(NamedTuple):
-    """Counters of one VM, at one moment or, as a difference, over a window. Times in nanoseconds."""
+    """Counters of one VM at one time, or their increase over a window. Times in nanoseconds."""
 
     now_ns: int
     reads: int
@@ -50,25 +50,25 @@ class VmReading(NamedTuple):
     victims: int
     victim_valid_pages: int
     switch_merges: int = 0
-    """Merges caused by this VM, on mappings with log blocks (docs/device.md)."""
+    """Merges caused by this VM, on hybrid mappings (docs/device.md)."""
     partial_merges: int = 0
     full_merges: int = 0
     merged_blocks: int = 0
     """Logical blocks of full merges."""
     switch_merge_ns: int = 0
-    """Time of dies and channels; 0 without a clock."""
+    """Die and channel time; 0 without a clock."""
     partial_merge_ns: int = 0
     full_merge_ns: int = 0
     device_ns: int = 0
     """Die and channel time spent on this VM's requests, garbage collection included."""
     queued_ns: int = 0
-    """Time with a request waiting for its turn in the device's queue."""
+    """Time with a request waiting in the device's queue."""
     moved_pages_of: tuple[int, ...] = ()
-    """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
+    """Pages copied while serving this VM, by the number of their owner; empty from a server."""
 
     @property
     def requests(self) -> int:
-        """Requests of every kind completed."""
+        """Completed requests of every kind."""
         return self.reads + self.writes + self.other_requests
 
     @property
@@ -77,28 +77,28 @@ class VmReading(NamedTuple):
         return self.host_page_reads + self.host_page_writes
 
     def amount(self, share_by: ShareBy) -> float:
-        """Delivered to the VM, in the unit of shares."""
+        """Work delivered to the VM, in the unit of shares."""
         return share_by.amount(self.pages, self.requests, self.device_ns / _NS_PER_S)
 
-    def went_back(self, earlier: VmReading) -> bool:
-        """Whether anything was less than in an earlier reading: these are other counters."""
+    def is_reset(self, earlier: VmReading) -> bool:
+        """Whether a counter is lower than in an earlier reading, as after a restart."""
         if len(self.moved_pages_of) != len(earlier.moved_pages_of):
             return True
         return any(map(lt, self[:_COUNTERS], earlier[:_COUNTERS]))
 
     def since(self, earlier: VmReading) -> VmReading:
-        """Difference between an earlier reading and this one."""
+        """Increase since an earlier reading."""
         moved = tuple(map(sub, self.moved_pages_of, earlier.moved_pages_of))
         return VmReading._make((*map(sub, self[:_COUNTERS], earlier[:_COUNTERS]), moved))
 
 
 _COUNTERS = len(VmReading._fields) - 1
-"""All but `moved_pages_of`."""
+"""Number of fields before `moved_pages_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Blocks that a VM owns. OPS without those that are kept free for GC."""
+    """Blocks that a VM owns; OPS without the blocks that GC keeps free."""
 
     logical: int
     ops: int
@@ -119,9 +119,9 @@ def vm_sample(
     p99_window_s: float = 0.0,
     slo: Slo | None = None,
 ) -> VmSample:
-    """The sample of a window, which is a difference of two readings.
+    """The sample of a window.
 
-    Not `queued`: the device has no queue of its own to measure. `slo` is joined later where it is not known.
+    `queued`: whether the device has a queue that is measured. `slo` None: `DeviceSample.with_slos` sets it.
     """
     length_ns = window.now_ns
     on_device_ns = max(0, window.latency_ns - window.throttled_ns)
@@ -154,31 +154,30 @@ def vm_sample(
 
 # Samples of an emulated SSD that is served as a block device, over its control socket.
 #
-# Unit of time: with latency, modelled seconds throughout: window, IOPS, waits, and the percentiles, which
-# the server measures by the wall clock and which are divided by the time scale. The limits that the control
-# socket takes are of the same time, so a decision needs no conversion, and SLOs of VMs on a device with a
-# time scale are about the modelled drive. Without latency there is no model of time: the window is
-# real time, requests are those that were answered, and the timing model is `none`, so that policies go by
-# writes instead of by a flash timing that nobody waits for.
+# On a device with latency all times are in modelled seconds: windows, IOPS, waits, and percentiles, which the
+# server measures in real time and which are divided by the time scale. Limits of the control socket are in
+# modelled time as well, so decisions need no conversion; SLOs of VMs on a device with a time scale are about
+# the modelled drive. Without latency, windows are in real time, requests are those that were answered, and
+# the timing model is `none`, so that policies use counts of writes instead of flash timing.
 
 _US_PER_NS = 1e-3
 _US_PER_S = 1e6
 _TIMEOUT_S = 0.5
-"""A server answers in a millisecond or two; one that is stopped must not stop us."""
+"""A server answers within 2 ms; one that hangs must not delay an epoch for longer."""
 _RECENT_S = 10.0
-"""Time of the server's percentiles, in real time."""
+"""Window of the server's percentiles, in real time."""
 _FIRST_PAUSE_S = 1.0
+"""Time without queries after the first timeout; doubled by each further one."""
 _LONGEST_PAUSE_S = 8.0
 
 _Readings = dict[str, VmReading]
 
 
 class ServedDevice:
-    """One device's server, over one connection that is reopened when it breaks."""
+    """The server of one device, over a connection that is reopened when it breaks."""
 
     def __init__(
         self,
-        name: str,
         control_socket: Path,
         record: DeviceRecord,
         *,
@@ -186,53 +185,55 @@ class ServedDevice:
         clock: Callable[[], float] = time.monotonic,
         connect: Connect = ControlClient,
     ) -> None:
-        """`record` says what the socket does not: timing, and the blocks that GC keeps free."""
-        self.name = name
+        """`record`: for the timing and the blocks that GC keeps free, which a server does not report.
+
+        All attributes are as of the last sample.
+        """
+        self.name = record.name
         self.windows: dict[str, StreamWindow] = {}
-        """As of the last sample, by the key of the stream. Empty when the server is gone."""
-        self.counted: tuple[VmReading, ...] = ()
-        """Everything that was counted since it was served, by namespace, as of the last sample."""
+        """Status windows by the key of the stream; empty if the server did not answer."""
+        self.totals: tuple[VmReading, ...] = ()
+        """Counters of all namespaces since the device was served."""
         self.time_scale: float | None = None
-        """Real seconds for each modelled one; None without latency."""
+        """Real seconds per modelled second; None without latency."""
         self.scheduler = record.scheduler
-        """How it divides itself among its namespaces, as of the last sample."""
+        """Scheduler between the namespaces."""
         self.statistics: dict[str, Any] = {}
-        """All that its server said, as of the last sample."""
+        """The server's reply."""
         self.moves: dict[str, Any] | None = None
-        """Moves of OPS under way and their budget, as of the last sample; None: not reported."""
+        """Pending moves of OPS and their budget; None: not reported."""
         self._path = control_socket
         self._record = record
         self._clock = clock
         self._connect = connect
         self._client: ControlClient | None = None
-        self._ignored_until_s = 0.0
+        self._paused_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
-        self._window: Sliding[_Readings] = Sliding(window_s)
+        self._window: SlidingWindow[_Readings] = SlidingWindow(window_s)
 
     @property
-    def covered_s(self) -> float:
-        """How long `windows` look back, in real time."""
+    def window_length_s(self) -> float:
+        """Length of `windows` in real time."""
         return self._window.length_s
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def sample(self, keys: Mapping[str, str] | None = None) -> DeviceSample:
-        """The window since the last sample. Raises ObserveGone when the server does not answer.
+        """The window since the last sample. Raises ObserveGone if the server does not answer.
 
-        `keys` are the names that samples go by, by namespace; by default `DEVICE/NAMESPACE`. A namespace is
-        active when it had a request completed or has one outstanding. Weights and limits are those that the
-        server has in force. The first sample, and the first after a restart of the server, has windows of no
-        length.
+        `keys`: keys of streams by namespace, by default `DEVICE/NAMESPACE`. A namespace is active if a
+        request was completed or is outstanding. Weights and limits are those in force. The first sample, also
+        after a restart of the server, has windows of length 0.
         """
-        statistics = self._ask()
+        statistics = self._query()
         try:
             sample = self._sample(statistics, keys or {})
         except (KeyError, TypeError, AttributeError) as error:
-            self._lose()
+            self._disconnect()
             raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
         self.statistics = statistics
         return sample
@@ -241,34 +242,34 @@ class ServedDevice:
         self.time_scale = statistics["time_scale"]
         self.scheduler = str(statistics.get("scheduler", self._record.scheduler))
         now_ns = statistics["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
-        namespaces = {each["name"]: each for each in statistics["namespaces"]}
-        now = {name: _reading(each, now_ns) for name, each in namespaces.items()}
+        namespaces = {namespace["name"]: namespace for namespace in statistics["namespaces"]}
+        totals = {name: _reading(namespace, now_ns) for name, namespace in namespaces.items()}
         last = self._window.last
-        if last is None or _has_restarted(last, now):
+        if last is None or _has_restarted(last, totals):
             self._window.clear()
-            last = now
-        # The window is what people wait for, however slow the modelled time goes.
-        self._window.add(self._clock(), now)
-        self.counted = tuple(now.values())
-        names = {name: keys.get(name) or f"{self.name}/{name}" for name in namespaces}
-        first = self._window.first or now
+            last = totals
+        # The status window has its configured length in real time, whatever the time scale is.
+        self._window.add(self._clock(), totals)
+        first = self._window.first or totals
+        self.totals = tuple(totals.values())
         self.windows = {}
         vms = []
         scale, pages_per_block = self.time_scale or 1.0, self._pages_per_block
-        for name, each in namespaces.items():
-            key, counted, blocks = names[name], now[name], self._blocks(each)
-            p99s_us = (_p99(each, "read", scale), _p99(each, "write", scale))
-            status_window = counted.since(first.get(name, counted))
-            self.windows[key] = self._stream_window(key, each, counted, status_window, blocks, p99s_us)
-            window = counted.since(last.get(name, counted))
-            waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
+        for name, namespace in namespaces.items():
+            key = keys.get(name) or f"{self.name}/{name}"
+            reading, blocks = totals[name], self._blocks(namespace)
+            p99s_us = (_p99_us(namespace, "read", scale), _p99_us(namespace, "write", scale))
+            status_window = reading.since(first.get(name, reading))
+            self.windows[key] = self._stream_window(key, namespace, reading, status_window, blocks, p99s_us)
+            window = reading.since(last.get(name, reading))
+            has_queue = "queue" in namespace
             vms.append(
                 vm_sample(
                     *(key, window, blocks, pages_per_block),
-                    active=window.requests > 0 or waiting,
-                    limit_iops=each["limit_iops"],
-                    scheduler_weight=each["weight"],
-                    queued="queue" in each,
+                    active=window.requests > 0 or (has_queue and namespace["queue"]["outstanding"] > 0),
+                    limit_iops=namespace["limit_iops"],
+                    scheduler_weight=namespace["weight"],
+                    queued=has_queue,
                     p99_us=max((p99 for p99 in p99s_us if p99 is not None), default=None),
                     p99_window_s=_RECENT_S / scale,
                 )
@@ -289,7 +290,7 @@ class ServedDevice:
         )
 
     def _disk_timing(self) -> FlashTiming:
-        """No flash and no GC: what the only policy there is for disks has no use for is 0."""
+        """Timing of a hard disk: the policy for disks does not use the values that are 0."""
         access_us = 0.0
         if isinstance(self._record, DiskRecord):
             disk = self._record.disk
@@ -305,7 +306,7 @@ class ServedDevice:
         )
 
     def _blocks(self, namespace: dict[str, Any]) -> Blocks:
-        """As replay counts: a VM's own blocks that GC or merges keep free are nobody's OPS."""
+        """Blocks of a namespace; those that its GC or merges keep free are not OPS, as in replay."""
         if not isinstance(self._record, SsdRecord):
             return Blocks(logical=0, ops=0, min_ops=0)
         space = namespace["space"]
@@ -320,12 +321,12 @@ class ServedDevice:
         self,
         key: str,
         namespace: dict[str, Any],
-        now: VmReading,
+        totals: VmReading,
         window: VmReading,
         blocks: Blocks,
         p99s_us: tuple[float | None, float | None],
     ) -> StreamWindow:
-        """`now` are all counters, `window` those of the status window; `p99s_us` of reads and of writes."""
+        """The status window of a namespace. `window`: increase of `totals` in it. `p99s_us`: read, write."""
         length_s = window.now_ns / _NS_PER_S
         ssd = self._record if isinstance(self._record, SsdRecord) else None
         victim_pages = window.victims * self._pages_per_block
@@ -339,12 +340,12 @@ class ServedDevice:
             vm=key,
             window_s=length_s,
             totals=IoCounters(
-                reads=now.reads,
-                writes=now.writes,
-                read_bytes=now.read_bytes,
-                written_bytes=now.write_bytes,
-                host_page_writes=now.host_page_writes if ssd else None,
-                gc_page_writes=now.gc_page_writes if ssd else None,
+                reads=totals.reads,
+                writes=totals.writes,
+                read_bytes=totals.read_bytes,
+                written_bytes=totals.write_bytes,
+                host_page_writes=totals.host_page_writes if ssd else None,
+                gc_page_writes=totals.gc_page_writes if ssd else None,
                 read_latency=_latency(namespace, "read"),
                 write_latency=_latency(namespace, "write"),
             ),
@@ -367,33 +368,35 @@ class ServedDevice:
             ops_bytes=(ops_blocks or 0) * ssd.drive.block_pages * ssd.drive.page_bytes if ssd else None,
         )
 
-    def _ask(self) -> dict[str, Any]:
+    def _query(self) -> dict[str, Any]:
+        """The server's statistics. Raises ObserveGone."""
         now_s = self._clock()
-        if now_s < self._ignored_until_s:
+        if now_s < self._paused_until_s:
             raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again later")
         try:
             if self._client is None:
-                # Whatever was counted before may have been counted by another process.
-                self._lose()
+                # Earlier counters may be those of another process.
+                self._disconnect()
                 self._client = self._connect(self._path, _TIMEOUT_S)
             statistics = self._client.statistics()
         except ControlError as error:
             if self._clock() - now_s >= _TIMEOUT_S:
-                self._ignored_until_s = self._clock() + self._pause_s
+                self._paused_until_s = self._clock() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self._lose()
+            self._disconnect()
             raise ObserveGone(f"{self.name}: {error.message}") from None
         self._pause_s = _FIRST_PAUSE_S
         return statistics
 
-    def _lose(self) -> None:
+    def _disconnect(self) -> None:
+        """Close the connection and forget its counters."""
         self.close()
         self._window.clear()
         self.windows = {}
 
 
 def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
-    # Disks have no flash.
+    # A hard disk has no flash.
     flash: dict[str, Any] = namespace.get("flash") or defaultdict(int)
     queue, answered = namespace.get("queue"), namespace["answered"]
     done = queue["completed"] if queue else {kind: each["requests"] for kind, each in answered.items()}
@@ -418,30 +421,30 @@ def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
 
 
 def _has_restarted(last: _Readings, now: _Readings) -> bool:
-    """A counter went back, or the namespaces are others: another process answers than before."""
+    """Whether a counter was reset or namespaces were added or removed."""
     if last.keys() != now.keys():
         return True
-    return any(reading.went_back(last[name]) for name, reading in now.items())
+    return any(reading.is_reset(last[name]) for name, reading in now.items())
 
 
-def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
-    """Of the last seconds; None from a server that does not report it, or without requests."""
+def _p99_us(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
+    """The p99 of the last 10 s; None if it is not reported, or without requests."""
     recent = namespace.get("recent")
     value = recent["latency_us"][kind].get("p99") if recent else None
     return None if value is None else float(value) / scale
 
 
 def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
-    """Latency counts since it was served; None from a server that does not report them."""
-    found = namespace.get("latency_histogram")
-    if found is None:
+    """Latency counts since the device was served; None if they are not reported."""
+    histogram = namespace.get("latency_histogram")
+    if histogram is None:
         return None
-    counted = found[kind]
-    bounds_s = _bounds_s(tuple(found["bounds_us"]))
-    return LatencyCounts(bounds_s, tuple(counted["counts"]), counted["sum_us"] / _US_PER_S)
+    bounds_s = _bounds_s(tuple(histogram["bounds_us"]))
+    counts = histogram[kind]
+    return LatencyCounts(bounds_s, tuple(counts["counts"]), counts["sum_us"] / _US_PER_S)
 
 
 @lru_cache(maxsize=16)
 def _bounds_s(bounds_us: tuple[float, ...]) -> tuple[float, ...]:
-    """A server has the same for all of its namespaces."""
+    """The bounds in seconds; cached, because all namespaces of a server have the same ones."""
     return tuple(bound / _US_PER_S for bound in bounds_us)

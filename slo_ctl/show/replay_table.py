@@ -25,6 +25,8 @@ _US_PER_S = 1e6
 MERGE_HEADINGS = ("SWITCH", "PARTIAL", "FULL", "PER 1000", "TIME", "BLOCKS/FULL", "MEAN FULL")
 """Headings of `_merge_cells`; a narrow terminal shows the first five."""
 _NARROW_CELLS = 5
+COMPARISON_HEADINGS = ("IOPS", "WAF", "SHARE ERROR", "P99 WRITE", "FOREIGN GC PAGES", "BELOW TARGET")
+"""Headings of `comparison_cells`."""
 MERGE_LEGEND = (
     "Merges caused by the writes of each VM in the measured window. PER 1000: merges of all kinds per 1000 "
     "host page writes. TIME: of dies and channels. BLOCKS/FULL: logical blocks per full merge."
@@ -314,16 +316,11 @@ def comparison_table(result: Result) -> Table:
     """One row per policy."""
     table = _table(wide=True)
     table.add_column("POLICY")
-    for heading in comparison_headings():
+    for heading in COMPARISON_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in result.runs:
         table.add_row(Text(printable(run.policy)), *(Text(cell) for cell in comparison_cells(run)))
     return table
-
-
-def comparison_headings() -> list[str]:
-    """Headings of `comparison_cells`."""
-    return ["IOPS", "WAF", "SHARE ERROR", "P99 WRITE", "FOREIGN GC PAGES", "BELOW TARGET"]
 
 
 def comparison_cells(run: RunResult) -> list[str]:

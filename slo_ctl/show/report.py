@@ -13,10 +13,10 @@ from slo_ctl.show.charts import key_class
 from slo_ctl.show.html import render_page
 from slo_ctl.show.replay_charts import sections
 from slo_ctl.show.replay_table import (
+    COMPARISON_HEADINGS,
     MERGE_HEADINGS,
     MERGE_LEGEND,
     comparison_cells,
-    comparison_headings,
     gain_tiles,
     headline,
     is_synthetic,
@@ -50,7 +50,7 @@ def render_report(result: Result) -> str:
         headings=vm_headings(),
         merge_headings=MERGE_HEADINGS,
         merge_legend=MERGE_LEGEND,
-        comparison_headings=comparison_headings(),
+        comparison_headings=COMPARISON_HEADINGS,
         comparison=[(run.policy, comparison_cells(run)) for run in result.runs],
         sections=list(_sections(result)),
         facts=_facts(result),

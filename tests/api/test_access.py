@@ -29,8 +29,8 @@ DAEMON = grp.getgrnam("daemon")
 READ, SET_SLOS, MANAGE = ("GET", "/v1/vms"), ("PUT", "/v1/vms/web/1/slo"), ("POST", "/v1/reload")
 
 
-def allowed(peer: Peer, **given: tuple[str, ...]) -> set[str]:
-    access = AccessConfig({Right(key): entries for key, entries in given.items()})
+def allowed(peer: Peer, **lists: tuple[str, ...]) -> set[str]:
+    access = AccessConfig({Right(key): entries for key, entries in lists.items()})
     return {right.value for right in Right if access.allows(right, peer, own_uid=4242)}
 
 
@@ -46,7 +46,7 @@ def test_each_list_restricts_its_own_right() -> None:
     assert allowed(nobody, set_slos=("@mail", str(NOBODY.pw_uid))) == {"read", "set_slos", "manage"}
 
 
-def test_who_may_not_set_slos_may_not_manage_either_unless_listed() -> None:
+def test_set_slos_also_restricts_manage_by_default() -> None:
     nobody = Peer(NOBODY.pw_uid, frozenset())
     assert allowed(nobody, set_slos=("root",)) == {"read"}
     assert allowed(nobody, set_slos=("root",), manage=("*",)) == {"read", "manage"}
@@ -66,7 +66,7 @@ def test_a_user_is_not_taken_for_a_group_of_the_same_name() -> None:
     assert allowed(user, read=("@daemon",), set_slos=(), manage=()) == set()
 
 
-def test_unknown_names_are_found_and_allow_nobody() -> None:
+def test_unknown_names_allow_nobody() -> None:
     assert why_unknown("nobody-at-all") == "is not a user of this host"
     assert why_unknown("@nobody-at-all") == "is not a group of this host"
     assert [why_unknown(entry) for entry in ("root", "@daemon", "*", "4243")] == [""] * 4
@@ -76,13 +76,13 @@ def test_unknown_names_are_found_and_allow_nobody() -> None:
     )
 
 
-def test_the_kernel_tells_user_and_groups_of_the_peer() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert peer_of(ours) == Peer(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
+def test_peer_has_its_user_and_groups() -> None:
+    client, server = socket.socketpair()
+    with client, server:
+        assert peer_of(client) == Peer(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
 
 
-# At the socket, as another user.
+# Requests of another user over the socket.
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 
@@ -101,27 +101,27 @@ def user(name: pwd.struct_passwd, *groups: int) -> Iterator[None]:
         os.setgroups(before)
 
 
-class Asker:
+class NobodyClient:
     """Sends requests as `nobody`, who is in the socket's group, `daemon`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def ask(self, method: str, target: str) -> tuple[int, dict[str, Any]]:
+    def request(self, method: str, target: str) -> tuple[int, dict[str, Any]]:
         body = b'{"fields": {"weight": 3}}' if method == "PUT" else b""
         head = f"{method} {target} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(60)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(60)
             with user(NOBODY, DAEMON.gr_gid):
-                client.connect(str(self._path))
-            client.sendall(head + body)
-            with client.makefile("rb") as stream:
+                connection.connect(str(self._path))
+            connection.sendall(head + body)
+            with connection.makefile("rb") as stream:
                 reply = stream.read()
         return int(reply.split()[1]), json.loads(reply.partition(b"\r\n\r\n")[2])
 
 
-class Host(FakeController):
-    """One with any user."""
+class RecordingController(FakeController):
+    """Records the users that change SLOs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,41 +142,41 @@ class Host(FakeController):
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> RecordingController:
+    return RecordingController()
 
 
 @pytest.fixture
-def asker(host: Host) -> Iterator[Asker]:
+def client(host: RecordingController) -> Iterator[NobodyClient]:
     with tempfile.TemporaryDirectory(prefix="slo-") as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "api.sock"
         server = ApiServer(host, path, DAEMON.gr_name)
         try:
-            yield Asker(path)
+            yield NobodyClient(path)
         finally:
             server.close()
 
 
 @as_root
-def test_users_do_what_the_table_says(host: Host, asker: Asker) -> None:
-    assert [asker.ask(*each)[0] for each in (READ, SET_SLOS, MANAGE)] == [HTTPStatus.OK] * 3
+def test_requests_are_allowed_as_configured(host: RecordingController, client: NobodyClient) -> None:
+    assert [client.request(*request)[0] for request in (READ, SET_SLOS, MANAGE)] == [HTTPStatus.OK] * 3
     assert host.users == ["nobody"]
     host.allowed = AccessConfig({Right.SET_SLOS: ("root",)}, {Right.SET_SLOS: "slo-ctl.toml:3"})
-    statuses = [asker.ask(*each)[0] for each in (READ, SET_SLOS, MANAGE)]
+    statuses = [client.request(*request)[0] for request in (READ, SET_SLOS, MANAGE)]
     assert statuses == [HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.FORBIDDEN]
     host.allowed = AccessConfig({Right.SET_SLOS: ("@daemon",)}, {Right.SET_SLOS: "slo-ctl.toml:3"})
-    assert [asker.ask(*each)[0] for each in (READ, SET_SLOS, MANAGE)] == [HTTPStatus.OK] * 3
+    assert [client.request(*request)[0] for request in (READ, SET_SLOS, MANAGE)] == [HTTPStatus.OK] * 3
     assert host.users == ["nobody"] * 2
 
 
 @as_root
-def test_refusal_says_who_may_not_do_what_and_the_line_to_write(
-    host: Host, asker: Asker, caplog: pytest.LogCaptureFixture
+def test_refusal_names_user_right_and_fix(
+    host: RecordingController, client: NobodyClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.allowed = AccessConfig({Right.SET_SLOS: ("alice", "@ops")}, {Right.SET_SLOS: "slo-ctl.toml:3"})
     with caplog.at_level(logging.WARNING):
-        _, body = asker.ask(*SET_SLOS)
+        _, body = client.request(*SET_SLOS)
     assert body["error"] == {
         "message": "user nobody may not set SLOs ([access] set_slos, slo-ctl.toml:3)",
         "hint": 'to allow it, write set_slos = ["alice", "@ops", "nobody"] in [access] of slo-ctl.toml; '
@@ -186,5 +186,5 @@ def test_refusal_says_who_may_not_do_what_and_the_line_to_write(
         "refused: nobody may not set SLOs ([access] set_slos, slo-ctl.toml:3): PUT /v1/vms/web/1/slo"
     ]
     assert host.users == []
-    _, body = asker.ask(*MANAGE)
+    _, body = client.request(*MANAGE)
     assert body["error"]["hint"].startswith('to allow it, write manage = ["alice", "@ops", "nobody"] in')

@@ -1,4 +1,4 @@
-"""The API over its socket: what it answers and refuses, and how the client takes that."""
+"""The API over its socket: replies and refusals, and how the client handles them."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class FakeController:
     ) -> tuple[VmSlo, ...]:
         assert user == pwd.getpwuid(os.getuid()).pw_name
         before = self.fields
-        kept = {name: value for name, value in before.items() if name not in change.unset}
-        self.fields, self.forced = {**kept, **change.fields}, force
+        unchanged = {name: value for name, value in before.items() if name not in change.unset}
+        self.fields, self.forced = {**unchanged, **change.fields}, force
         slos = tuple(self.slo(vm) for vm in vms)
         if dry_run:
             self.fields = before
@@ -224,7 +224,7 @@ def test_openapi_describes_real_routes(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "asked"),
+    ("method", "path", "request_path"),
     [
         ("get", "/v1/health", "/v1/health"),
         ("get", "/v1/vms", "/v1/vms"),
@@ -235,12 +235,14 @@ def test_openapi_describes_real_routes(served: Served) -> None:
         ("delete", "/v1/vms/{name}/slo", "/v1/vms/web/1/slo"),
     ],
 )
-def test_replies_have_the_documented_fields(served: Served, method: str, path: str, asked: str) -> None:
+def test_replies_have_the_documented_fields(
+    served: Served, method: str, path: str, request_path: str
+) -> None:
     text = _raw(served.path, b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     api = json.loads(text.partition(b"\r\n\r\n")[2])
     content = api["paths"][path][method]["responses"]["200"]["content"]["application/json"]
     described = api["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]["properties"]
-    assert set(getattr(served.client, method)(asked)) == {"format_version", *described}
+    assert set(getattr(served.client, method)(request_path)) == {"format_version", *described}
 
 
 def test_socket_has_its_mode_and_refuses_a_second_server(served: Served) -> None:
@@ -269,11 +271,11 @@ def _raw(path: Path, data: bytes) -> bytes:
         client.connect(str(path))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             client.sendall(data)
-        got = b""
+        reply = b""
         with contextlib.suppress(ConnectionResetError):
             while chunk := client.recv(65536):
-                got += chunk
-        return got
+                reply += chunk
+        return reply
 
 
 def test_large_bodies_and_headers_are_refused(served: Served) -> None:
@@ -320,31 +322,31 @@ def test_any_json_is_accepted_or_refused(served: Served, body: Any) -> None:
     assert "unexpected" not in output
 
 
-def test_idle_connections_do_not_keep_others_out(served: Served) -> None:
+def test_idle_connections_do_not_block_new_ones(served: Served) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    crowd = []
+    clients = []
     for _ in range(3 * MAX_CONNECTIONS):
         client = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError):
             client.connect(str(served.path))
-        crowd.append(client)
-    # Theirs and the server's ends, of which it keeps a bounded number.
-    most = len(crowd) + MAX_CONNECTIONS + 20
+        clients.append(client)
+    # The sockets of the clients, and a bounded number of the server.
+    limit = len(clients) + MAX_CONNECTIONS + 20
     deadline = time.monotonic() + 30
-    while (ends := _ends_once_at_rest() - before) >= most:
-        assert time.monotonic() < deadline, f"{ends} ends, not below {most}"
-    for client in crowd:
+    while (open_files := _stable_open_files() - before) >= limit:
+        assert time.monotonic() < deadline, f"{open_files} ends, not below {limit}"
+    for client in clients:
         client.close()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         with contextlib.suppress(Exception):
             served.client.get("/v1/health")
             return
-    pytest.fail("no answer after the crowd had gone")
+    pytest.fail("no answer after all clients had disconnected")
 
 
-def _ends_once_at_rest() -> int:
-    """Open files of this process, of server and clients, once the server has taken whom it takes."""
+def _stable_open_files() -> int:
+    """Open files of this process, of server and clients, once their number is stable."""
     before = -1
     while (now := len(os.listdir("/proc/self/fd"))) != before:  # noqa: PTH208
         before = now
@@ -355,14 +357,14 @@ def _ends_once_at_rest() -> int:
 def test_many_clients_are_served_at_once(served: Served) -> None:
     failures: list[BaseException] = []
 
-    def ask() -> None:
+    def send_requests() -> None:
         try:
             for _ in range(10):
                 served.client.get("/v1/status")
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=send_requests) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -43,7 +43,7 @@ def test_all_errors_of_all_files_are_reported(folder: Path, capsys: pytest.Captu
     assert len(json.loads(capsys.readouterr().out)["errors"]) == 4
 
 
-def test_access_is_shown_as_it_is_in_force(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_access_in_force_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def shown() -> dict[str, tuple[str, str]]:
         assert config(folder, "show", "--json") == 0
         values = json.loads(capsys.readouterr().out)["values"]
@@ -89,9 +89,7 @@ def test_all_errors_across_tables_are_reported(folder: Path, capsys: pytest.Capt
     assert sum(line.startswith("hint: ") for line in lines) == 4
 
 
-def test_values_that_are_not_valid_hide_no_other_error(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_value_hides_no_other_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "slo-ctl.toml").write_text(
         "[daemon]\nepoch = 5\n"  # 2: no unit; nothing is said of a window shorter than that
         "[class.gold]\nwieght = 3\n"  # 4: the class is there all the same

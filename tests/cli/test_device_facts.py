@@ -30,31 +30,31 @@ def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         ("name=x,size=64MiB", "no space for 64 MiB: 0 B of 256 MiB is unallocated", "slo-ctl device remove"),
     ],
 )
-def test_add_says_how_much_room_a_full_device_has(
+def test_add_to_a_full_device_reports_its_free_space(
     root: Path, namespace: str, problem: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert device(root, "add", "ssd0", "--namespace", namespace) == 2
-    said, advice = capsys.readouterr().err.splitlines()
-    assert said.endswith(problem)
+    message, advice = capsys.readouterr().err.splitlines()
+    assert message.endswith(problem)
     assert hint in advice
 
 
-def test_add_says_which_size_would_do(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_add_that_does_not_fit_suggests_a_size(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "remove", "ssd0/db", "--yes") == 0
     for size, problem, hint in (
         ("200MiB", "no space for 200 MiB: 156 MiB of 256 MiB is unallocated", "write size=156MiB, or"),
         ("6410000", "size=6410000 is not a multiple of the page size, 4KiB", "write size=6256KiB"),
     ):
         assert device(root, "add", "ssd0", "--namespace", f"name=x,size={size}") == 2
-        said, advice = capsys.readouterr().err.splitlines()
-        assert said.endswith(problem)
+        message, advice = capsys.readouterr().err.splitlines()
+        assert message.endswith(problem)
         assert hint in advice
     assert device(root, "resize", "ssd0/web", "10MiB") == 0  # its blocks become over-provisioning
     assert device(root, "add", "ssd0", "--namespace", "name=x,size=200MiB") == 2
     assert "blocks for its data and over-provisioning, and " in capsys.readouterr().err
 
 
-def test_show_says_what_is_unallocated(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_unallocated_space(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "show", "ssd0") == 0
     assert "size            256 MiB logical, 304 MiB of flash" in capsys.readouterr().out
     assert device(root, "remove", "ssd0/db", "--yes") == 0
@@ -63,7 +63,7 @@ def test_show_says_what_is_unallocated(root: Path, capsys: pytest.CaptureFixture
     assert "size            100 MiB logical and 156 MiB unallocated, 304 MiB of flash" in shown
 
 
-def test_precondition_refuses_before_it_announces_anything(
+def test_precondition_of_a_served_device_prints_only_the_error(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with device_store(root).locked("ssd0"):  # as while it is served
@@ -88,7 +88,7 @@ READERS = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("file", READERS)
-def test_a_damaged_file_is_named_with_the_fix_and_kept(
+def test_damaged_device_file_is_reported_and_kept(
     root: Path, file: str, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.web]\nnamespaces = ["ssd0/web"]\n')
@@ -100,13 +100,13 @@ def test_a_damaged_file_is_named_with_the_fix_and_kept(
         path.write_text(content)
     for command in READERS[file]:
         status = app.run([*command.split(), "--root", str(root)])
-        said = [line for line in capsys.readouterr().err.splitlines() if "daemon is not" not in line]
+        lines = [line for line in capsys.readouterr().err.splitlines() if "daemon is not" not in line]
         assert status == (0 if command == "device list" else 2), command
-        assert str(path) in said[0]
-        assert "damaged" in said[0] or "is not a regular file" in said[0]
-        fix = said[0].rpartition(" (")[2] if command == "device list" else said[1].removeprefix("hint: ")
+        assert str(path) in lines[0]
+        assert "damaged" in lines[0] or "is not a regular file" in lines[0]
+        fix = lines[0].rpartition(" (")[2] if command == "device list" else lines[1].removeprefix("hint: ")
         assert fix.startswith("restore")
-        assert len(said) <= 2
+        assert len(lines) <= 2
     if content is None:
         assert path.is_dir()
     else:

@@ -54,7 +54,7 @@ def test_block_trace_is_replayed_as_files(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nonsense"], "ALLOCATOR: nonsense is not known"),
         (["ext", "--vm", "name=a"], "No such option: --vm"),
@@ -72,9 +72,9 @@ def test_block_trace_is_replayed_as_files(tmp_path: Path, capsys: pytest.Capture
         (["ext", "--device", "size=64MiB,op=7%", "--jobs", "1"], "ext on sandisk at 10%"),
     ],
 )
-def test_errors_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_trace_without_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from slo_ctl.show.terminal import BARS, sparkline
 
 
 def record_a_minute(folder: Path, late: range, moved: range, reason: str) -> float:
-    """A history of `db` and of `web`, which is short while late; it ended a moment ago. When it began."""
+    """Write a history of the last minute of `db` and `web`, which is insufficient in `late`. Its start."""
     history = History(folder / "history.db", 86400.0, 1 << 30)
     begin = time.time() // 10 * 10 - 70
     for second in range(60):
@@ -33,7 +33,7 @@ def record_a_minute(folder: Path, late: range, moved: range, reason: str) -> flo
             "web",
             iops=1000.0 + second,
             verdict=Verdict.INSUFFICIENT if second in late else Verdict.OK,
-            reason=reason if second in late else "well",
+            reason=reason if second in late else "met",
         )
         reasons = ("moved 3 blocks of OPS from db to web",) if second in moved else ()
         status = host_status(
@@ -65,8 +65,8 @@ def test_history_is_read_from_the_file_without_a_daemon(
     assert lines[1].startswith("IOPS on ssd0: ")
     assert lines[1].endswith("  1,004 to 1,054")
     rows = lines[5:]
-    what = [line.split(maxsplit=1)[1].split()[:3] for line in rows]
-    assert what[1] == ["*", "ssd0:", "verdict"]
+    cells = [line.split(maxsplit=1)[1].split()[:3] for line in rows]
+    assert cells[1] == ["*", "ssd0:", "verdict"]
     at = next(i for i, line in enumerate(rows) if "insufficient" in line)
     assert rows[at].endswith("* ssd0: verdict ok -> insufficient: short")
     assert "moved 3 blocks" in rows[at + 1]
@@ -77,23 +77,23 @@ def test_history_is_read_from_the_file_without_a_daemon(
 def test_history_is_read_from_the_daemon(
     tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[str] = []
-    kept = History(tmp_path / "history.db", 86400.0, 1 << 30)
+    requests: list[str] = []
+    history_file = History(tmp_path / "history.db", 86400.0, 1 << 30)
 
     def answer(path: str) -> dict[str, Any]:
-        seen.append(path)
-        return {"format_version": 1, **plain(kept.vm("web", begin, begin + 60, 6))}
+        requests.append(path)
+        return {"format_version": 1, **plain(history_file.vm("web", begin, begin + 60, 6))}
 
     with FakeDaemon(tmp_path, {"/v1/history/": answer}):
         assert history(tmp_path, "web", "--since", "2h", "--until", "1h", "--limit", "6", "--json") == 0
         output = json.loads(capsys.readouterr().out)
         assert (output["format_version"], output["bucket_s"], len(output["points"])) == (1, 10, 6)
         assert [v["verdict"] for v in output["verdicts"]] == ["ok", "insufficient"]
-        query = parse_qs(urlsplit(seen[0]).query)
+        query = parse_qs(urlsplit(requests[0]).query)
         assert float(query["until"][0]) - float(query["since"][0]) == pytest.approx(3600)
         assert query["limit"] == ["6"]
         assert history(tmp_path, "/slo/a b?") == 0
-        assert seen[1].startswith("/v1/history/%2Fslo%2Fa%20b%3F?")
+        assert requests[1].startswith("/v1/history/%2Fslo%2Fa%20b%3F?")
 
 
 @pytest.mark.usefixtures("begin")
@@ -120,7 +120,7 @@ def test_missing_history_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
         (None, "is not a file", "move it away: mv {path} {path}.damaged"),
     ],
 )
-def test_history_that_cannot_be_read_is_named_with_its_fix(
+def test_unreadable_history_is_reported_with_a_fix(
     content: str | None, problem: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "history.db"
@@ -129,40 +129,40 @@ def test_history_that_cannot_be_read_is_named_with_its_fix(
     else:
         path.write_text(content)
     assert history(tmp_path, "web") == 4
-    said, advice = capsys.readouterr().err.splitlines()
-    assert said.endswith(
+    message, advice = capsys.readouterr().err.splitlines()
+    assert message.endswith(
         f"api.sock: No such file or directory; nor can its history be read: {path} {problem}"
     )
     assert advice == "hint: " + hint.format(path=path, root=tmp_path)
 
 
-def as_nobody(do: Callable[[], None]) -> None:
-    """Do it in another process, as a user without rights where this one is root."""
+def as_nobody(action: Callable[[], None]) -> None:
+    """Run `action` in another process, as the user nobody if this process is root's."""
     child = os.fork()
     if child == 0:
-        failed = 1
+        exit_status = 1
         try:
             if os.getuid() == 0:
                 os.setgroups([])
                 os.setgid(65534)
                 os.setuid(65534)
-            do()
-            failed = 0
+            action()
+            exit_status = 0
         finally:
-            os._exit(failed)
+            os._exit(exit_status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A directory that every user may read and nobody but its owner may change."""
+    """A directory that every user may read, and only its owner may change."""
     with TemporaryDirectory(prefix="slo-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
         Path(folder).chmod(0o755)
 
 
-def test_history_that_this_user_may_not_read_says_so(open_folder: Path) -> None:
+def test_history_without_read_permission_is_reported(open_folder: Path) -> None:
     record_a_minute(open_folder, range(30, 60), range(30, 60), "short")
     path = open_folder / "history.db"
     path.chmod(0)
@@ -176,7 +176,7 @@ def test_history_that_this_user_may_not_read_says_so(open_folder: Path) -> None:
     as_nobody(read)
 
 
-def test_history_is_read_by_a_user_who_may_not_write_beside_it(open_folder: Path) -> None:
+def test_history_in_a_read_only_directory_is_read(open_folder: Path) -> None:
     record_a_minute(open_folder, range(30, 60), range(30, 60), "short")
     path = open_folder / "history.db"
     path.chmod(0o444)

@@ -68,8 +68,8 @@ def test_examples_in_man_pages_are_accepted() -> None:
 def test_pages_are_well_formed(pages: list[Path], command: tuple[str, ...]) -> None:
     if shutil.which(command[0]) is None:
         pytest.skip(f"no {command[0]} here")
-    done = subprocess.run([*command, *pages], capture_output=True, text=True, check=False)
-    assert done.stdout + done.stderr == ""
+    result = subprocess.run([*command, *pages], capture_output=True, text=True, check=False)
+    assert result.stdout + result.stderr == ""
 
 
 def test_source_date_epoch_sets_the_date(
@@ -96,20 +96,20 @@ def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_undocumented_completion_of_typer_works_in_this_release(shell: str) -> None:
-    asked = {
+    environment = {
         "_SLO_CTL_COMPLETE": f"complete_{shell}",
         "_TYPER_COMPLETE_ARGS": "slo-ctl sta",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "slo_ctl.cli"],
-        env=os.environ | asked,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "status" in done.stdout
-    assert "demo" not in done.stdout
+    assert "status" in result.stdout
+    assert "demo" not in result.stdout
     script = subprocess.run(
         [sys.executable, "-m", "slo_ctl.cli", "completion", shell], capture_output=True, text=True, check=True
     )
@@ -129,7 +129,7 @@ def script_of(shell: str) -> str:
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers for the last of `words`, which it splits at the characters of COMP_WORDBREAKS."""
+    """Completions of bash for the last of `words`, which it splits at the characters of COMP_WORDBREAKS."""
     pieces = [piece for word in words for piece in re.findall(r"[=:]+|[^=:]+", word) or [word]]
     script = f"""
         {script_of("bash")}
@@ -140,9 +140,11 @@ def completed(*words: str) -> list[str]:
         _slo_ctl_completion {SLO_CTL}
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=os.environ)
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+    result = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert result.stderr == ""
+    return result.stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None or not SLO_CTL.exists(), reason="needs bash and slo-ctl")
@@ -161,8 +163,8 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
         assert completed("slo-ctl", "vm", "unset", *root, "web", "min,p") == ["min,p99"]
         assert completed("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
         assert completed("slo-ctl", "status", f"--root={tmp_path}", "we") == ["web"]
-    nobody_answers = completed("slo-ctl", "device", "show", *root, "ss")
-    assert nobody_answers == [""], "nothing, silently"
+    without_daemon = completed("slo-ctl", "device", "show", *root, "ss")
+    assert without_daemon == [""], "no error message"
     (tmp_path / "slo-ctl.toml").write_text("[class.gold]\nweight = 3\n[class.bulk]\nweight = 1\n")
     assert completed("slo-ctl", "vm", "set", *root, "web", "class=") == ["bulk", "gold"]
     assert completed("slo-ctl", "vm", "set", *root, "web", "we") == ["-o nospace", "weight="]
@@ -175,8 +177,8 @@ def test_bash_completes_values_of_keys() -> None:
     assert completed("slo-ctl", "replay", "--policy", "min") == ["min_waf"]
 
 
-def zsh_adds(*words: str) -> list[str]:
-    """What zsh is told to add for the last of `words`."""
+def zsh_completions(*words: str) -> list[str]:
+    """Calls of `compadd` in zsh for the last of `words`."""
     script = f"""
         compdef() {{ : }}
         compadd() {{ print -r -- compadd "${{(q)@}}" }}
@@ -185,25 +187,25 @@ def zsh_adds(*words: str) -> list[str]:
         words=({shlex.join(words)}) CURRENT={len(words)}
         _slo_ctl_completion
     """
-    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+    result = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    return result.stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None or not SLO_CTL.exists(), reason="needs zsh and slo-ctl")
 def test_zsh_puts_no_space_after_a_key(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         root = ("--root", str(tmp_path))
-        added = zsh_adds(str(SLO_CTL), "vm", "set", *root, "web", "we")
+        added = zsh_completions(str(SLO_CTL), "vm", "set", *root, "web", "we")
     assert added == ["compadd -S '' -- weight=", "compadd -- web"]
-    assert zsh_adds(str(SLO_CTL), "device", "create", "name=x,pres") == [
+    assert zsh_completions(str(SLO_CTL), "device", "create", "name=x,pres") == [
         "compadd -S '' -- name=x,preset=",
         "compadd --",
     ]
-    assert zsh_adds(str(SLO_CTL), "sta") == ["_arguments"], "with descriptions"
+    assert zsh_completions(str(SLO_CTL), "sta") == ["_arguments"], "with descriptions"
 
 
-def test_names_that_would_break_a_command_line_are_left_out() -> None:
+def test_unsafe_names_are_not_completed() -> None:
     names = ["web", "we b", "we\x1b[2J", "-we", "other"]
     assert completion._matching(names, "we") == ["web"]
     assert completion.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]
@@ -231,14 +233,14 @@ def test_what_no_operator_needs_is_below_the_other_options(capsys: pytest.Captur
 
 def test_help_has_ranges_in_words_and_common_options_last() -> None:
     program = typer.main.get_command(app.build([]))
-    found = 0
+    ranges = 0
 
     def check(command: Any, path: str) -> None:
-        nonlocal found
+        nonlocal ranges
         text = command.get_help(command.make_context(path, [], resilient_parsing=True))
         assert "<=x" not in text, path
         assert "x>=" not in text, path
-        found += " to 3600]" in text
+        ranges += " to 3600]" in text
         common = [
             line.split()[0] for line in text.splitlines() if line.lstrip().startswith(("--json ", "--root "))
         ]
@@ -247,4 +249,4 @@ def test_help_has_ranges_in_words_and_common_options_last() -> None:
             check(each, f"{path} {name}")
 
     check(program, "slo-ctl")
-    assert found
+    assert ranges

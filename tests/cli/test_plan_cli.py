@@ -49,7 +49,7 @@ def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFi
     assert "move 3 blocks" in capsys.readouterr().out
 
 
-def test_plan_without_a_daemon_says_which_cgroup_is_missing(
+def test_plan_without_a_daemon_reports_missing_cgroups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cgroups = tmp_path / "cgroup"

@@ -20,7 +20,7 @@ from fake_status import device_status, host_status, vm_status
 from slo_ctl.cli import app
 from slo_ctl.model.status_json import to_json
 
-WELL = (vm_status("web"), vm_status("lazy"))
+OK_VMS = (vm_status("web"), vm_status("lazy"))
 
 
 def status(root: Path, *words: str) -> int:
@@ -28,7 +28,7 @@ def status(root: Path, *words: str) -> int:
 
 
 def test_status_of_satisfied_vms_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=OK_VMS))}):
         assert status(tmp_path) == 0
     shown = capsys.readouterr()
     assert "EMULATED" in shown.out
@@ -46,11 +46,11 @@ def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
         "sys.exit(f'imported {heavy}' if heavy else status)\n"
     )
     (tmp_path / "slo-ctl").symlink_to(tmp_path / "run")
-    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=OK_VMS))}):
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_degraded_vm_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_notes_about_other_vms_and_devices_are_left_out(
 
 
 def test_json_is_passed_through_from_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    body = {**to_json(host_status(vms=WELL)), "tomorrow": [1]}
+    body = {**to_json(host_status(vms=OK_VMS)), "tomorrow": [1]}
     with FakeDaemon(tmp_path, {"/v1/status": body}):
         assert status(tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out) == body
@@ -123,7 +123,7 @@ def test_bad_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_watch_takes_a_number_of_seconds_and_no_vm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*WELL, vm_status("abc"))))}):
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*OK_VMS, vm_status("abc"))))}):
         assert status(tmp_path, *words) == 2
     assert capsys.readouterr().err == (
         "slo-ctl: --watch: abc is not a number of seconds\n"
@@ -131,8 +131,8 @@ def test_watch_takes_a_number_of_seconds_and_no_vm(
     )
 
 
-def test_a_vm_whose_name_is_a_number_can_be_watched(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*WELL, vm_status("5"))))}):
+def test_vm_with_a_number_as_its_name_can_be_watched(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*OK_VMS, vm_status("5"))))}):
         for words in (["--watch", "0.1", "5"], ["5", "-w100ms"], ["5", "--watch"], ["-w", "--", "5"]):
             process = subprocess.Popen(
                 [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(tmp_path), *words],
@@ -162,7 +162,7 @@ COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch", "0.1"]
 
 
 def read_until(descriptor: int, pattern: str, text: str = "") -> str:
-    """What a terminal was sent until `pattern` came; fails after a generous while."""
+    """Output on a terminal up to `pattern`. Fails after two minutes."""
     end = time.monotonic() + 120
     while not re.search(pattern, text):
         ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
@@ -172,38 +172,38 @@ def read_until(descriptor: int, pattern: str, text: str = "") -> str:
 
 
 def test_watch_redraws_through_a_restart_of_the_daemon(tmp_path: Path) -> None:
-    daemon = FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))})
+    daemon = FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=OK_VMS))})
     daemon.start()
-    ours, theirs = pty.openpty()
+    terminal, child_terminal = pty.openpty()
     # Its own session, on this terminal.
     process = subprocess.Popen(
         [*COMMAND, "--root", str(tmp_path)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=child_terminal,
+        stdout=child_terminal,
+        stderr=child_terminal,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
         start_new_session=True,
     )
-    os.close(theirs)
+    os.close(child_terminal)
     try:
-        read_until(ours, "web")
+        read_until(terminal, "web")
         daemon.stop()
-        text = read_until(ours, r"daemon not reachable since \d\d:\d\d:\d\d")
+        text = read_until(terminal, r"daemon not reachable since \d\d:\d\d:\d\d")
         assert "\x1b[1A" in text  # in place: the cursor went up
         daemon.answers["/v1/status"] = to_json(host_status(vms=(vm_status("again"),)))
         daemon.start()
-        read_until(ours, "again")
+        read_until(terminal, "again")
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
     finally:
         process.kill()
         process.wait()
         daemon.stop()
-        os.close(ours)
+        os.close(terminal)
 
 
 def test_watch_into_a_pipe_prints_json_lines(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=OK_VMS))}):
         process = subprocess.Popen(
             [*COMMAND, "--json", "--root", str(tmp_path)], stdout=subprocess.PIPE, start_new_session=True
         )

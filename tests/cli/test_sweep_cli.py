@@ -79,9 +79,7 @@ def test_interrupted_sweep_is_resumed(scenario: Path, capsys: pytest.CaptureFixt
     assert "2 of 2 replays" in capsys.readouterr().out
 
 
-def test_several_scenarios_have_answers_of_their_own(
-    scenario: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, plot = scenario.with_suffix(".csv"), scenario.with_suffix(".svg")
     # Twice as large: the drive holds two in place of four.
     large = scenario.with_name("db.toml")
@@ -121,7 +119,7 @@ def test_refusals_name_the_option(
     assert reason in capsys.readouterr().err
 
 
-def test_scenario_error_is_not_taken_for_a_small_drive(
+def test_scenario_error_is_not_reported_as_a_small_drive(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for line, reason in (("queue_depth = 8", "unknown key queue_depth"), ('min = "few"', "min")):

@@ -100,7 +100,7 @@ def test_without_a_daemon_cgroups_still_show_vms(root: Path, capsys: pytest.Capt
 
 
 @pytest.mark.usefixtures("no_daemon")
-def test_named_daemon_must_answer(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_libvirt_of_connect_must_answer(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--cgroup-root", str(root), "--connect", "qemu:///session") == 2
     assert capsys.readouterr().err == "slo-ctl: no connection to qemu:///session\nhint: start libvirtd\n"
 
@@ -135,7 +135,7 @@ def test_json_has_the_notes_of_the_table(
     assert shown.err == ""
 
 
-def test_vm_list_without_vms_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vm_list_without_vms_is_reported(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--no-libvirt", "--cgroup-root", str(root / SCOPE)) == 2
     assert "no cgroup tree" in capsys.readouterr().err
     (root / SCOPE / "io.stat").unlink()
@@ -164,7 +164,7 @@ def test_bad_vm_commands_are_refused(
     assert shown.out == ""
 
 
-def test_connected_clients_of_no_vm_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_without_a_vm_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
     export = tmp_path / "run" / "ssd0" / "exports" / "db.sock"
     export.parent.mkdir(parents=True)

@@ -203,7 +203,7 @@ def test_vm_set_changes_all_vms_or_none(
     assert stored(root) == {}
 
 
-def test_one_vm_that_refuses_refuses_for_all(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_invalid_vm_refuses_the_whole_change(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_vms(root)
     assert vm(root, "set", "db", "max=100") == 0
     assert vm(root, "set", "web*", "db", "min=200") == 2
@@ -265,7 +265,9 @@ def test_invalid_configuration_is_a_note(root: Path, capsys: pytest.CaptureFixtu
     assert "slo-ctl.toml:2: " in capsys.readouterr().err, "why no VM is known"
 
 
-def test_notes_are_about_the_vms_that_are_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_about_vms_that_are_not_named_are_left_out(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "conf.d").mkdir()
     (root / "conf.d" / "more.toml").write_text(
         '[vm.db]\ncgroup = "/slo/db"\n[vm."db 2"]\ncgroup = "/slo/db2"\n[vm.web]\nweight = 2\n'

@@ -405,7 +405,7 @@ def test_root_that_is_a_file_is_reported(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("command", ROOTS)
-def test_a_file_is_no_root_for_any_command(
+def test_root_must_be_a_directory(
     command: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -426,9 +426,7 @@ def test_option_before_its_command_is_explained(option: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("words", ["-h vm set", "--help vm set", "help vm set", "vm help set", "vm set -h"])
-def test_help_of_a_command_can_be_asked_for_in_several_ways(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_command_has_several_spellings(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(words.split()) == 0
     assert capsys.readouterr().out.startswith("Usage: slo-ctl vm set ")
 

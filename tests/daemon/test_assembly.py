@@ -28,7 +28,7 @@ from slo_ctl.model import (
 )
 from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.model.status_json import from_json, to_json
-from slo_ctl.observe.block import joined
+from slo_ctl.observe.block import merge_windows
 
 HOST = HostStatus(1e9, 10.0, 1.0, 42, 9e8, "", notes=("x", "x"))
 WEB = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, disks=(Disk("vda", "network"),))
@@ -59,14 +59,14 @@ def build(
     vm: Vm | None = WEB,
     slo: ResolvedSlo | None = None,
     outcomes: tuple[Outcome, ...] = (),
-    named_by: dict[str, str] | None = None,
+    sources: dict[str, str] | None = None,
     group: SloGroup | None = None,
     in_groups: dict[str, Slo] | None = None,
 ) -> tuple[HostStatus, VmStatus]:
-    named_by = named_by or {}
-    slos = {name: slo or resolved() for name in ("web", *named_by)}
+    sources = sources or {}
+    slos = {name: slo or resolved() for name in ("web", *sources)}
     status = status_of(
-        *(HOST, [device] if device else [], [vm] if vm else [], slos, named_by, outcomes, {}),
+        *(HOST, [device] if device else [], [vm] if vm else [], slos, sources, outcomes, {}),
         *({group.name: group} if group else {}, in_groups or {}),
     )
     assert from_json(to_json(status)) == status
@@ -82,7 +82,7 @@ def test_vm_is_assembled_with_its_device() -> None:
 
 def test_streams_of_one_vm_are_one_row() -> None:
     other = replace(WINDOW, iops=60.0, p99_write_us=20.0, host_page_writes=30, gc_page_writes=10, u=0.25)
-    _, row = build(replace(SSD, vms={"web": replace(GOT, window=joined([WINDOW, other]))}))
+    _, row = build(replace(SSD, vms={"web": replace(GOT, window=merge_windows([WINDOW, other]))}))
     assert (row.iops, row.ops_blocks, row.ops_bytes, row.ops_share) == (160.0, 10, 400, 0.2)
     assert (row.p99_write_us, row.waf) == (20.0, 1.5)
     assert row.u == pytest.approx(0.375)
@@ -158,7 +158,7 @@ def test_a_group_without_vms_is_idle() -> None:
 
 
 def test_configured_but_missing_vm_is_unknown() -> None:
-    status, _ = build(named_by={"gone": "config a.toml:3", "web": "`vm set`"})
+    status, _ = build(sources={"gone": "config a.toml:3", "web": "`vm set`"})
     assert [(row.vm, row.verdict) for row in status.vms] == [
         ("gone", Verdict.UNKNOWN_VM),
         ("web", Verdict.OK),

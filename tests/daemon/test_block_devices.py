@@ -10,7 +10,7 @@ import pytest
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
 from slo_ctl.daemon.block import ManagedBlock
-from slo_ctl.daemon.block_devices import BlockDevices, BlockPlace
+from slo_ctl.daemon.block_devices import BlockDevices, ConfiguredBlock
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.drives.places import places
 from slo_ctl.observe.streams import Inventory
@@ -28,19 +28,19 @@ class Observer:
         return {}
 
 
-def place(name: str) -> BlockPlace:
-    return BlockPlace(f"/dev/{name}", "keep", "fast")
+def place(name: str) -> ConfiguredBlock:
+    return ConfiguredBlock(f"/dev/{name}", "keep", "fast")
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, BlockPlace]:
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, ConfiguredBlock]:
     """What there is at the moment."""
-    there: dict[str, BlockPlace] = {}
+    there: dict[str, ConfiguredBlock] = {}
 
     def find(device: ManagedBlock) -> None:
         device.drive = _DRIVES[device.name]
 
-    monkeypatch.setattr(module, "block_places", lambda *_: (dict(there), ("a note",)))
+    monkeypatch.setattr(module, "configured_blocks", lambda *_: (dict(there), ("a note",)))
     monkeypatch.setattr("slo_ctl.daemon.block.ManagedBlock.find", find)
     return there
 
@@ -51,7 +51,7 @@ def pools(blocks: BlockDevices) -> list[set[str]]:
 
 
 def test_namespaces_of_a_drive_form_one_pool_as_they_change(
-    tmp_path: Path, found: dict[str, BlockPlace]
+    tmp_path: Path, found: dict[str, ConfiguredBlock]
 ) -> None:
     blocks = BlockDevices(places(tmp_path), tmp_path / "sys", tmp_path / "run", Problems())
     config = Config()

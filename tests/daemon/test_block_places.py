@@ -8,7 +8,7 @@ import pytest
 
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon import block_devices as module
-from slo_ctl.daemon.block_devices import BlockPlace, block_places
+from slo_ctl.daemon.block_devices import ConfiguredBlock, configured_blocks
 from slo_ctl.host.nvme.drive import controller_at, drive_of
 from slo_ctl.model import DeviceNumber
 
@@ -58,20 +58,20 @@ def fast(path: str = "/dev/null", scheduler: str = "auto", name: str = "fast") -
 
 
 def test_namespaces_are_named_by_nsid_as_they_change(drive: Drive) -> None:
-    assert block_places([fast()], drive.sys) == (
+    assert configured_blocks([fast()], drive.sys) == (
         {},
         ("device fast (slo-ctl.toml:1): /dev/null has no attached namespace",),
     )
     drive.attach("nvme0n1", 7)
     drive.attach("nvme0n2", 2)
-    found, notes = block_places([fast(scheduler="none")], drive.sys)
+    found, notes = configured_blocks([fast(scheduler="none")], drive.sys)
     assert found == {
-        "fast-n2": BlockPlace("/dev/nvme0n2", "none", "fast"),
-        "fast-n7": BlockPlace("/dev/nvme0n1", "none", "fast"),
+        "fast-n2": ConfiguredBlock("/dev/nvme0n2", "none", "fast"),
+        "fast-n7": ConfiguredBlock("/dev/nvme0n1", "none", "fast"),
     }
     assert notes == ()
     drive.detach("nvme0n2")
-    assert set(block_places([fast()], drive.sys)[0]) == {"fast-n7"}
+    assert set(configured_blocks([fast()], drive.sys)[0]) == {"fast-n7"}
 
 
 def test_a_namespace_listed_by_itself_keeps_its_name_and_scheduler(drive: Drive) -> None:
@@ -79,10 +79,10 @@ def test_a_namespace_listed_by_itself_keeps_its_name_and_scheduler(drive: Drive)
         drive.attach(f"nvme0n{minor}", minor)
     own = fast("/dev/nvme0n2", "bfq", "db")
     for devices in ([fast(), own], [own, fast()]):
-        found, _ = block_places(devices, drive.sys)
+        found, _ = configured_blocks(devices, drive.sys)
         assert found == {
-            "db": BlockPlace("/dev/nvme0n2", "bfq"),
-            "fast-n1": BlockPlace("/dev/nvme0n1", "auto", "fast"),
+            "db": ConfiguredBlock("/dev/nvme0n2", "bfq"),
+            "fast-n1": ConfiguredBlock("/dev/nvme0n1", "auto", "fast"),
         }
 
 
@@ -90,20 +90,26 @@ def test_a_drive_that_is_listed_twice_is_managed_once(drive: Drive, tmp_path: Pa
     drive.attach("nvme0n1", 1)
     link = tmp_path / "pci-0000:00:04.0-nvme"
     link.symlink_to("/dev/null")
-    found, _ = block_places([fast(), fast(str(link), name="same")], drive.sys)
-    assert found == {"fast-n1": BlockPlace("/dev/nvme0n1", "auto", "fast")}
+    found, _ = configured_blocks([fast(), fast(str(link), name="same")], drive.sys)
+    assert found == {"fast-n1": ConfiguredBlock("/dev/nvme0n1", "auto", "fast")}
 
 
 def test_taken_or_unknown_names_fall_back_to_the_kernels(drive: Drive) -> None:
     drive.attach("nvme0n1", 1)
     drive.attach("nvme0n2", None)
     other = fast("/dev/sdb", name="fast-n1")
-    assert set(block_places([fast(), other], drive.sys)[0]) == {"fast-n1", "fast-nvme0n1", "fast-nvme0n2"}
+    assert set(configured_blocks([fast(), other], drive.sys)[0]) == {
+        "fast-n1",
+        "fast-nvme0n1",
+        "fast-nvme0n2",
+    }
 
 
 def test_multipath_heads_stand_for_their_paths(drive: Drive) -> None:
     drive.attach("nvme0n1", 4, "nvme0c0n1")
-    assert block_places([fast()], drive.sys)[0] == {"fast-n4": BlockPlace("/dev/nvme0n1", "auto", "fast")}
+    assert configured_blocks([fast()], drive.sys)[0] == {
+        "fast-n4": ConfiguredBlock("/dev/nvme0n1", "auto", "fast")
+    }
 
 
 def test_device_node_not_yet_made_by_udev_is_waited_for(
@@ -111,7 +117,7 @@ def test_device_node_not_yet_made_by_udev_is_waited_for(
 ) -> None:
     drive.attach("nvme0n1", 1)
     monkeypatch.setattr(module, "_number", lambda *_: None)
-    assert block_places([fast()], drive.sys)[0] == {}
+    assert configured_blocks([fast()], drive.sys)[0] == {}
 
 
 def test_other_paths_are_used_unchanged(drive: Drive, tmp_path: Path) -> None:
@@ -120,7 +126,7 @@ def test_other_paths_are_used_unchanged(drive: Drive, tmp_path: Path) -> None:
     file.touch()
     for path in ("/dev/zero", "/dev/nowhere", str(file)):
         assert controller_at(path, drive.sys) is None
-        assert block_places([fast(path)], drive.sys)[0] == {"fast": BlockPlace(path, "auto")}
+        assert configured_blocks([fast(path)], drive.sys)[0] == {"fast": ConfiguredBlock(path, "auto")}
 
 
 def test_namespaces_of_one_subsystem_are_of_one_drive(drive: Drive) -> None:

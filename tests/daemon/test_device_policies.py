@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from stored_profile import DISK, FLASH, Lines, store_profile
 
-from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies
+from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.scheduler import SETTLE_S
 from slo_ctl.drives.places import places
@@ -54,7 +54,7 @@ class Host:
         vms = [Vm(name, FoundBy.OPTION, VmState.RUNNING, disks=disks) for name in slos]
         host_state = HostState(vms, (), slos, set(slos))
         found: list[Setting] = self.policies.settings(
-            {"fast": ConfiguredScheduler(path, wish)}, {"fast": NUMBER}, self.tree, host_state, now_s
+            {"fast": ConfiguredBlock(path, wish)}, {"fast": NUMBER}, self.tree, host_state, now_s
         )
         return {each.knob.name: str(each.value) for each in found}
 

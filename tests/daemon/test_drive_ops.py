@@ -11,7 +11,7 @@ from ftl_emul import Config, Device
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.nvme_ops import ops_knob
 from slo_ctl.daemon.drive_ops import DriveOpsControl
-from slo_ctl.daemon.nvme import NvmeSeen, OpsRequest
+from slo_ctl.daemon.nvme import NvmeState, OpsRequest
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model import Slo, StreamWindow
@@ -99,7 +99,7 @@ def run(drive: Drive, control: DriveOpsControl, journal: Journal, seconds: int, 
     """Blocks that were asked for, while `b` writes nine times as much as `a`."""
     asked = 0
     for _ in range(seconds):
-        control.observe(NvmeSeen(ops=drive.log(), ops_refusal=refusal), _ON, DEFAULT_POLICY)
+        control.observe(NvmeState(ops=drive.log(), ops_refusal=refusal), _ON, DEFAULT_POLICY)
         requests = control.requests(journal)
         asked += sum(each.blocks for each in requests)
         drive.move(requests)
@@ -118,7 +118,7 @@ def test_ops_move_to_the_heaviest_writer_and_original_split_is_kept(tmp_path: Pa
     assert originals == {ops_knob(_NQN, nsid): float(blocks) for nsid, blocks in before.items()}
     # What `status` shows of the VM on it: the last window, by the drive's own counters.
     last = drive.log().namespace(2)
-    control.observe(NvmeSeen(ops=drive.log()), _ON, DEFAULT_POLICY)
+    control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
     shown = control.with_ops(2, StreamWindow("b", 10.0))
     assert last is not None
     assert (shown.ops_blocks, shown.totals.gc_page_writes) == (after[2], last.gc_page_writes)
@@ -135,14 +135,14 @@ def test_no_move_is_requested_while_blocks_move_or_after_refusal(tmp_path: Path)
     assert run(drive, control, journal, 40, refusal="Invalid Command Opcode") == 0
     assert control.reasons[-1] == "the drive does not move OPS: Invalid Command Opcode"
     drive.second({1: 100, 2: 900})
-    control.observe(NvmeSeen(ops=drive.log(pending_blocks=3)), _ON, DEFAULT_POLICY)
+    control.observe(NvmeState(ops=drive.log(pending_blocks=3)), _ON, DEFAULT_POLICY)
     assert control.requests(journal) == []
     assert len(journal) == 0
     drive.second({1: 100, 2: 900})
-    control.observe(NvmeSeen(ops=drive.log()), _ON, DEFAULT_POLICY)
+    control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
     assert control.requests(journal) != []
     # The same reading decides nothing twice.
-    control.observe(NvmeSeen(ops=drive.log()), _ON, DEFAULT_POLICY)
+    control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
     assert control.requests(journal) == []
 
 
@@ -151,10 +151,10 @@ def test_unreachable_or_replaced_drive_starts_over(tmp_path: Path) -> None:
     control = DriveOpsControl(_NQN, window_s=10.0)
     run(drive, control, journal, 20)
     window = StreamWindow("b", 10.0)
-    control.observe(NvmeSeen(), _ON, DEFAULT_POLICY)
+    control.observe(NvmeState(), _ON, DEFAULT_POLICY)
     assert control.with_ops(2, window) == window
     run(drive, control, journal, 3)
     other = Drive(now_s=drive.now_s)
-    control.observe(NvmeSeen(ops=other.log()), _ON, DEFAULT_POLICY)
+    control.observe(NvmeState(ops=other.log()), _ON, DEFAULT_POLICY)
     assert control.requests(journal) == []
     assert control.with_ops(2, window).host_page_writes == 0

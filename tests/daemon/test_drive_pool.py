@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -19,22 +18,18 @@ _BOUNDS_S = tuple(0.001 * 1.25**step for step in range(40))
 
 @dataclass
 class Namespace:
-    """As much of a ManagedBlock as a pool asks for."""
+    """The part of ManagedBlock that a pool uses."""
 
     device: BlockDevice
     idle: bool = False
 
     @property
     def name(self) -> str:
-        return self.device.name
+        return f"fast-n{self.device.number.minor}"
 
     @property
     def number(self) -> DeviceNumber:
         return self.device.number
-
-    @property
-    def path(self) -> Path:
-        return self.device.path
 
     @property
     def windows(self) -> dict[str, StreamWindow]:
@@ -45,15 +40,15 @@ class Namespace:
         return {vm for vm, window in self.windows.items() if window.iops}
 
     @property
-    def asked_for_more(self) -> bool:
+    def has_demand(self) -> bool:
         return not self.idle
 
-    def waits(self, vm: str) -> bool | None:
+    def wants_more(self, vm: str) -> bool | None:
         del vm
         return None
 
-    def looks_busy(self, vm: str, *, served: bool) -> bool:
-        del vm, served
+    def is_busy_for(self, vm: str, *, protected: bool) -> bool:
+        del vm, protected
         return not self.idle
 
 
@@ -78,11 +73,7 @@ class Host:
     def __post_init__(self) -> None:
         self.pool = Pool(lambda: self.now_s)
         self.devices = {
-            minor: Namespace(
-                BlockDevice(
-                    f"fast-n{minor}", Path(f"/dev/nvme0n{minor}"), DeviceNumber(259, minor), clock=self._clock
-                )
-            )
+            minor: Namespace(BlockDevice(DeviceNumber(259, minor), clock=self._clock))
             for minor in {minor for _, minor in self.queues}
         }
         self.pool.devices = cast("tuple[ManagedBlock, ...]", tuple(self.devices.values()))
@@ -125,14 +116,18 @@ class Host:
 
     def _unapplied(self) -> set[str]:
         """Limits take so many epochs to be in force."""
-        wanted = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.throttles.items()}
+        wanted = {
+            (vm, number.minor): held.iops for (vm, number), held in self.pool.throttler.throttles.items()
+        }
         if self.second % self.epochs_to_apply == 0:
             self.in_force = wanted
         differ = {vm for vm, minor in wanted if wanted[vm, minor] != self.in_force.get((vm, minor))}
         return differ if self.epochs_to_apply > 1 else set()
 
     def _serve(self) -> None:
-        limits = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.throttles.items()}
+        limits = {
+            (vm, number.minor): held.iops for (vm, number), held in self.pool.throttler.throttles.items()
+        }
         if self.epochs_to_apply > 1:
             limits = self.in_force
         left, rest = _DRIVE_IOPS, {key: queue for key, queue in self.queues.items() if queue}
@@ -161,45 +156,45 @@ def three(**slos: Slo) -> Host:
 def test_dry_run_reports_that_limits_are_found_by_trying() -> None:
     host = three(a=Slo(1), b=Slo(3, min_iops=200))
     host.run(3)
-    assert host.pool.left_out(host.slos, {"a"}) == (
+    assert host.pool.unplanned_limits(host.slos, {"a"}) == (
         "to keep a minimum for b and shares by weight between namespaces of the drive, others would be "
         "throttled; a dry run cannot determine by how much"
     )
-    assert host.pool.left_out(host.slos, ()).startswith("to keep a minimum for b, others")
-    assert host.pool.left_out({"a": Slo(1), "b": Slo(3)}, ()) == ""
+    assert host.pool.unplanned_limits(host.slos, ()).startswith("to keep a minimum for b, others")
+    assert host.pool.unplanned_limits({"a": Slo(1), "b": Slo(3)}, ()) == ""
 
 
 def test_p99_is_kept_by_limits_where_latencies_are_measured() -> None:
     slos = {"a": Slo(p99_latency_us=12e3), "b": Slo(), "c": Slo()}
     host = Host({("a", 1): 4.0, ("b", 1): 32.0, ("c", 2): 32.0}, slos, set())
     host.run(30)
-    assert not host.pool.guard.throttles
+    assert not host.pool.throttler.throttles
     assert host.iops("a") < 100
     host.measure_latencies("a", 1)
     host.run(5)
-    assert host.pool.left_out(slos, ()).startswith("to keep the p99 of a, others would be throttled")
+    assert host.pool.unplanned_limits(slos, ()).startswith("to keep the p99 of a, others would be throttled")
     host.run(200)
     p99_us = host.pool.p99s_us["a"]
     assert p99_us <= 1.03 * 12e3
     # 4 requests outstanding at 12 ms are 333 IOPS; the others get most of the rest.
     assert host.iops("b") + host.iops("c") >= 0.75 * (_DRIVE_IOPS - 333)
-    assert host.pool.guard.remark("b").startswith("limited to")
-    assert "for a" in host.pool.guard.remark("b")
+    assert host.pool.throttler.remark("b").startswith("limited to")
+    assert "for a" in host.pool.throttler.remark("b")
 
 
 def test_weights_between_namespaces_are_enforced_by_limits_and_reported() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.run(40)
     assert [host.iops(vm) for vm in "abc"] == [pytest.approx(each, rel=0.05) for each in (100, 300, 600)]
-    assert {vm for vm, _ in host.pool.guard.throttles} == {"a", "b"}
-    assert host.pool.guard.remark("a") == "limited to 100 IOPS for c"
-    assert host.pool.guard.reasons({"a"}) == ("a is limited to 100 IOPS for c",)
-    assert host.pool.guard.reasons({"c"}) == ()
+    assert {vm for vm, _ in host.pool.throttler.throttles} == {"a", "b"}
+    assert host.pool.throttler.remark("a") == "limited to 100 IOPS for c"
+    assert host.pool.throttler.reasons({"a"}) == ("a is limited to 100 IOPS for c",)
+    assert host.pool.throttler.reasons({"c"}) == ()
     host.pool.slos = host.slos
-    shared = host.pool.shared(host.pool.devices[0])
-    assert shared.of_drive
-    assert shared.total_iops == pytest.approx(1000, rel=0.01)
-    assert shared.shares["c"] == pytest.approx(0.6)
+    total = host.pool.share_total(host.pool.devices[0])
+    assert total.of_drive
+    assert total.iops == pytest.approx(1000, rel=0.01)
+    assert total.shares["c"] == pytest.approx(0.6)
     assert host.pool.capacity.iops == pytest.approx(1000, rel=0.01)
 
 
@@ -208,10 +203,10 @@ def test_no_limits_without_configured_weights() -> None:
     host.weighted = set()
     host.queues["a", 1] = 200.0
     host.run(30)
-    assert not host.pool.guard.by_weight
-    assert host.pool.guard.throttles == {}
+    assert not host.pool.throttler.by_weight
+    assert host.pool.throttler.throttles == {}
     host.pool.slos = host.slos
-    assert host.pool.shared(host.pool.devices[0]).shares == {"a": 1.0}
+    assert host.pool.share_total(host.pool.devices[0]).shares == {"a": 1.0}
     # Equal weights that the operator set are kept as any others.
     host.weighted = {"b"}
     host.run(40)
@@ -223,16 +218,16 @@ def test_weights_on_one_namespace_are_left_to_the_kernel() -> None:
         {("a", 1): 16.0, ("b", 1): 16.0, ("c", 2): 0.0}, {"a": Slo(1), "b": Slo(3), "c": Slo(9)}, {"b"}
     )
     host.run(30)
-    assert not host.pool.guard.by_weight
-    assert host.pool.guard.throttles == {}
+    assert not host.pool.throttler.by_weight
+    assert host.pool.throttler.throttles == {}
     host.queues["c", 2] = 16.0
     host.run(40)
     assert host.iops("c") == pytest.approx(9 / 13 * 1000, rel=0.06)
     # Gone for a whole status window: everything is as it was.
     host.queues["c", 2] = 0.0
     host.run(13)
-    assert not host.pool.guard.by_weight
-    assert host.pool.guard.throttles == {}
+    assert not host.pool.throttler.by_weight
+    assert host.pool.throttler.throttles == {}
 
 
 def test_slow_limits_are_waited_for() -> None:
@@ -247,11 +242,11 @@ def test_wait_for_a_limit_never_in_force_ends() -> None:
     host = three(a=Slo(1), b=Slo(3))
     host.epochs_to_apply = 10**6
     host.run(10)
-    (first,) = host.pool.guard.throttles.values()
+    (first,) = host.pool.throttler.throttles.values()
     assert first.iops > 250
     host.run(20)
     # Decisions go on: it is limited further, but not below what it is entitled to.
-    (held,) = host.pool.guard.throttles.values()
+    (held,) = host.pool.throttler.throttles.values()
     assert held.iops == pytest.approx(250)
 
 
@@ -260,8 +255,8 @@ def test_a_minimum_is_kept_against_vms_on_other_namespaces() -> None:
     host.weighted = set()
     host.run(40)
     assert host.iops("web") >= 450
-    assert not host.pool.guard.by_weight
-    assert {throttle.protected_vms for throttle in host.pool.guard.throttles.values()} == {("web",)}
+    assert not host.pool.throttler.by_weight
+    assert {throttle.protected_vms for throttle in host.pool.throttler.throttles.values()} == {("web",)}
 
 
 def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
@@ -270,11 +265,11 @@ def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
     )
     host.run(40)
     assert host.iops("b") == pytest.approx(800, rel=0.05)
-    held = {number.minor: each for (vm, number), each in host.pool.guard.throttles.items() if vm == "a"}
+    held = {number.minor: each for (vm, number), each in host.pool.throttler.throttles.items() if vm == "a"}
     assert held[1].iops + held[2].iops == pytest.approx(200, rel=0.1)
     assert held[1].iops == pytest.approx(3 * held[2].iops, rel=0.1)
     assert held[1].of_drive_iops == pytest.approx(200, rel=0.1)
-    assert host.pool.is_on_several("a")
+    assert host.pool.uses_several("a")
     assert host.pool.iops_of("a") == pytest.approx(200, rel=0.2)
     # It moves all that it does to one of them: it is not held below what it is due there.
     host.queues["a", 1] = 0.0
@@ -286,4 +281,4 @@ def test_vm_that_cannot_be_limited_everywhere_is_not_limited() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.unlimitable = {"a"}
     host.run(30)
-    assert all(vm != "a" for vm, _ in host.pool.guard.throttles)
+    assert all(vm != "a" for vm, _ in host.pool.throttler.throttles)

@@ -186,10 +186,10 @@ def test_root_runs_only_programs_owned_by_root(tmp_path: Path) -> None:
 
 def test_first_verdict_counts_only_if_the_slo_is_missed() -> None:
     changes = VerdictChanges()
-    assert changes.of(_status_of(web=OK, db=SHORT)) == [change("db", SHORT, None)]
-    assert changes.of(_status_of(web=OK, db=SHORT)) == []
-    assert changes.of(_status_of(web=IDLE)) == [change("web", IDLE, OK)]
-    assert changes.of(_status_of(web=IDLE, db=OK)) == []
+    assert changes.update(_status_of(web=OK, db=SHORT)) == [change("db", SHORT, None)]
+    assert changes.update(_status_of(web=OK, db=SHORT)) == []
+    assert changes.update(_status_of(web=IDLE)) == [change("web", IDLE, OK)]
+    assert changes.update(_status_of(web=IDLE, db=OK)) == []
 
 
 def _status_of(**verdicts: Verdict) -> HostStatus:

@@ -58,7 +58,7 @@ def fields(entry: bytes) -> list[tuple[str, str]]:
 def test_verdict_is_logged_with_its_fields(journal: socket.socket, stderr: io.StringIO) -> None:
     hostile = "web\nVERDICT=ok\nPRIORITY=0\udcff"
     change = VerdictChange(hostile, "ssd0", Verdict.OK, Verdict.INSUFFICIENT, "80 of 100 IOPS")
-    EpochLog().verdicts([change])
+    EpochLog().log_verdicts([change])
     got = fields(journal.recv(65536))
     assert [field for field in got if not field[0].startswith("CODE_")] == [
         ("MESSAGE", r"VM web\nVERDICT=ok\nPRIORITY=0\udcff on ssd0: insufficient: 80 of 100 IOPS"),
@@ -80,15 +80,15 @@ def test_several_vms_and_non_utf8_names_are_logged(journal: socket.socket, stder
 
 def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
     epoch_log = EpochLog()
-    epoch_log.wrong({"ssd0": "no answer"}, ())
-    epoch_log.wrong({}, ())
+    epoch_log.log_problems({"ssd0": "no answer"}, ())
+    epoch_log.log_problems({}, ())
     assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
 
 
 def test_changes_between_met_slos_are_not_logged(stderr: io.StringIO) -> None:
     epoch_log = EpochLog()
-    epoch_log.verdicts([VerdictChange("web", "ssd0", Verdict.OK, Verdict.IDLE, "no requests")])
-    epoch_log.verdicts([VerdictChange("web", "", Verdict.UNKNOWN_VM, Verdict.OK, "it is here")])
+    epoch_log.log_verdicts([VerdictChange("web", "ssd0", Verdict.OK, Verdict.IDLE, "no requests")])
+    epoch_log.log_verdicts([VerdictChange("web", "", Verdict.UNKNOWN_VM, Verdict.OK, "it is here")])
     assert stderr.getvalue() == "VM web: ok: it is here\n"
 
 

@@ -21,7 +21,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import DaemonConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.daemon.log import RecentReasons
+from slo_ctl.daemon.log import RecentSentences
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.daemon.service import summary
 from slo_ctl.daemon.slos import Resolver
@@ -32,6 +32,7 @@ from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
 from slo_ctl.model.slo import SLO_KEYS, SloEntry, SloUpdate
+from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.show.history import folded_events
 
@@ -39,28 +40,25 @@ WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
 
 
-class FakeObserver:
+class FakeObserver(HostObserver):
     def __init__(self) -> None:
         self.vms: tuple[Vm, ...] = (WEB,)
         self.notes: tuple[str, ...] = ()
-        self.named: Mapping[str, str] = {}
+        self.cgroups: Mapping[str, str] = {}
         self.closed = False
         self.tree: CgroupTree | None = None
 
     def observe(self) -> Inventory:
         return Inventory(self.tree, None, self.vms, (), self.notes)
 
-    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
-        self.named = named
+    def configure(self, cgroups: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
+        self.cgroups = cgroups
 
-    def delays(
-        self, inventory: Inventory, names: Collection[str] | None = None
-    ) -> tuple[dict[str, BlockDelay], str]:
-        assert (inventory.vms, names) == ((), ()), "asked for nothing"
-        return {}, ""
+    def delays(self, inventory: Inventory, names: Collection[str]) -> dict[str, BlockDelay]:
+        pytest.fail(f"no VM does I/O on a block device: {inventory.vms}, {names}")
 
     def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
-        assert not uuids, "asked for nothing"
+        assert not uuids, "no VM of libvirt has disks on a managed device"
         return {}
 
     def take_tuned(self) -> set[str]:
@@ -263,7 +261,7 @@ def test_invalid_configuration_keeps_the_last_valid_one(tmp_path: Path) -> None:
         assert daemon.reload() == ""
         status = daemon.epoch()
         assert (status.config_problem, status.vms[0].slo.weight) == ("", 5.0)
-        assert observer.named == {"web": "/y"}
+        assert observer.cgroups == {"web": "/y"}
 
 
 def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
@@ -343,7 +341,7 @@ def test_calls_of_other_threads_run_in_the_loop(tmp_path: Path) -> None:
         thread.start()
         deadline = time.monotonic() + 60
         while thread.is_alive() and time.monotonic() < deadline:
-            daemon.controller.work()
+            daemon.controller.run_requests()
             time.sleep(0.01)
         thread.join()
         assert plans[0].outcomes == ()
@@ -386,7 +384,7 @@ def test_slos_are_resolved_only_after_changes() -> None:
 
 
 def test_reasons_are_logged_once() -> None:
-    reasons = RecentReasons(2)
+    reasons = RecentSentences(2)
     assert reasons.add(["x", "y", "x"]) == ["x", "y"]
     assert reasons.add(["x"]) == []
     assert reasons.ended == ["y"]

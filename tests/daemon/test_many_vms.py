@@ -14,16 +14,16 @@ from slo_ctl.model import DeviceNumber, Slo, StreamWindow
 
 
 class Windows(dict[str, StreamWindow]):
-    """Counts how often all of them are looked through."""
+    """Counts the iterations over all windows."""
 
-    looks = 0
+    iterations = 0
 
     def items(self) -> ItemsView[str, StreamWindow]:  # type: ignore[override]
-        self.looks += 1
+        self.iterations += 1
         return super().items()
 
 
-def looks(tmp_path: Path, count: int) -> int:
+def count_iterations(tmp_path: Path, count: int) -> int:
     windows = Windows({f"vm{n}": StreamWindow(f"vm{n}", 10.0, iops=float(1 + n)) for n in range(count)})
     block = ManagedBlock("disk", Path("/dev/disk"), tmp_path, 10.0, cast("Any", None))
     number = DeviceNumber(7, 0)
@@ -35,14 +35,14 @@ def looks(tmp_path: Path, count: int) -> int:
     pool.observe({}, {})
     for vm in windows:
         pool.wants_more(vm)
-        pool.is_on_several(vm)
+        pool.uses_several(vm)
     pool.protect(dict.fromkeys(windows, Slo()), {(vm, "disk") for vm in windows}, weighted=())
     assert block.active == set(windows)
-    return windows.looks
+    return windows.iterations
 
 
-def test_all_windows_are_looked_through_no_more_often_with_more_vms(tmp_path: Path) -> None:
-    assert looks(tmp_path, 40) == looks(tmp_path, 10)
+def test_more_vms_need_no_more_iterations_over_all_windows(tmp_path: Path) -> None:
+    assert count_iterations(tmp_path, 40) == count_iterations(tmp_path, 10)
 
 
 @pytest.mark.parametrize("iops", [0.0, None])

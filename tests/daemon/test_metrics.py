@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import DeviceStatus, HostStatus, IoCounters, LatencyCounts, Slo, Verdict, VmStatus
-from slo_ctl.observe.block import total_counters
+from slo_ctl.observe.block import sum_counters
 from slo_ctl.record.metrics import Counts, Metrics
 
 VMS = tuple(
@@ -39,7 +39,7 @@ def test_counters_by_vm_device_and_kind() -> None:
         settings=Counter({("cgroup limit", "applied"): 2}),
         hooks=Counter({("program", "killed"): 1}),
         vms={
-            ("web", "ssd0"): total_counters(
+            ("web", "ssd0"): sum_counters(
                 [IoCounters(3, 4, 1, 2, host_page_writes=5, gc_page_writes=6), IoCounters(30, 40, 10, 20)]
             ),
             ("db", "sda"): IoCounters(reads=7),
@@ -72,7 +72,7 @@ def test_counters_by_vm_device_and_kind() -> None:
 def test_latencies_of_all_namespaces_of_a_vm_are_one_histogram() -> None:
     first = IoCounters(read_latency=LatencyCounts((0.001, 0.1), (5, 3, 1), 0.75))
     second = IoCounters(read_latency=LatencyCounts((0.001, 0.1), (0, 2, 0), 0.05))
-    both = total_counters([first, second])
+    both = sum_counters([first, second])
     counts = Counts(vms={("web", "ssd0"): both, ("db", "sda"): IoCounters(reads=7)})
     text = Metrics(lambda: STATUS, lambda: counts).text().decode()
     families = {f.name: f for f in text_string_to_metric_families(text)}

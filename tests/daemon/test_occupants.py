@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slo_ctl.daemon.occupants import Occupant, on_emulated, on_nvme, part_of
+from slo_ctl.daemon.occupants import Occupant, emulated_occupants, nvme_occupants, split_slo
 from slo_ctl.model import Disk, Slo, Stream, Tenant
 
 SLOS = {"web": Slo(weight=6, min_iops=100, max_iops=400, p99_latency_us=5000), "db": Slo(weight=2)}
@@ -14,7 +14,7 @@ def stream(vm: str, namespace: str, disk: str | None = "vda", device: str = "ssd
 
 
 def test_each_namespace_is_assigned_to_its_vm() -> None:
-    occupants, notes = on_emulated(
+    occupants, notes = emulated_occupants(
         "ssd0", [stream("web", "n1"), stream("db", "n2"), stream("db", "x", device="y")], SLOS, {}
     )
     assert occupants == {
@@ -25,32 +25,32 @@ def test_each_namespace_is_assigned_to_its_vm() -> None:
 
 
 def test_disks_of_one_vm_share_its_budget() -> None:
-    occupants, _ = on_emulated("ssd0", [stream("web", "n1"), stream("web", "n2", "vdb")], SLOS, {})
+    occupants, _ = emulated_occupants("ssd0", [stream("web", "n1"), stream("web", "n2", "vdb")], SLOS, {})
     assert [occupant.key for occupant in occupants.values()] == ["web:vda", "web:vdb"]
     assert {occupant.slo for occupant in occupants.values()} == {Slo(3, 50, 200, None, 5000)}
-    assert part_of(SLOS["db"], 1) is SLOS["db"]
+    assert split_slo(SLOS["db"], 1) is SLOS["db"]
 
 
 def test_namespace_that_two_vms_use_is_noted() -> None:
-    occupants, notes = on_emulated("ssd0", [stream("web", "n1"), stream("db", "n1")], SLOS, {})
+    occupants, notes = emulated_occupants("ssd0", [stream("web", "n1"), stream("db", "n1")], SLOS, {})
     assert occupants["n1"].vm == "web"
     assert "ssd0/n1 is used by web and db" in notes[0]
 
 
 def test_occupant_kept_after_disconnect_unless_disks_known() -> None:
-    before, _ = on_emulated("ssd0", [stream("web", "n1", None), stream("db", "n2")], SLOS, {})
-    assert set(on_emulated("ssd0", [], SLOS, before)[0]) == {"n1"}
-    assert set(on_emulated("ssd0", [], {"db": SLOS["db"]}, before)[0]) == set()
-    assert on_emulated("ssd0", [stream("db", "n1", None)], SLOS, before)[0]["n1"].vm == "db"
+    before, _ = emulated_occupants("ssd0", [stream("web", "n1", None), stream("db", "n2")], SLOS, {})
+    assert set(emulated_occupants("ssd0", [], SLOS, before)[0]) == {"n1"}
+    assert set(emulated_occupants("ssd0", [], {"db": SLOS["db"]}, before)[0]) == set()
+    assert emulated_occupants("ssd0", [stream("db", "n1", None)], SLOS, before)[0]["n1"].vm == "db"
 
 
 def test_vm_without_slo_gets_no_namespace() -> None:
-    assert on_emulated("ssd0", [stream("nobody", "n1")], SLOS, {})[0] == {}
+    assert emulated_occupants("ssd0", [stream("nobody", "n1")], SLOS, {})[0] == {}
 
 
 def test_namespace_of_several_vms_is_unassigned_and_one_vm_has_parts() -> None:
     slos = {"a": Slo(weight=4), "b": Slo(weight=2)}
-    found = on_nvme({1: {"a"}, 2: {"a"}, 3: {"a", "b"}, 4: {"b"}, 5: set()}, slos)
+    found = nvme_occupants({1: {"a"}, 2: {"a"}, 3: {"a", "b"}, 4: {"b"}, 5: set()}, slos)
     assert found == {
         1: Occupant("a", "a:n1", Slo(weight=2)),
         2: Occupant("a", "a:n2", Slo(weight=2)),

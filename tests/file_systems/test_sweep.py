@@ -89,7 +89,7 @@ def test_an_interrupted_run_has_whole_points_only(monkeypatch: pytest.MonkeyPatc
     assert "Partial" in render_allocation(result)
 
 
-def test_a_full_file_system_is_the_users_error() -> None:
+def test_full_file_system_is_a_usage_error() -> None:
     with pytest.raises(UserError, match="full"):
         ran(utilisations=(0.95,), drives={"tiny": SMALL.replace("1GiB", "64MiB")})
 

@@ -10,7 +10,7 @@ import pytest
 from fake_nvme import FakeNvme, multi, recorded, sysfs, with_fdp
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.daemon.nvme import FIND_EVERY_S, READ_EVERY_S, STALE_S, NvmeWatch
+from slo_ctl.daemon.nvme import DISCOVERY_INTERVAL_S, READ_INTERVAL_S, STALE_S, NvmeWatch
 from slo_ctl.host.nvme.command import NvmeTool
 from slo_ctl.model.device_waf import WafSource
 
@@ -31,8 +31,8 @@ def watch(fake: FakeNvme, sys: Path, clock: Clock, block: str = "nvme1n1") -> Nv
 
 def looked_at(made: NvmeWatch, clock: Clock) -> Any:
     made.read()
-    clock.now_s += READ_EVERY_S
-    return made.seen
+    clock.now_s += READ_INTERVAL_S
+    return made.state
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.13", "3.0"])
@@ -48,7 +48,7 @@ def test_fdp_statistics_become_a_waf(tmp_path: Path, version: str) -> None:
     assert state.waf.waf == pytest.approx(33 / 32)
     assert state.waf.scope == "endurance group 1 of nvme1"
     assert state.waf.emulated
-    assert (state.waf.window_s, state.waf.host_bytes) == (READ_EVERY_S, 32 << 20)
+    assert (state.waf.window_s, state.waf.host_bytes) == (READ_INTERVAL_S, 32 << 20)
 
 
 def test_small_writes_do_not_open_a_window(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_source_enabled_later_is_found(tmp_path: Path) -> None:
     assert looked_at(made, clock).placement == "capacity partition by namespaces"
     fake.put_first("fdp usage", recorded("2.13/fdp-usage"))
     assert looked_at(made, clock).placement == "capacity partition by namespaces"
-    clock.now_s += FIND_EVERY_S
+    clock.now_s += DISCOVERY_INTERVAL_S
     assert looked_at(made, clock).placement == "separation by FDP"
 
 
@@ -101,7 +101,7 @@ def test_removed_drive_recovers_when_it_returns(tmp_path: Path) -> None:
     fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     looked_at(made, clock)
-    clock.now_s += FIND_EVERY_S
+    clock.now_s += DISCOVERY_INTERVAL_S
     fake.put_first("id-ctrl", err="/dev/nvme1: No such file or directory\n", code=1)
     assert "No such file" in looked_at(made, clock).waf.reason
     fake.put_first("id-ctrl", recorded("2.13/id-ctrl"))
@@ -114,7 +114,7 @@ def test_missing_nvme_cli_is_the_reason_for_no_waf(tmp_path: Path) -> None:
 
     made = NvmeWatch("nvme1n1", sysfs(tmp_path / "sys", NAMES), 10.0, make_tool=missing)
     made.read()
-    waf = made.seen.waf
+    waf = made.state.waf
     assert waf is not None
     assert "not installed" in waf.reason
 
@@ -124,7 +124,7 @@ def test_stale_waf_not_reported(tmp_path: Path) -> None:
     made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
     looked_at(made, clock)
     clock.now_s += STALE_S + 1
-    waf = made.seen.waf
+    waf = made.state.waf
     assert waf is not None
     assert "last answered" in waf.reason
 
@@ -137,9 +137,9 @@ def test_hanging_drive_does_not_block_others(tmp_path: Path) -> None:
     made = NvmeWatch("nvme1n1", sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program), timeout_s=timeout_s))
     made.start()
     for _ in range(100):
-        assert made.seen.waf is not None
+        assert made.state.waf is not None
     until = time.monotonic() + 300
-    while "timed out" not in (made.seen.waf.reason if made.seen.waf else ""):
+    while "timed out" not in (made.state.waf.reason if made.state.waf else ""):
         assert time.monotonic() < until
         time.sleep(0.05)
     made.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_nvme import sysfs
 
-from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatch, NvmeWatches
+from slo_ctl.daemon.nvme import NvmeState, NvmeWatch, NvmeWatches
 from slo_ctl.model import DeviceNumber
 
 
@@ -33,8 +33,8 @@ class Watch(NvmeWatch):
         return super().covers(block)
 
     @property
-    def seen(self) -> NvmeSeen:
-        return NvmeSeen(placement=f"by {self.block}")
+    def state(self) -> NvmeState:
+        return NvmeState(placement=f"by {self.block}")
 
 
 def three_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmeWatches:
@@ -53,7 +53,7 @@ def three_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmeWat
 
 
 def by(watches: NvmeWatches) -> list[str]:
-    return [watches.seen(f"nvme1n{minor}").placement.removeprefix("by nvme1") for minor in (1, 2, 3)]
+    return [watches.state(f"nvme1n{minor}").placement.removeprefix("by nvme1") for minor in (1, 2, 3)]
 
 
 def test_each_endurance_group_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_removed_namespace_does_not_affect_others(tmp_path: Path, monkeypatch: p
     watches.leave("nvme1n1")
     assert by(watches) == ["n1", "n1", "n1"]
     watches.leave("nvme1n1")
-    assert watches.seen("nvme1n2").placement == watches.seen("nvme1n3").placement == "by nvme1n2"
+    assert watches.state("nvme1n2").placement == watches.state("nvme1n3").placement == "by nvme1n2"
     assert [watch.running for watch in Watch.made] == [False, True]
     watches.leave("nvme1n2")
     watches.leave("nvme1n3")

@@ -58,7 +58,11 @@ def test_incremental_scan_equals_a_fresh_scan(host: FakeHost, tmp_path: Path) ->
     host.group("system.slice/a.service")
     tree = require_tree(host.root)
     observer = HostObserver(
-        cgroup_root=host.root, libvirt_uri=None, run=tmp_path / "run", named={"db": "/own"}, roots=host.roots
+        cgroup_root=host.root,
+        libvirt_uri=None,
+        run=tmp_path / "run",
+        cgroups={"db": "/own"},
+        roots=host.roots,
     )
     try:
         for _ in range(3):
@@ -75,7 +79,7 @@ def test_named_cgroup_that_is_not_there_is_noted_until_it_is(tmp_path: Path) -> 
     observer = HostObserver(
         cgroup_root=host.root,
         libvirt_uri=None,
-        named={"db": "/own", "web": "/slo/web"},
+        cgroups={"db": "/own", "web": "/slo/web"},
         roots=host.roots,
     )
     try:

@@ -17,7 +17,7 @@ from slo_ctl.host.disk_latency import (
     latency_of_blockstats,
 )
 from slo_ctl.model import DiskLatency, LatencyCounts, StreamWindow
-from slo_ctl.observe.block import LatencyWindow, merged, quantile_s, since
+from slo_ctl.observe.block import LatencyWindow, latency_increase, quantile_s, sum_latencies
 
 BOUNDS_S = tuple(boundary / 1e9 for boundary in BOUNDARIES_NS)
 WINDOW_S = 10.0
@@ -55,19 +55,19 @@ def test_bounds_ascend_and_include_those_of_the_metrics() -> None:
 
 
 def test_disks_with_different_bounds_have_a_mean_only() -> None:
-    both = merged([counted([0.5]), counted([0.25], (1.0,))])
+    both = sum_latencies([counted([0.5]), counted([0.25], (1.0,))])
     assert both == LatencyCounts((), (2,), 0.75)
-    assert sum(merged([counted([0.5]), counted([0.25])]).counts) == 2
+    assert sum(sum_latencies([counted([0.5]), counted([0.25])]).counts) == 2
 
 
 def test_reset_histogram_is_not_subtracted() -> None:
-    assert since(counted([1.0]), counted([0.5])) is None
-    assert since(counted([1.0]), counted([1.0], (1.0,))) is None
-    assert since(counted([1.0]), counted([1.0, 2.0])) == counted([2.0])
+    assert latency_increase(counted([1.0]), counted([0.5])) is None
+    assert latency_increase(counted([1.0]), counted([1.0], (1.0,))) is None
+    assert latency_increase(counted([1.0]), counted([1.0, 2.0])) == counted([2.0])
 
 
 def window_of(latency: LatencyWindow) -> StreamWindow:
-    return latency.applied_to(StreamWindow("web", WINDOW_S, iops=7.0))
+    return latency.add_to(StreamWindow("web", WINDOW_S, iops=7.0))
 
 
 def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
@@ -83,7 +83,7 @@ def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
     assert found.totals.write_latency is not None
     assert sum(found.totals.write_latency.counts) == 300, "what was before the first reading is not ours"
     assert found.iops == 7.0
-    uncounted = latency.applied_to(StreamWindow("web", 0.0))
+    uncounted = latency.add_to(StreamWindow("web", 0.0))
     assert uncounted.iops == pytest.approx(10.0)
 
 

@@ -123,7 +123,7 @@ class Clock:
 
 
 def device(server: FakeServer, clock: Clock | None = None) -> ServedDevice:
-    return ServedDevice("ssd0", server.path, RECORD, window_s=10.0, clock=clock or time.monotonic)
+    return ServedDevice(server.path, RECORD, window_s=10.0, clock=clock or time.monotonic)
 
 
 def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
@@ -153,7 +153,7 @@ def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
 
 def test_log_blocks_are_clustered_and_one_is_reserved(server: FakeServer) -> None:
     hybrid = plan_device("name=h,size=64MiB,op=25%,dies=4,block=512KiB,mapping=fast,cluster=4", [])
-    served = ServedDevice("h", server.path, hybrid)
+    served = ServedDevice(server.path, hybrid)
     server.output = stats()
     served.sample()
     server.output = stats(now_ns=10**9, done=1, host_page_writes=512, victims=2, victim_valid_pages=256)

@@ -16,7 +16,7 @@ from slo_ctl.host.cgroup import require_tree
 from slo_ctl.host.libvirt import LibvirtHost
 from slo_ctl.host.processes import QemuProcess, identity
 from slo_ctl.model import DeviceNumber, FoundBy, IoCounters, Vm, VmState
-from slo_ctl.observe.streams import Inventory, read_inventory, with_named
+from slo_ctl.observe.streams import Inventory, read_inventory, with_configured
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 OTHER_UUID = "11111111-2222-3333-4444-555555555555"
@@ -243,14 +243,14 @@ def test_missing_libvirt_python_is_a_note(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_configured_name_takes_precedence_over_a_found_one() -> None:
     stranger = Vm("web", FoundBy.CGROUP_NAME, cgroup="/machine/qemu-1-web.libvirt-qemu")
-    found = with_named([stranger], {"web": "/slo/web"})
+    found = with_configured([stranger], {"web": "/slo/web"})
     assert [(vm.name, vm.cgroup, vm.found_by) for vm in found] == [
         (stranger.cgroup, stranger.cgroup, FoundBy.CGROUP_NAME),
         ("web", "/slo/web", FoundBy.OPTION),
     ]
-    assert with_named([stranger], {"web": stranger.cgroup or ""}) == [stranger]
-    assert with_named([stranger], {"other": "/slo/other"})[0] == stranger
+    assert with_configured([stranger], {"web": stranger.cgroup or ""}) == [stranger]
+    assert with_configured([stranger], {"other": "/slo/other"})[0] == stranger
     of_libvirt = replace(stranger, found_by=FoundBy.LIBVIRT)
-    assert with_named([of_libvirt], {"web": "/slo/web"}) == [of_libvirt]
+    assert with_configured([of_libvirt], {"web": "/slo/web"}) == [of_libvirt]
     other = replace(of_libvirt, cgroup="/machine/other")
-    assert [vm.name for vm in with_named([other, stranger], {})] == ["web", stranger.cgroup]
+    assert [vm.name for vm in with_configured([other, stranger], {})] == ["web", stranger.cgroup]

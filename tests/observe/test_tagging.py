@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.model import Disk, Stream, Tenant
-from slo_ctl.observe.streams import ExportPaths, tagged
+from slo_ctl.observe.streams import ExportPaths, assign_namespaces
 
 WEB = Tenant("ssd0", "web")
 
@@ -42,7 +42,7 @@ def test_disk_before_socket_before_configuration(exports: ExportPaths, tmp_path:
     path = f"{tmp_path}/real/ssd0/exports/{{}}.sock"
     connected = {"/a": {path.format("web").encode()}, "/b": {path.format("b1").encode()}}
     notes: list[str] = []
-    found = tagged(
+    found = assign_namespaces(
         streams,
         exports,
         connected,
@@ -62,5 +62,5 @@ def test_disk_before_socket_before_configuration(exports: ExportPaths, tmp_path:
 def test_two_vms_on_one_namespace_are_reported(exports: ExportPaths) -> None:
     notes: list[str] = []
     names = {"a": ["ssd0/web"], "b": ["ssd0/web"]}
-    tagged([], exports, {}, names, {"a": None, "b": None}, notes.append)
+    assign_namespaces([], exports, {}, names, {"a": None, "b": None}, notes.append)
     assert notes == ["ssd0/web is used by 2 VMs (a, b): their I/O cannot be distinguished"]

@@ -1,9 +1,8 @@
-"""Sliding windows, and block devices by the counters of cgroups."""
+"""SlidingWindow windows, and block devices by the counters of cgroups."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.model import DeviceNumber, IoCounters, Stream
-from slo_ctl.observe.block import BlockDevice, Sliding
+from slo_ctl.observe.block import BlockDevice, SlidingWindow
 
 DISK = DeviceNumber(8, 0)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 200))
 def test_window_has_the_requested_length(steps: list[int], window_s: int) -> None:
-    sliding: Sliding[int] = Sliding(window_s)
+    sliding: SlidingWindow[int] = SlidingWindow(window_s)
     times = [0.0]
     sliding.add(0.0, 0)
     for number, step in enumerate(steps, 1):
@@ -45,7 +44,7 @@ class Clock:
 
 
 def device(clock: Clock, window_s: float = 10.0) -> BlockDevice:
-    return BlockDevice("fast", Path("/dev/loop0"), DISK, window_s=window_s, clock=clock)
+    return BlockDevice(DISK, window_s=window_s, clock=clock)
 
 
 def test_rates_are_computed_over_the_window() -> None:
@@ -96,9 +95,7 @@ def test_restarted_vm_gives_no_negative_rate() -> None:
 def test_unchanged_vm_has_the_same_result(counters: IoCounters) -> None:
     """Equal counters that are another object each time go the long way."""
     number, now_s = DeviceNumber(8, 0), [0.0]
-    quick, slow = (
-        BlockDevice("sda", Path("/dev/sda"), number, window_s=2.0, clock=lambda: now_s[0]) for _ in range(2)
-    )
+    quick, slow = (BlockDevice(number, window_s=2.0, clock=lambda: now_s[0]) for _ in range(2))
     for _ in range(4):
         now_s[0] += 1.0
         one = quick.update([Stream("a", None, "/a", number, counters)])

@@ -62,9 +62,7 @@ def test_package_is_complete_and_declares_dependencies(package: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_installed_runs_and_is_removed_without_a_changed_configuration(
-    package: Path, tmp_path: Path
-) -> None:
+def test_removed_package_leaves_a_changed_configuration(package: Path, tmp_path: Path) -> None:
     root = ("--root", tmp_path)
     rpm(*root, "--initdb")
     rpm(*root, "-i", "--nodeps", "--noscripts", "--ignorearch", package)

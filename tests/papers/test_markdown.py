@@ -90,7 +90,7 @@ def test_rules_about_one_statement_are_together_and_a_reason_is_said_once() -> N
     ]
 
 
-def test_what_two_figures_share_is_told_once() -> None:
+def test_what_two_figures_share_is_written_once() -> None:
     cells = [CellOutcome(row="r", column="c", mean=17.3)]
     table = TableOutcome(title="a table", unit="", shape="table", digits=3, cells=cells)
     page = markdown(result(*(outcome(key, tables=(table,)) for key in ("fast15:eq1", "fast15:eq2"))))

@@ -179,8 +179,8 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
     make_device(root, "name=ssd0,preset=fast15,size=64MiB,op=25%", "name=a,size=32MiB", "name=b,size=32MiB")
     run_folder = places(root).run
     with cgroup(f"slo-live-{os.getpid()}") as (group, folder), served(root, "ssd0") as server:
-        observer = HostObserver(libvirt_uri=None, run=run_folder, named={"web": group})
-        device = ServedDevice("ssd0", server.run.control, DeviceStore(places(root)).load("ssd0"))
+        observer = HostObserver(libvirt_uri=None, run=run_folder, cgroups={"web": group})
+        device = ServedDevice(server.run.control, DeviceStore(places(root)).load("ssd0"))
 
         def tenants() -> set[Tenant | None]:
             return {s.tenant for s in observer.observe().streams if s.vm == "web" and s.tenant}
@@ -222,7 +222,7 @@ def test_killed_server_is_observed_again_after_restart(root: Path) -> None:
     require("qemu-io")
     make_device(root, "name=ssd0,preset=fast15,size=32MiB,op=25%", "name=a,size=32MiB")
     control = places(root).run_of("ssd0").control
-    device = ServedDevice("ssd0", control, DeviceStore(places(root)).load("ssd0"))
+    device = ServedDevice(control, DeviceStore(places(root)).load("ssd0"))
     for _ in range(2):
         with served(root, "ssd0") as server:
             first = device.sample()

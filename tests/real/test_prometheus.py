@@ -140,7 +140,7 @@ def test_limit_in_force_is_exported(address: str) -> None:
     assert limits["db", "total"] <= 200
 
 
-def test_alerts_stay_silent_and_fire_as_they_should() -> None:
+def test_alerts_fire_only_under_their_conditions() -> None:
     promtool("test", "rules", str(ALERT_TESTS))
 
 

@@ -100,7 +100,7 @@ def goes_on(server: Server) -> None:
         assert struct.unpack_from("<Q", admin.identify(0, nsid))[0] == 64 * MIB // BLOCK_BYTES
 
 
-def test_exports_that_flood_at_once_take_bounded_memory_and_leave_a_neighbour_his(root: Path) -> None:
+def test_exports_that_flood_at_once_take_bounded_memory_and_do_not_starve_a_neighbour(root: Path) -> None:
     namespaces = [f"name={name},size=64MiB" for name in [*FLOODED, "b"]]
     make_device(root, "name=d,size=1GiB,op=20%,dies=2", *namespaces)
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0", "--vhost-user") as server:

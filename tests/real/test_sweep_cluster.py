@@ -130,7 +130,7 @@ def test_lost_scheduler_leaves_replays_that_the_same_command_runs(
     assert all(row in done for row in kept)
 
 
-def test_no_scheduler_is_a_mistake_to_fix(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
+def test_unreachable_scheduler_is_reported_with_the_fix(scenario: Path, tmp_path: Path, hosts: Hosts) -> None:
     process = start(hosts.in_the_middle(*sweep(scenario, tmp_path / "out.csv", "--dask", ADDRESS)))
     _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2

@@ -180,7 +180,7 @@ def test_p99_is_distributed_over_time() -> None:
     ]
 
 
-def test_report_says_how_many_slos_were_missed_and_what_to_do() -> None:
+def test_report_has_missed_slos_and_recommendations() -> None:
     well = history(every_10_s(100), [(100.0, "ok", "well")], "db")
     short = history(every_10_s(100, 110), [(100.0, "ok", "well"), (110.0, "insufficient", "short")])
     gone = history([], [(100.0, "unknown-vm", "not there")], "old")

@@ -35,7 +35,9 @@ def test_rows_have_the_values_and_the_verdict_of_their_time() -> None:
     assert later.devices[0].iops == 10.0
 
 
-def test_a_device_that_the_vm_left_has_a_row() -> None:
-    known = (PastVerdict(AT - 90, "old", "ok", "fine"),)
-    (status,) = past_statuses([history("web", (Point(AT - 10, "old", 10, iops=5.0),), known)], host_status())
+def test_device_that_the_vm_no_longer_uses_has_a_row() -> None:
+    verdicts = (PastVerdict(AT - 90, "old", "ok", "fine"),)
+    (status,) = past_statuses(
+        [history("web", (Point(AT - 10, "old", 10, iops=5.0),), verdicts)], host_status()
+    )
     assert [(vm.vm, vm.device, vm.iops) for vm in status.vms] == [("web", "old", 5.0)]

@@ -38,7 +38,7 @@ class Daemon:
 
     def __init__(self, status: HostStatus | None) -> None:
         self.status = status
-        self.questions = 0
+        self.requests = 0
         self.points: tuple[Point, ...] = ()
         """Of each VM, in its history."""
 
@@ -49,7 +49,7 @@ class Daemon:
         return VmHistory(vm, AT - 3600, AT, 10.0, self.points, verdicts)
 
     def __call__(self) -> dict[str, Any]:
-        self.questions += 1
+        self.requests += 1
         if self.status is None:
             raise UnreachableError("api.sock: no such file")
         return to_json(self.status)
@@ -64,7 +64,7 @@ async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
         await pilot.pause(0.02)
         if met():
             return
-    pytest.fail("waited in vain")
+    pytest.fail("the condition was not met in time")
 
 
 def run(daemon: Daemon, steps: Callable[[TopApp, Pilot[None]], Any], interval_s: float = 0.05) -> None:
@@ -158,7 +158,7 @@ def test_top_curve_fits_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(go())
 
 
-def test_going_back_is_not_called_stale() -> None:
+def test_past_status_is_not_marked_as_stale() -> None:
     now = time.time()
     daemon = Daemon(host_status(vms=VMS, at=now - 60.0))
 
@@ -240,7 +240,7 @@ def test_missing_history_is_reported() -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(names(app)) == 4)
         daemon.status = host_status(vms=VMS, at=AT + 1)
-        await until(pilot, lambda: daemon.questions > 3)
+        await until(pilot, lambda: daemon.requests > 3)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "the history has nothing earlier" in text(app, "#header"))
         # It is asked for again.
@@ -292,11 +292,11 @@ def test_pause_and_quit_keys_work() -> None:
         await pilot.press("space")
         assert "PAUSED" in text(app, "#header")
         await pilot.pause(0.1)
-        asked = daemon.questions
+        requests = daemon.requests
         await pilot.pause(0.3)
-        assert daemon.questions == asked
+        assert daemon.requests == requests
         await pilot.press("space")
-        await until(pilot, lambda: daemon.questions > asked)
+        await until(pilot, lambda: daemon.requests > requests)
         await pilot.press("q")
         await pilot.pause()
         assert not app.is_running
@@ -305,14 +305,14 @@ def test_pause_and_quit_keys_work() -> None:
 
 
 def test_hostile_names_and_500_vms_are_shown() -> None:
-    odd = tuple(
+    hostile = tuple(
         vm_status(name, reason=name, verdict=Verdict.UNAPPLIED, slo_source=name, state=name)
         for name in HOSTILE
     )
-    many = tuple(vm_status(f"vm{number}") for number in range(500))
+    others = tuple(vm_status(f"vm{number}") for number in range(500))
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: len(names(app)) == 500 + len(odd))
+        await until(pilot, lambda: len(names(app)) == 500 + len(hostile))
         for _ in HOSTILE:
             await pilot.press("down")
         shown = text(app, "#header") + text(app, "#detail") + "".join(names(app))
@@ -323,7 +323,7 @@ def test_hostile_names_and_500_vms_are_shown() -> None:
         assert selected.vm == names(app)[-1]
 
     # Each status of so many is 510 rows to draw.
-    run(Daemon(host_status(vms=odd + many)), steps, interval_s=2.0)
+    run(Daemon(host_status(vms=hostile + others)), steps, interval_s=2.0)
 
 
 def shows_help(app: TopApp) -> bool:

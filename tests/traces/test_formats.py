@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_bytes import blktrace_event as event
-from native_bytes import vscsi_v1, vscsi_v2
+from made_traces import blktrace_event as event
+from made_traces import vscsi_v1, vscsi_v2
 
 from traces import Batch, Op, TraceReader, open_trace
 from traces.errors import TraceError

@@ -1,25 +1,25 @@
-// Curves drawn by uPlot, on the daemon's page and in reports. Charts of one group have one cursor: it follows the mouse or
-// the arrow keys, and what it is on stands below each chart. Dragging shows a part, a double click or Escape all of it.
+// Curves drawn by uPlot, on the daemon's page and in reports. Charts of one group share a cursor, which follows the mouse or
+// the arrow keys; below each chart are the values at the cursor. Dragging zooms in, a double click or Escape zooms out.
 "use strict";
 
 const AXIS_WIDTH = 62;
 const AXIS_HEIGHT = 32;
 const LABEL_HEIGHT = 18;
 const MARK_HEIGHT = 14;
-const MOST_MARK_ROWS = 3;
+const MAX_MARK_ROWS = 3;
 const SECONDS_BELOW_S = 600; // a shorter interval has seconds at its axis
 const DAY_S = 86400;
-const LONE_POINT_S = 60; // shown around the only point
+const LONE_POINT_S = 60; // interval around a single point
 const DASHES = [undefined, [6, 4], [2, 3], [8, 3, 2, 3]];
 const FONT = "12px system-ui, sans-serif";
 
 let drawn = []; // { plot, spec, picture, reading }
-let drawnFor = "";
+let drawnKey = "";
 
 const themeColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colourOf = ({ colour }) => themeColour(known(colour) ? `--c${colour % COLOURS}` : "--quiet");
 
-// x is a time unless `spec.x` says what else. Times of a report are those of its host's clock, which it has as if of UTC.
+// x is a time unless there is `spec.x`. A report has local times of its host as if they were UTC.
 function timeText(at, span, { withSeconds, utc } = {}) {
   const parts = span > DAY_S ? { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit" };
   if (withSeconds || span < SECONDS_BELOW_S) parts.second = "2-digit";
@@ -36,12 +36,12 @@ function positionText(spec, plot, at) {
 function summaryOf({ title, curves, text, label }, columns) {
   if (label) return label;
   const values = columns[1].filter(known);
-  if (values.length === 0) return `${title}: ${curves[1] ? `only ${curves[1].name} is known` : "nothing is known"}`;
-  const [least, most] = [Math.min(...values), Math.max(...values)];
-  return `${title}: ${text(values[values.length - 1])} at last, from ${text(least)} to ${text(most)}`;
+  if (values.length === 0) return `${title}: ${curves[1] ? `only ${curves[1].name} is known` : "no values"}`;
+  const [lowest, highest] = [Math.min(...values), Math.max(...values)];
+  return `${title}: ${text(values[values.length - 1])} at last, from ${text(lowest)} to ${text(highest)}`;
 }
 
-// The legend, with what the cursor is on, else the last values.
+// The legend, with the values at the cursor, or the last ones.
 function makeReading({ curves, levels = [], text }) {
   const item = ({ name, colour, dash }, value) => {
     const key = `key ${known(colour) ? `s${colour % COLOURS}` : ""} ${dash ? "dashed" : ""}`;
@@ -53,7 +53,7 @@ function makeReading({ curves, levels = [], text }) {
   return reading;
 }
 
-// Of the point that the cursor is on, else of the last with a value.
+// Index of the point at the cursor, or of the last one with a value.
 function indexOf({ cursor, data: [xs, ...columns] }) {
   if (known(cursor.idx)) return cursor.idx;
   const last = xs.findLastIndex((_, index) => columns.some((values) => known(values[index])));
@@ -67,7 +67,7 @@ function showReading({ plot, spec, reading }) {
   spec.curves.forEach((_, each) => write(items[each].querySelector("b"), spec.text(plot.data[each + 1][index])));
 }
 
-// What is drawn besides curves: shaded parts below them, dashed levels and marks above.
+// Shaded parts below the curves, dashed levels and marks above them.
 
 function within(plot, from, to) {
   const { left, width } = plot.bbox;
@@ -100,7 +100,7 @@ function drawLevels(plot, { levels = [] }) {
   }
 }
 
-// Each text is above the plot, in the first row in which it does not run into another.
+// Each text is above the plot, in the first row in which it does not overlap another one.
 function drawMarks(plot, { marks = [] }) {
   const { ctx, bbox } = plot;
   const [quiet, row] = [themeColour("--quiet"), MARK_HEIGHT * devicePixelRatio];
@@ -115,11 +115,11 @@ function drawMarks(plot, { marks = [] }) {
     const width = ctx.measureText(text).width;
     const left = x + gap + width < ctx.canvas.width ? x + gap : x - gap - width;
     const free = starts.findIndex((start) => left + width < start);
-    const place = free < 0 ? starts.length : free;
-    const above = bbox.top - place * row;
+    const line = free < 0 ? starts.length : free;
+    const above = bbox.top - line * row;
     drawLine(plot, quiet, [3, 2], [x, Math.max(0, above - row)], [x, bbox.top + bbox.height]);
     ctx.fillText(text, left, above);
-    starts[place] = Math.min(left, x) - gap;
+    starts[line] = Math.min(left, x) - gap;
   }
 }
 
@@ -130,16 +130,16 @@ function drawOver(plot, spec) {
   plot.ctx.restore();
 }
 
-// Round values on a logarithmic axis, wherever it begins: powers of ten with 2 and 5 between them, on a short one equal steps.
+// Round values on a logarithmic axis: powers of ten with 2 and 5 between them, or equal steps on a short axis.
 function logTicks(plot, axis, least, most) {
   const ticks = [];
   if (most > 5 * least) {
     const digits = most > 1000 * least ? [1] : [1, 2, 5];
     for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) ticks.push(...digits.map((digit) => digit * power));
   } else {
-    const wanted = Math.max(most - least, least / 1000) / 4;
-    const power = 10 ** Math.floor(Math.log10(wanted));
-    const step = power * [1, 2, 5, 10].find((digit) => digit * power >= wanted);
+    const minStep = Math.max(most - least, least / 1000) / 4;
+    const power = 10 ** Math.floor(Math.log10(minStep));
+    const step = power * [1, 2, 5, 10].find((digit) => digit * power >= minStep);
     for (let at = step * Math.ceil(least / step); at <= most; at += step) ticks.push(at);
   }
   return ticks.filter((at) => least <= at && at <= most);
@@ -155,7 +155,7 @@ function optionsOf(spec, size, show) {
   const highest = Math.max(0, ...(spec.levels || []).map(({ value }) => value));
   return {
     ...size,
-    padding: [Math.max(8, MARK_HEIGHT * Math.min(MOST_MARK_ROWS, (spec.marks || []).length)), null, null, null],
+    padding: [Math.max(8, MARK_HEIGHT * Math.min(MAX_MARK_ROWS, (spec.marks || []).length)), null, null, null],
     legend: { show: false },
     cursor: { sync: { key: spec.group }, y: false, points: { size: 7 }, drag: { x: true, y: false } },
     tzDate: spec.utc ? (at) => uPlot.tzDate(new Date(1000 * at), "Etc/UTC") : undefined,
@@ -188,7 +188,7 @@ function optionsOf(spec, size, show) {
   };
 }
 
-// Arrow keys move the cursor by a point, + shows half of the interval around it, - or Escape all of it.
+// Arrow keys move the cursor by a point, + zooms in around it, - or Escape zooms out.
 function onKey(event, { plot, spec }) {
   const xs = plot.data[0];
   const [first, last] = plot.series[0].idxs;
@@ -198,8 +198,8 @@ function onKey(event, { plot, spec }) {
     const at = xs[Math.min(last, Math.max(first, target))];
     plot.setCursor({ left: plot.valToPos(at, "x"), top: plot.height / 2 });
   } else if (event.key === "+") {
-    const place = (index) => plot.posToVal(plot.valToPos(xs[now], "x") + (index * plot.bbox.width) / devicePixelRatio / 4, "x");
-    showPart(spec.group, place(-1), place(1));
+    const edge = (index) => plot.posToVal(plot.valToPos(xs[now], "x") + (index * plot.bbox.width) / devicePixelRatio / 4, "x");
+    showPart(spec.group, edge(-1), edge(1));
   } else if (event.key === "-" || event.key === "Escape") {
     showPart(spec.group);
   } else {
@@ -218,7 +218,7 @@ function showPart(group, min, max) {
 const sizeOf = (picture) => ({ width: picture.clientWidth, height: picture.clientHeight });
 const printed = matchMedia("print");
 const resizing = new ResizeObserver((entries) => {
-  if (printed.matches) return; // what is drawn is scaled to the paper
+  if (printed.matches) return; // the browser scales the picture to the paper
   const resized = new Set(entries.map(({ target }) => target));
   drawn.filter(({ picture }) => resized.has(picture)).forEach(({ plot, picture }) => plot.setSize(sizeOf(picture)));
 });
@@ -228,7 +228,7 @@ function addChart(parent, spec, columns) {
   const picture = make("div", { class: "chart", role: "group", tabindex: "0", "aria-describedby": "charts-help" });
   const reading = makeReading(spec);
   if (columns[0].length === 0) {
-    parent.append(make("p", { class: "reading" }, "nothing known"));
+    parent.append(make("p", { class: "reading" }, "no values"));
     return;
   }
   parent.append(picture, reading);
@@ -236,20 +236,20 @@ function addChart(parent, spec, columns) {
   chart.plot = new uPlot(optionsOf(spec, sizeOf(picture), (plot) => showReading({ ...chart, plot })), columns, picture);
   picture.addEventListener("keydown", (event) => onKey(event, chart));
   drawn.push(chart);
-  tell(chart);
+  updateLabels(chart);
   resizing.observe(picture);
 }
 
-function tell(chart) {
+function updateLabels(chart) {
   mark(chart.picture, "aria-label", summaryOf(chart.spec, chart.plot.data));
   showReading(chart);
 }
 
-// Draw `columns` of each of `specs` in `parent`. While `key` is the same, the part shown stays.
+// Draw `columns` of each of `specs` in `parent`. With the same `key` as before, the zoom stays.
 function drawCharts(parent, key, specs, columns) {
-  if (key !== drawnFor || drawn.length !== specs.length) {
+  if (key !== drawnKey || drawn.length !== specs.length) {
     clearCharts(parent);
-    drawnFor = key;
+    drawnKey = key;
     specs.forEach((spec, index) => {
       const figure = make("figure", {}, make("figcaption", {}, make("strong", {}, spec.title)));
       parent.append(figure);
@@ -262,7 +262,7 @@ function drawCharts(parent, key, specs, columns) {
   const isWhole = xs.length < 2 || (min === xs[0] && max === xs.at(-1));
   drawn.forEach((chart, index) => {
     chart.plot.setData(columns[index], isWhole);
-    tell(chart);
+    updateLabels(chart);
   });
 }
 
@@ -271,7 +271,7 @@ function clearCharts(parent, ...instead) {
     plot.destroy();
     resizing.unobserve(picture);
   });
-  [drawn, drawnFor] = [[], ""];
+  [drawn, drawnKey] = [[], ""];
   parent.replaceChildren(...instead);
 }
 

@@ -1,4 +1,4 @@
-// Asks the daemon for its status every epoch and for the history of the chosen VM every 10 seconds.
+// Requests the status of the daemon every epoch, and the history of the selected VM every 10 seconds.
 "use strict";
 
 const HISTORY_MS = 10000;
@@ -8,9 +8,9 @@ const MAX_EVENTS = 20;
 
 const byId = (id) => document.getElementById(id);
 
-// What is written.
+// Texts.
 
-const several = (many, what) => `${many} ${what}${many === 1 ? "" : "s"}`;
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
 function size(bytes) {
   if (!known(bytes)) return UNKNOWN;
@@ -31,19 +31,19 @@ function ops(vm) {
 
 function limits(vm) {
   const { min_iops, max_iops, max_bandwidth_bytes_s, p99_latency_us } = vm.slo;
-  const said = [];
-  if (known(min_iops)) said.push(`at least ${count(min_iops)} IOPS`);
-  if (known(max_iops)) said.push(`at most ${count(max_iops)} IOPS`);
-  if (known(max_bandwidth_bytes_s)) said.push(`at most ${size(max_bandwidth_bytes_s)}/s`);
-  if (known(p99_latency_us)) said.push(`p99 ${latency(p99_latency_us)}`);
-  if (vm.throttle_wait_us > 0) said.push(`throttled ${latency(vm.throttle_wait_us)} a request`);
-  return said.join(", ") || UNKNOWN;
+  const texts = [];
+  if (known(min_iops)) texts.push(`at least ${count(min_iops)} IOPS`);
+  if (known(max_iops)) texts.push(`at most ${count(max_iops)} IOPS`);
+  if (known(max_bandwidth_bytes_s)) texts.push(`at most ${size(max_bandwidth_bytes_s)}/s`);
+  if (known(p99_latency_us)) texts.push(`p99 ${latency(p99_latency_us)}`);
+  if (vm.throttle_wait_us > 0) texts.push(`throttled ${latency(vm.throttle_wait_us)} a request`);
+  return texts.join(", ") || UNKNOWN;
 }
 
-// One child of `parent` for each item, in order; those of the same key stay. `create` makes one, `update` fills it.
-function keep(parent, items, keyOf, create, update) {
+// Give `parent` one child for each item, in order; children with the same key are kept.
+function updateChildren(parent, items, keyOf, create, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  let place = parent.firstElementChild;
+  let next = parent.firstElementChild;
   items.forEach((item, index) => {
     const key = keyOf(item, index);
     let child = old.get(key);
@@ -52,21 +52,21 @@ function keep(parent, items, keyOf, create, update) {
       child = create(item, index);
       child.dataset.key = key;
     }
-    if (child === place) place = place.nextElementSibling;
-    else parent.insertBefore(child, place);
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
     update(child, item, index);
   });
   old.forEach((child) => child.remove());
 }
 
-const lines = (parent, texts) => keep(parent, texts, (text, index) => String(index), () => make("li"), write);
+const lines = (parent, texts) => updateChildren(parent, texts, (text, index) => String(index), () => make("li"), write);
 
 const keyOfVm = (vm) => JSON.stringify([vm.vm, vm.device]);
 const nameOf = (vm) => (vm.device ? `${vm.vm} on ${vm.device}` : vm.vm);
 
 // VMs.
 
-let chosen = null;
+let selected = null;
 const verdicts = new Map();
 
 const COLUMNS = [
@@ -84,7 +84,7 @@ const COLUMNS = [
 
 function makeVm(vm) {
   const button = make("button", { type: "button" });
-  button.addEventListener("click", () => choose(vm));
+  button.addEventListener("click", () => select(vm));
   const row = make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row", "data-label": "VM" }, button));
   for (const [label, kind] of COLUMNS) {
     row.append(make("td", { role: "cell", class: kind, "data-label": label }, make("div")));
@@ -97,7 +97,7 @@ function makeVm(vm) {
 function showVm(row, vm) {
   const button = row.querySelector("button");
   write(button, vm.vm);
-  mark(button, "aria-pressed", String(chosen !== null && keyOfVm(chosen) === keyOfVm(vm)));
+  mark(button, "aria-pressed", String(selected !== null && keyOfVm(selected) === keyOfVm(vm)));
   COLUMNS.forEach(([, , text], index) => {
     if (text) write(row.cells[index + 1].firstChild, text(vm));
   });
@@ -117,7 +117,7 @@ function groupText(group) {
   return [`Group ${group.name} (${vms}): ${count(group.iops)} IOPS`, ...bounds.filter(Boolean), `${group.verdict}: ${group.reason}`].join(", ");
 }
 
-function tellChanges(status) {
+function logChanges(status) {
   const first = verdicts.size === 0;
   for (const vm of status.vms) {
     const key = keyOfVm(vm);
@@ -144,9 +144,9 @@ function makeDrive() {
 function driveLine(device) {
   const parts = [device.kind === "emulated" ? `EMULATED ${device.backend.replace(/^emulated /i, "")}` : `block device, ${device.backend}`];
   if (device.policy) parts.push(`policy ${device.policy}`);
-  const most = known(device.capacity_iops) ? device.capacity_iops : device.estimated_iops;
-  const how = known(device.capacity_iops) ? "measured" : "estimated";
-  parts.push(`${count(device.iops)} IOPS` + (known(most) ? ` of ${count(most)} ${how} at most` : ""));
+  const capacity = known(device.capacity_iops) ? device.capacity_iops : device.estimated_iops;
+  const source = known(device.capacity_iops) ? "measured" : "estimated";
+  parts.push(`${count(device.iops)} IOPS` + (known(capacity) ? ` of ${count(capacity)} ${source} at most` : ""));
   if (device.sum_min_iops) parts.push(`minimums ${count(device.sum_min_iops)} IOPS`);
   if (device.waf && known(device.waf.waf)) parts.push(`WAF ${number(device.waf.waf, 2)} by ${device.waf.source}`);
   if (known(device.move_budget)) parts.push(`moves may take ${percent(device.move_budget)} of its time`);
@@ -154,42 +154,42 @@ function driveLine(device) {
 }
 
 function moveText(move) {
-  const left = known(move.left_s) ? `, about ${number(move.left_s)} s left` : "";
+  const remaining = known(move.left_s) ? `, about ${number(move.left_s)} s left` : "";
   return ` ${count(move.blocks_left)} blocks from ${move.source || "the spare blocks"} to ${move.target || "the spare blocks"}: ` +
-    `${number(100 * move.share_done)}% done${left}`;
+    `${number(100 * move.share_done)}% done${remaining}`;
 }
 
 function showDrive(node, device, status) {
   const find = (selector) => node.querySelector(selector);
   write(find("h3"), device.name);
   write(find(".line"), driveLine(device));
-  const wrong = [device.problem, device.overcommitted ? "overcommitted: the minimums exceed what it can do" : ""];
-  write(find(".wrong"), wrong.filter(Boolean).join("; "));
+  const problems = [device.problem, device.overcommitted ? "overcommitted: the minimums exceed what it can do" : ""];
+  write(find(".wrong"), problems.filter(Boolean).join("; "));
   const owners = status.vms.filter((vm) => vm.device === device.name && vm.ops_blocks > 0);
   const total = owners.reduce((sum, vm) => sum + vm.ops_blocks, 0);
   const texts = owners.map((vm) => `${vm.vm} ${size(vm.ops_bytes)} (${percent(vm.ops_blocks / total)} of all OPS)`);
   find(".ops").hidden = owners.length === 0;
   mark(find(".ops"), "aria-label", `OPS by VM: ${texts.join(", ")}`);
   const colour = (index) => `k${index % COLOURS}`;
-  keep(find(".ops"), owners, keyOfVm, () => make("i"), (part, vm, index) => {
+  updateChildren(find(".ops"), owners, keyOfVm, () => make("i"), (part, vm, index) => {
     mark(part, "class", colour(index));
     part.style.flexGrow = vm.ops_blocks;
   });
-  keep(find(".legend"), owners, keyOfVm, () => make("li", {}, make("i"), make("span")), (item, vm, index) => {
+  updateChildren(find(".legend"), owners, keyOfVm, () => make("li", {}, make("i"), make("span")), (item, vm, index) => {
     mark(item.firstChild, "class", colour(index));
     write(item.lastChild, texts[index]);
   });
   const makeMove = () => make("li", {}, make("progress", { max: "1", "aria-label": "Move of OPS" }), make("span"));
-  keep(find(".moves"), device.moves, (move) => JSON.stringify([move.source, move.target]), makeMove, (item, move) => {
+  updateChildren(find(".moves"), device.moves, (move) => JSON.stringify([move.source, move.target]), makeMove, (item, move) => {
     item.firstChild.value = move.share_done;
     write(item.lastChild, moveText(move));
   });
   lines(find(".reasons"), device.reasons);
 }
 
-// The past of the chosen VM.
+// The history of the selected VM.
 
-const MOST_APART = 2.5; // of buckets; points further apart are not joined
+const MAX_GAP_BUCKETS = 2.5; // points further apart are not joined
 
 const CHARTS = [
   { title: "Share", fields: { got: "share", entitled: "target_share" }, text: percent },
@@ -209,7 +209,7 @@ function columnsOf(history, points, fields) {
   const columns = [[], ...fields.map(() => [])];
   let last = null;
   for (const point of points) {
-    if (last !== null && point.at - last > MOST_APART * history.bucket_s) {
+    if (last !== null && point.at - last > MAX_GAP_BUCKETS * history.bucket_s) {
       columns.forEach((column, index) => column.push(index ? null : last + history.bucket_s));
     }
     columns[0].push(point.at);
@@ -223,15 +223,15 @@ const settingText = (value) => (typeof value === "number" ? number(value, Number
 const outcomeText = ({ knob, value, state, reason }) =>
   `${knob} ${known(value) ? settingText(value) : "unset"}: ${state}${reason ? `, ${reason}` : ""}`;
 
-// Latest first. Settings that took are told by their last values instead: weights change all the time.
+// Latest first. Applied settings are shown with their last values instead, as weights change all the time.
 function events(history, device) {
-  const here = (each) => each.device === device;
-  const found = [
-    ...history.verdicts.filter(here).map((each) => [each.at, `${each.verdict}: ${each.reason}`]),
-    ...history.decisions.filter(here).map((each) => [each.at, each.reason]),
+  const isOnDevice = (each) => each.device === device;
+  const rows = [
+    ...history.verdicts.filter(isOnDevice).map((each) => [each.at, `${each.verdict}: ${each.reason}`]),
+    ...history.decisions.filter(isOnDevice).map((each) => [each.at, each.reason]),
     ...history.outcomes.filter((each) => each.state === "unapplied").map((each) => [each.at, outcomeText(each)]),
   ];
-  return found.sort((one, other) => other[0] - one[0]).slice(0, MAX_EVENTS);
+  return rows.sort((one, other) => other[0] - one[0]).slice(0, MAX_EVENTS);
 }
 
 function settings(history) {
@@ -240,11 +240,11 @@ function settings(history) {
 }
 
 async function showHistory() {
-  const vm = chosen;
+  const vm = selected;
   if (vm === null || document.hidden) return;
   const minutes = byId("minutes").value;
-  const answer = await ask(`history.json?minutes=${minutes}&vm=${encodeURIComponent(vm.vm.toWellFormed())}`);
-  if (vm !== chosen || minutes !== byId("minutes").value) return;
+  const answer = await fetchJson(`history.json?minutes=${minutes}&vm=${encodeURIComponent(vm.vm.toWellFormed())}`);
+  if (vm !== selected || minutes !== byId("minutes").value) return;
   write(byId("history-heading"), `History of ${nameOf(vm)}`);
   if (answer.error) {
     clearCharts(byId("charts"), make("p", { class: "help" }, `${answer.error.message}; ${answer.error.hint}`));
@@ -260,19 +260,19 @@ async function showHistory() {
   lines(byId("settings"), settings(answer).map(timed));
 }
 
-function choose(vm) {
-  chosen = vm;
+function select(vm) {
+  selected = vm;
   for (const row of byId("vms").rows) {
     mark(row.querySelector("button"), "aria-pressed", String(row.dataset.key === keyOfVm(vm)));
   }
   showHistory();
 }
 
-// Asking.
+// Requests.
 
-let last = { at: 0, seen: performance.now() };
+let last = { at: 0, received: performance.now() };
 
-async function ask(target) {
+async function fetchJson(target) {
   try {
     const reply = await fetch(target, { cache: "no-store", signal: AbortSignal.timeout(10000) });
     return await reply.json();
@@ -281,36 +281,36 @@ async function ask(target) {
   }
 }
 
-function tellProblem(text) {
+function showProblem(text) {
   byId("problem").hidden = text === "";
   write(byId("problem"), text);
 }
 
 function show(status) {
   const now = performance.now();
-  if (status.at !== last.at) last = { at: status.at, seen: now };
-  const stale = now - last.seen > Math.max(2000, 1000 * STALE_EPOCHS * status.epoch_s);
+  if (status.at !== last.at) last = { at: status.at, received: now };
+  const stale = now - last.received > Math.max(2000, 1000 * STALE_EPOCHS * status.epoch_s);
   const config = status.config_problem ? `the configuration on disk is not in use: ${status.config_problem}` : "";
-  tellProblem([stale ? `no new status since ${clock(status.at)}` : "", config].filter(Boolean).join("; "));
+  showProblem([stale ? `no new status since ${clock(status.at)}` : "", config].filter(Boolean).join("; "));
   const names = new Set(status.vms.map((vm) => vm.vm));
   write(byId("host"), location.host);
-  write(byId("summary"), `${several(names.size, "VM")}, ${several(status.devices.length, "drive")}, as of ${clock(status.at)}; means over ${count(status.window_s)} s`);
-  tellChanges(status);
-  keep(byId("vms"), status.vms, keyOfVm, makeVm, showVm);
+  write(byId("summary"), `${counted(names.size, "VM")}, ${counted(status.devices.length, "drive")}, as of ${clock(status.at)}; means over ${count(status.window_s)} s`);
+  logChanges(status);
+  updateChildren(byId("vms"), status.vms, keyOfVm, makeVm, showVm);
   lines(byId("groups"), status.groups.map(groupText));
-  keep(byId("drives"), status.devices, (device) => device.name, makeDrive, (node, device) => showDrive(node, device, status));
+  updateChildren(byId("drives"), status.devices, (device) => device.name, makeDrive, (node, device) => showDrive(node, device, status));
   lines(byId("notes"), status.notes);
   byId("notes-section").hidden = status.notes.length === 0;
-  if (chosen === null && status.vms.length > 0) choose(status.vms.find((vm) => known(vm.iops)) || status.vms[0]);
+  if (selected === null && status.vms.length > 0) select(status.vms.find((vm) => known(vm.iops)) || status.vms[0]);
 }
 
 async function poll() {
   let wait = 1000;
   try {
     if (document.hidden) return;
-    const status = await ask("status.json");
+    const status = await fetchJson("status.json");
     if (status.error) {
-      tellProblem(`${status.error.message}; ${status.error.hint}`);
+      showProblem(`${status.error.message}; ${status.error.hint}`);
     } else {
       wait = Math.max(wait, 1000 * status.epoch_s);
       show(status);

@@ -1,5 +1,5 @@
-// Numbers as people read them, and elements: for the daemon's page and for reports.
-// Names of VMs are whatever their owners wrote: text is only ever set by textContent.
+// Formats of numbers, and elements: for the daemon's page and for reports.
+// Names of VMs may contain markup: texts are set by textContent only.
 "use strict";
 
 const COLOURS = 8;
@@ -20,7 +20,7 @@ function latency(us) {
   return us < 1e6 ? `${Number((us / 1e3).toPrecision(3))} ms` : `${Number((us / 1e6).toPrecision(3))} s`;
 }
 
-// What is on the page is changed only where something is different, so that focus and reading position stay.
+// The page is changed only where something differs, so that focus and reading position stay.
 
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;

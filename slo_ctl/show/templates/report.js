@@ -1,21 +1,21 @@
-// Draws the curves of a report. The data of each is beside it, as JSON.
+// Draws the curves of a report from the JSON beside each of them.
 "use strict";
 
-const TEXTS = { count, decimal, latency, percent, plain };
+const FORMATS = { count, decimal, latency, percent, plain };
 
 function curvesOf(data) {
   const { since, axis, curves, shaded, levels, marks } = data;
-  const moved = (at) => since + at;
+  const timeOf = (at) => since + at;
   const spec = {
     ...data,
     utc: true,
-    text: TEXTS[data.text],
-    x: axis && { ...axis, text: TEXTS[axis.text] },
-    shaded: shaded.map((span) => span.map(moved)),
-    levels: levels.map((level) => ({ ...level, span: level.span?.map(moved) })),
-    marks: marks.map((each) => ({ ...each, at: moved(each.at) })),
+    text: FORMATS[data.text],
+    x: axis && { ...axis, text: FORMATS[axis.text] },
+    shaded: shaded.map((span) => span.map(timeOf)),
+    levels: levels.map((level) => ({ ...level, span: level.span?.map(timeOf) })),
+    marks: marks.map((each) => ({ ...each, at: timeOf(each.at) })),
   };
-  return [spec, [data.x.map(moved), ...curves.map(({ values }) => values)]];
+  return [spec, [data.x.map(timeOf), ...curves.map(({ values }) => values)]];
 }
 
 document.getElementById("without-scripts").remove();

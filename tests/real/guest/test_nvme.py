@@ -20,14 +20,14 @@ from slo_ctl.daemon.nvme import NvmeWatch
 from slo_ctl.model.status_json import plain
 watch = NvmeWatch(sys.argv[1], pathlib.Path("/sys"), 0.1)
 watch.read()
-seen = [plain(watch.seen)]
+seen = [plain(watch.state)]
 for mib in (0, int(sys.argv[2])):
     if mib:
         target = f"of=/dev/{sys.argv[1]}"
         subprocess.run(["dd", "if=/dev/zero", target, "bs=1M", f"count={mib}", "oflag=direct"], check=True)
     time.sleep(0.2)
     watch.read()
-    seen.append(plain(watch.seen))
+    seen.append(plain(watch.state))
 print(json.dumps(seen))
 """
 

@@ -1,4 +1,4 @@
-"""Socket activation: `slo-ctl device serve` uses sockets that were opened by its parent, as by systemd."""
+"""`slo-ctl device serve` under systemd: it uses sockets that its parent has opened, and notifies it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from nbd_client import NbdClient
-from serving import READY_S, make_device
+from serving import READY_S, make_device, served
 
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.places import RunPlaces, places
@@ -103,3 +104,15 @@ def test_variables_meant_for_another_process_are_left_alone(root: Path) -> None:
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(READY_S) == 0
+
+
+def test_ready_is_notified_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_device(root, "name=d,preset=fast15,size=64MiB,op=50%")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(root / "notify"))
+        listener.settimeout(READY_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(root / "notify"))
+        with served(root, "d") as server:
+            assert listener.recv(4096) == b"READY=1"
+            assert server.run.export(server.name).is_socket()
+        assert listener.recv(4096) == b"STOPPING=1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from slo_ctl.daemon.device_view import DeviceView
-from slo_ctl.daemon.status import Tally
+from slo_ctl.daemon.status import EventCounters
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 
@@ -31,17 +31,17 @@ def on_sda(name: str) -> Knob:
 
 
 def test_settings_are_counted_from_0_over_all_epochs() -> None:
-    tally = Tally()
+    counters = EventCounters()
     epoch = [
         outcome(on_ssd("a"), 100.0, OutcomeState.APPLIED),
         outcome(on_ssd("b"), 100.0, OutcomeState.UNAPPLIED),
         outcome(on_sda("read_iops"), 50.0),
     ]
-    tally.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
-    counts_of_first = tally.counts
+    counters.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
+    counts_of_first = counters.counts
     hooks = Counter({("webhook", "done"): 1})
-    tally.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=hooks)
-    first, second = counts_of_first(), tally.counts()
+    counters.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=hooks)
+    first, second = counts_of_first(), counters.counts()
     assert len(first.settings) == 3 * len(Lever)
     assert {key: n for key, n in first.settings.items() if n} == {
         ("emulated SSD limit", "applied"): 1,
@@ -53,8 +53,8 @@ def test_settings_are_counted_from_0_over_all_epochs() -> None:
 
 
 def test_limits_in_force_are_listed_by_device() -> None:
-    tally = Tally()
-    tally.add(
+    counters = EventCounters()
+    counters.add(
         [
             outcome(on_ssd("a"), 100.0),
             outcome(on_ssd("b"), 50.0, OutcomeState.APPLIED),
@@ -75,7 +75,7 @@ def test_limits_in_force_are_listed_by_device() -> None:
         missed_epochs=0,
         hooks=Counter(),
     )
-    counts = tally.counts()
+    counts = counters.counts()
     assert counts.limits_iops == {
         ("web", "ssd0", "total"): 150.0,
         ("db", "sda", "read"): 30.0,
