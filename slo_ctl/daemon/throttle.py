@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from statistics import median
 
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import total_iops
@@ -86,6 +87,7 @@ class Throttler:
         self._demand = BlockDemand(WINDOW_S)
         self._clock = clock
         self._decided_at_s = clock()
+        self._lengths_s: deque[float] = deque(maxlen=9)
         self._protection = Protection()
         self._waited = 0
         self._needed = False
@@ -134,6 +136,9 @@ class Throttler:
         """
         now_s = self._clock()
         length_s, self._decided_at_s = now_s - self._decided_at_s, now_s
+        # `vm set` starts an epoch at once, which may follow the one before by an instant; the next do not.
+        self._lengths_s.append(length_s)
+        length_s = max(length_s, median(self._lengths_s))
         needed = by_weight or any(
             slo.min_iops is not None or (slo.p99_latency_us is not None and vm in p99s_us)
             for vm, slo in slos.items()
