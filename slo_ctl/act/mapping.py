@@ -349,7 +349,7 @@ class MappingStore:
 
 # Execution of the steps of a mapping, each recorded so that a crash neither loses nor repeats one.
 
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 30.0
 _POLL_S = 0.1
 
 
@@ -461,7 +461,7 @@ class MappingRun:
         return replace(mapping, target=target, path=str(path))
 
     def _wait_until_unused(self, nsid: int) -> None:
-        """Wait until QEMU has closed a removed disk. Raises UserError if it stays in use."""
+        """Wait until QEMU has closed a removed disk, or udev a written one. Raises UserError if none does."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while user := self._user_of(nsid):
             if time.monotonic() > deadline:

@@ -6,6 +6,7 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from statistics import median
 
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import total_iops
@@ -83,6 +84,7 @@ class Throttler:
         self._demand = BlockDemand(WINDOW_S)
         self._clock = clock
         self._decided_at_s = clock()
+        self._epochs_s: deque[float] = deque(maxlen=9)
         self._protection = Protection()
         self._unapplied_epochs = 0
         self._is_needed = False
@@ -129,6 +131,9 @@ class Throttler:
         """
         now_s = self._clock()
         epoch_s, self._decided_at_s = now_s - self._decided_at_s, now_s
+        # `vm set` starts an epoch at once, which may follow the one before by an instant; the next do not.
+        self._epochs_s.append(epoch_s)
+        epoch_s = max(epoch_s, median(self._epochs_s))
         is_needed = by_weight or any(
             slo.min_iops is not None or (slo.p99_latency_us is not None and vm in p99s_us)
             for vm, slo in slos.items()

@@ -94,11 +94,14 @@ class Host:
             numbers = {stream.device for stream in streams}
             by_device = {number: [each for each in streams if each.device == number] for number in numbers}
             self.pool.observe(by_device, {})
-            limitable = {(vm, device.name) for vm in self.slos for device in self.devices.values()} - {
-                (vm, device.name) for vm in self.unlimitable for device in self.devices.values()
-            }
             self.second += 1
-            self.pool.protect(self.slos, limitable, self.weighted, self._unapplied())
+            self.decide()
+
+    def decide(self) -> None:
+        limitable = {(vm, device.name) for vm in self.slos for device in self.devices.values()} - {
+            (vm, device.name) for vm in self.unlimitable for device in self.devices.values()
+        }
+        self.pool.protect(self.slos, limitable, self.weighted, self._unapplied())
 
     def _latencies_on(self, minor: int) -> dict[str, list[DiskLatency]]:
         """Each request takes the mean time, by Little's law."""
@@ -180,6 +183,22 @@ def test_p99_is_kept_by_limits_where_latencies_are_measured() -> None:
     assert host.iops("b") + host.iops("c") >= 0.75 * (_DRIVE_IOPS - 333)
     assert host.pool.throttler.remark("b").startswith("limited to")
     assert "for a" in host.pool.throttler.remark("b")
+
+
+def test_limits_for_a_p99_are_lifted_when_vm_set_starts_epochs_at_once() -> None:
+    slos = {"a": Slo(p99_latency_us=12e3), "b": Slo(), "c": Slo()}
+    host = Host({("a", 1): 4.0, ("b", 1): 32.0, ("c", 2): 32.0}, slos, set())
+    host.measure_latencies("a", 1)
+    host.run(100)
+    assert host.pool.guard.throttles
+    slos["a"] = Slo(p99_latency_us=100e6)
+    for _ in range(15):
+        host.now_s += 0.005
+        host.decide()
+        host.run(2)
+    # Without these epochs it takes 64 s.
+    host.run(60)
+    assert not host.pool.guard.throttles
 
 
 def test_weights_between_namespaces_are_enforced_by_limits_and_reported() -> None:

@@ -102,7 +102,7 @@ def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> N
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
-        over_nbd(way, kind, GIB, 32 * MIB)
+        over_nbd(way, kind, 512 * MIB, 32 * MIB)
         done.set()
         watcher.join(READY_S)
         worst = max(worst, *peaks)

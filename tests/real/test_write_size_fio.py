@@ -92,8 +92,7 @@ def test_busy_mounted_or_write_protected_loop_device_is_refused(root: Path) -> N
             subprocess.run(["umount", str(mounted)], check=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_search_keeps_completed_measurements(root: Path, number: signal.Signals) -> None:
+def test_interrupted_search_keeps_completed_measurements(root: Path) -> None:
     place = root / "place"
     place.mkdir()
     # Equal never: it continues until it is stopped.
@@ -108,7 +107,7 @@ def test_interrupted_search_keeps_completed_measurements(root: Path, number: sig
     deadline = time.monotonic() + READY_S
     while not list(kept.glob("*.json")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=READY_S)
     assert "Traceback" not in err
     assert process.returncode == 130, err

@@ -1,4 +1,4 @@
-"""The fixtures `booted`, `installed` and `installed_by_apt`: guests that boot once for several test files."""
+"""The fixtures `booted` and `installed`: guests that boot once for several test files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("guest")
 
 
-def _order(item: pytest.Item) -> tuple[str, bool, bool]:
+def _order(item: pytest.Item) -> tuple[str, bool]:
     module = item.getparent(pytest.Module)
     assert module is not None
     names = getattr(item, "fixturenames", ())
-    return module.obj.GUEST.name, "installed" in names, "installed_by_apt" in names
+    return module.obj.GUEST.name, "installed" in names
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,9 +83,3 @@ def booted(request: pytest.FixtureRequest, guests: Guests) -> Guest:
 def installed(request: pytest.FixtureRequest, guests: Guests) -> Guest:
     """The same with the Debian package, configuration and state as installed. See `Guests.installed`."""
     return guests.installed(request.module.GUEST)
-
-
-@pytest.fixture(scope="module")
-def installed_by_apt(request: pytest.FixtureRequest, guests: Guests) -> Guest:
-    """The same, with the package installed in the guest and not before it booted."""
-    return guests.installed_by_apt(request.module.GUEST)

@@ -107,13 +107,6 @@ class Guests:
         self._has_package = True
         return guest
 
-    def installed_by_apt(self, kind: GuestKind) -> Guest:
-        """A guest of this kind in which the guest's own apt has installed the package; the daemon runs."""
-        guest = self.booted(kind)
-        install(guest, self._package())
-        self._has_package = True
-        return guest
-
     def close(self) -> None:
         """End the guest, if one runs."""
         self._booted.close()

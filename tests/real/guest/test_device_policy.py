@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from .commands import SLO_CTL, start_commands
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
@@ -29,6 +30,7 @@ store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(mi
 def guest(installed: Guest) -> Iterator[Guest]:
     """With the package, and no libvirt to be asked."""
     installed.run("systemctl stop slo-ctld", timeout_s=180)
+    start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
     installed.run("mkdir -p /root/slo && printf '[libvirt]\\nuri = \"none\"\\n' >/root/slo/slo-ctl.toml")
@@ -37,7 +39,7 @@ def guest(installed: Guest) -> Iterator[Guest]:
 
 
 def policy(guest: Guest, *words: str) -> dict[str, Any]:
-    command = f"slo-ctl device policy {' '.join(words)} --root /root/slo --json"
+    command = f"{SLO_CTL} device policy {' '.join(words)} --root /root/slo --json"
     found: dict[str, Any] = json.loads(guest.run(command, timeout_s=180).stdout)
     return found
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from serving import Server, make_device, served
 
+from .commands import SLO_CTL, start_commands
 from .guests import LIMITED
 from .machine import Guest
 from .nvme_tcp import connected_to
@@ -78,7 +79,7 @@ class Drive:
         return f"/dev/{found.stdout.strip()}"
 
     def status(self) -> dict[str, dict[str, Any]]:
-        output = self.guest.run("slo-ctl status --json", check=False, timeout_s=120).stdout
+        output = self.guest.run(f"{SLO_CTL} status --json", check=False, timeout_s=120).stdout
         return {each["vm"]: each for each in json.loads(output)["vms"]}
 
     def limits(self) -> str:
@@ -94,6 +95,7 @@ class Drive:
 def drive(installed: Guest) -> Iterator[Drive]:
     """A drive with a namespace for each of three VMs."""
     installed.run("systemctl stop slo-ctld", timeout_s=180)
+    start_commands(installed)
     root = Path(tempfile.mkdtemp(prefix="slo-"))  # sockets have short names
     make_device(root, _DRIVE, "name=other")
     options = ("--latency", "real", "--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces,ops")
@@ -111,13 +113,13 @@ def drive(installed: Guest) -> Iterator[Drive]:
     shutil.rmtree(root, ignore_errors=True)
 
 
-def said(text: str) -> None:
+def report(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
 def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     guest = drive.guest
-    shown = guest.run(f"slo-ctl device show /dev/{drive.name}", timeout_s=_COMMAND_S).stdout
+    shown = guest.run(f"{SLO_CTL} device show /dev/{drive.name}", timeout_s=_COMMAND_S).stdout
     assert "isolated OPS by namespaces with OPS of their own" in shown
     # GC has something to do only on a drive that is full.
     blocks = {vm: drive.block(vm) for vm in _WEIGHTS}
@@ -145,7 +147,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     rows = first_that(lambda rows: _agrees(rows, before, drive.spaces()), drive.status, looks=15, pause_s=2.0)
     now = drive.spaces()
     for vm, row in rows.items():
-        said(f"{vm}: OPS {split[vm]} -> {row['ops_blocks']} blocks, u {row['u']:.3f}, WAF {row['waf']:.3f}")
+        report(f"{vm}: OPS {split[vm]} -> {row['ops_blocks']} blocks, u {row['u']:.3f}, WAF {row['waf']:.3f}")
     assert _agrees(rows, before, now), guest.run(_SHOW, check=False).stdout
 
     # It is restored while the clients write: blocks are free when GC has emptied them.
@@ -159,7 +161,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
 
 def _measured(guest: Guest) -> dict[str, float]:
     iops = rates(guest, _SCOPES, None, _SECONDS)
-    said("weights 1:3:6: " + ", ".join(f"{vm} {each:.1f}" for vm, each in iops.items()) + " IOPS")
+    report("weights 1:3:6: " + ", ".join(f"{vm} {each:.1f}" for vm, each in iops.items()) + " IOPS")
     return iops
 
 

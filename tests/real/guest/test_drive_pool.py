@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from .commands import SLO_CTL, start_commands
 from .guests import POOL, POOL_IOPS
 from .machine import Guest
 from .vm_scopes import VmScope, first_that, rates, start, stop, until
@@ -50,6 +51,7 @@ _SHOW = "slo-ctl status; journalctl -u slo-ctld --no-pager -n 30"
 def guest(installed: Guest) -> Iterator[Guest]:
     """`db` and `web` read as much as they can, each from its own namespace."""
     installed.run("systemctl stop slo-ctld", timeout_s=180)
+    start_commands(installed)
     for each in (_DB, _WEB):
         read_in(installed, each)
     yield installed
@@ -95,7 +97,7 @@ def until_settled(guest: Guest) -> None:
 
 
 def status(guest: Guest) -> dict[str, dict[str, Any]]:
-    output = json.loads(guest.run("slo-ctl status --json", check=False, timeout_s=120).stdout)
+    output = json.loads(guest.run(f"{SLO_CTL} status --json", check=False, timeout_s=120).stdout)
     return {each["vm"]: each for each in output["vms"]}
 
 
@@ -115,8 +117,8 @@ def ratio(iops: dict[str, float]) -> float:
 
 def test_weights_are_enforced_between_namespaces_of_a_drive(guest: Guest) -> None:
     time.sleep(3.0)
-    without = first_that(_in_turn, lambda: measured(guest, "without slo-ctl"))
-    assert _in_turn(without)
+    without = first_that(_equal_rates, lambda: measured(guest, "without slo-ctl"))
+    assert _equal_rates(without)
     assert limits(guest) == ""
     guest.run(
         "cat >/etc/slo-ctl/conf.d/guest.toml",
@@ -127,16 +129,16 @@ def test_weights_are_enforced_between_namespaces_of_a_drive(guest: Guest) -> Non
     until_settled(guest)
     shared = first_that(_as_weights, lambda: measured(guest, "weights 1:3"), looks=_LOOKS)
     assert _as_weights(shared), guest.run(_SHOW, check=False).stdout
-    rows = status_that(guest, _tells_of_shares)
+    rows = status_that(guest, _reports_shares)
     assert (rows["db"]["device"], rows["web"]["device"]) == ("fast-n1", "fast-n2")
 
 
-def _in_turn(iops: dict[str, float]) -> bool:
+def _equal_rates(iops: dict[str, float]) -> bool:
     """As QEMU serves namespaces: none is throttled."""
     return ratio(iops) == pytest.approx(1.0, rel=_WITHIN)
 
 
-def _tells_of_shares(rows: dict[str, dict[str, Any]]) -> bool:
+def _reports_shares(rows: dict[str, dict[str, Any]]) -> bool:
     db, web = rows["db"], rows["web"]
     output = "of the drive's IOPS, target 75.0%" in web["reason"] and web["verdict"] == "ok"
     return output and "IOPS for web" in db["reason"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bare_guest import disk_line
 
+from .commands import SLO_CTL, start_commands
 from .guests import LIMITED
 from .machine import Guest
 from .nested import NestedVms
@@ -65,14 +66,14 @@ class Host:
             f" grep \"^$(cat /sys/block/{self.disk}/dev) \" '{group}/io.stat'"
             " | grep -o 'wios=[0-9]*' | cut -c6-"
         )
-        said = self.guest.run(f"{look}; sleep {_WINDOW_S}; {look}", timeout_s=120).stdout
-        began_s, libvirt, kernel, ended_s, libvirt_after, kernel_after = map(float, said.split())
+        output = self.guest.run(f"{look}; sleep {_WINDOW_S}; {look}", timeout_s=120).stdout
+        began_s, libvirt, kernel, ended_s, libvirt_after, kernel_after = map(float, output.split())
         took_s = ended_s - began_s
         return {"libvirt": (libvirt_after - libvirt) / took_s, "io.stat": (kernel_after - kernel) / took_s}
 
     def status(self) -> dict[str, Any]:
         """The row of the VM."""
-        output = json.loads(self.guest.run("slo-ctl status --json", timeout_s=120).stdout)
+        output = json.loads(self.guest.run(f"{SLO_CTL} status --json", timeout_s=120).stdout)
         row: dict[str, Any] = next(each for each in output["vms"] if each["vm"] == "web")
         return row
 
@@ -87,6 +88,7 @@ def _pairs(text: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def host(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Host:
     name = installed.disk("LIMITED0")
+    start_commands(installed)
     vms = NestedVms(installed, tmp_path_factory.mktemp("nested"))
     installed.run(
         f"modprobe bfq; echo none >/sys/block/{name}/queue/scheduler; systemctl start slo-ctld", timeout_s=240
@@ -98,7 +100,7 @@ def host(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 
 def test_vm_is_found_with_its_scope_and_its_disk(host: Host) -> None:
-    found = json.loads(host.guest.run("slo-ctl vm list --json", timeout_s=120).stdout)
+    found = json.loads(host.guest.run(f"{SLO_CTL} vm list --json", timeout_s=120).stdout)
     (vm,) = found["vms"]
     assert (vm["name"], vm["state"], vm["found_by"]) == ("web", "running", "libvirt")
     assert vm["cgroup"] == host.vms.scope("web")

@@ -1,4 +1,4 @@
-"""The Debian package, installed by apt without network: what it starts, shows and takes back, by systemd."""
+"""The Debian package in a guest that booted with it: what it starts, shows and restores, by systemd."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ scheduler = "mq-deadline"
 
 
 @pytest.fixture(scope="module")
-def guest(installed_by_apt: Guest) -> Guest:
-    return installed_by_apt
+def guest(installed: Guest) -> Guest:
+    return installed
 
 
 def properties(guest: Guest, *names: str) -> dict[str, str]:
@@ -33,7 +33,7 @@ def properties(guest: Guest, *names: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in shown.splitlines())
 
 
-def test_apt_installs_the_whole_package(guest: Guest) -> None:
+def test_all_files_of_the_package_are_installed(guest: Guest) -> None:
     assert guest.run("dpkg-query -W -f '${Status}' slo-ctl").stdout == "install ok installed"
     assert guest.run("dpkg --verify slo-ctl").stdout == ""
 
@@ -48,6 +48,16 @@ def test_daemon_starts_at_boot_and_notifies_systemd(guest: Guest) -> None:
         "NRestarts": "0",
         "UnitFileState": "enabled",
         "WatchdogUSec": "1min",
+    }
+
+
+def test_configuring_the_package_starts_the_daemon(guest: Guest) -> None:
+    """As apt does on a host that runs."""
+    guest.run("systemctl stop slo-ctld", timeout_s=_TIMEOUT_S)
+    guest.run("/var/lib/dpkg/info/slo-ctl.postinst configure ''", timeout_s=_TIMEOUT_S)
+    assert properties(guest, "ActiveState", "UnitFileState") == {
+        "ActiveState": "active",
+        "UnitFileState": "enabled",
     }
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from .commands import SLO_CTL, start_commands
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
@@ -51,6 +52,7 @@ _GROUP_FILES = ("io.weight", "io.max")
 def guest(installed: Guest) -> Guest:
     """Three writers on a drive of which a profile is stored, and no daemon yet."""
     installed.run("systemctl stop slo-ctld", timeout_s=180)
+    start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
     installed.run(
@@ -129,21 +131,21 @@ def test_weights_become_shares_with_the_profile(guest: Guest) -> None:
 
 
 def test_weight_change_takes_effect_live(guest: Guest) -> None:
-    guest.run("slo-ctl vm set a weight=6", timeout_s=120)
+    guest.run(f"{SLO_CTL} vm set a weight=6", timeout_s=120)
     until_weights(guest, a=600, b=300, c=600)
-    guest.run("slo-ctl vm unset a", timeout_s=120)
+    guest.run(f"{SLO_CTL} vm unset a", timeout_s=120)
     until_weights(guest, a=100, b=300, c=600)
 
 
 def test_a_maximum_is_kept(guest: Guest) -> None:
-    guest.run(f"slo-ctl vm set c max={_MAX_IOPS}", timeout_s=120)
+    guest.run(f"{SLO_CTL} vm set c max={_MAX_IOPS}", timeout_s=120)
     # Writes have all but 1 % of it once the daemon has seen that it does nothing else.
     file = f"'{_SCOPES[2].folder}/io.max'"
     until(guest, f"grep -q 'wiops=200' {file}", _IN_FORCE_S, show=f"cat {file}; {_SHOW}")
     kept = pytest.approx(_MAX_IOPS, rel=_LIMIT_WITHIN)
     _, iops = first_that(lambda found: found[1]["c"] == kept, lambda: shares(guest))
     assert iops["c"] == kept
-    guest.run("slo-ctl vm unset c", timeout_s=120)
+    guest.run(f"{SLO_CTL} vm unset c", timeout_s=120)
 
 
 def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
@@ -155,7 +157,7 @@ def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
 
 def test_settings_are_back_after_a_power_failure(guest: Guest) -> None:
     """What was set is gone with the kernel; what `vm set` wrote is kept, and so is the profile."""
-    guest.run("sync; slo-ctl vm set a weight=2", timeout_s=120)
+    guest.run(f"sync; {SLO_CTL} vm set a weight=2", timeout_s=120)
     guest.reboot(hard=True)
     for each in _SCOPES:
         write_in(guest, each)

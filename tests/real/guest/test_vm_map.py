@@ -14,6 +14,7 @@ import pytest
 from bare_guest import disk_line
 from serving import make_device, served
 
+from .commands import SLO_CTL, start_commands
 from .guests import POOL
 from .machine import Guest, Result
 from .nested import NestedVms
@@ -43,8 +44,7 @@ class Host:
 
     def vm(self, words: str, *, before: str = "") -> Result:
         """`slo-ctl vm`; it may be refused."""
-        # A shell that stays tells how it was killed.
-        return self.guest.run(f"{before} slo-ctl vm {words}; exit $?", check=False, timeout_s=_COMMAND_S)
+        return self.guest.run(f"{before} {SLO_CTL} vm {words}", check=False, timeout_s=_COMMAND_S)
 
     def done(self, words: str) -> str:
         result = self.vm(words)
@@ -102,6 +102,7 @@ class Host:
 def host(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Host:
     # It is not what is tested here, and each program is emulated.
     installed.run("systemctl stop slo-ctld", timeout_s=120)
+    start_commands(installed)
     vms = NestedVms(installed, tmp_path_factory.mktemp("nested"))
     vms.define("web")
     vms.define("db")
@@ -116,9 +117,9 @@ def web_runs(host: Host) -> Iterator[None]:
 
 
 def test_drive_without_create_is_named_and_left_unchanged(host: Host) -> None:
-    said = host.refused(f"map web --device /dev/{host.drive} --size 64MiB --yes")
-    assert "claims namespace management (oacs bit 3), but cannot create namespaces" in said
-    assert f"--adopt {_DETACHED}" in said
+    message = host.refused(f"map web --device /dev/{host.drive} --size 64MiB --yes")
+    assert "claims namespace management (oacs bit 3), but cannot create namespaces" in message
+    assert f"--adopt {_DETACHED}" in message
     assert host.has_none()
 
 
@@ -144,13 +145,13 @@ class TestRunning:
 
     def test_mapped_namespace_is_refused_to_another_vm(self, host: Host) -> None:
         for named in (_DETACHED, host.block(_DETACHED)):
-            said = host.refused(f"map db --device /dev/{host.drive} --adopt {named} --yes")
-            assert f"namespace {_DETACHED} of {host.drive} is in use: mapped to VM web" in said
+            message = host.refused(f"map db --device /dev/{host.drive} --adopt {named} --yes")
+            assert f"namespace {_DETACHED} of {host.drive} is in use: mapped to VM web" in message
 
     def test_unmap_of_a_running_vm_needs_unplug(self, host: Host) -> None:
-        said = host.refused(f"unmap web {_DETACHED} --yes")
-        assert "in use: disk vda of VM web" in said
-        assert "--unplug" in said
+        message = host.refused(f"unmap web {_DETACHED} --yes")
+        assert "in use: disk vda of VM web" in message
+        assert "--unplug" in message
         host.done(f"unmap web {_DETACHED} --unplug --yes")
         host.vms.says("web", "let go")
         assert host.vms.disks("web") == host.vms.disks("web", definition=True) == {}
@@ -162,16 +163,16 @@ def test_namespaces_in_use_are_not_adopted(host: Host) -> None:
     first, second = host.block(_FIRST), host.block(_SECOND)
     host.vms.define("mail", f"/dev/{second}")
     host.guest.run(f"mkfs.ext4 -q /dev/{first} && mount /dev/{first} /mnt")
-    said = host.refused(f"map web --device /dev/{host.drive} --adopt {_FIRST} --yes")
-    assert f"namespace {_FIRST} of {host.drive} is in use: mounted" in said
-    said = host.refused(f"map web --device /dev/{host.drive} --adopt {second} --yes")
-    assert f"namespace {_SECOND} of {host.drive} is in use: disk vda of VM mail" in said
+    message = host.refused(f"map web --device /dev/{host.drive} --adopt {_FIRST} --yes")
+    assert f"namespace {_FIRST} of {host.drive} is in use: mounted" in message
+    message = host.refused(f"map web --device /dev/{host.drive} --adopt {second} --yes")
+    assert f"namespace {_SECOND} of {host.drive} is in use: disk vda of VM mail" in message
     assert host.has_none()
     host.guest.run("umount /mnt; virsh undefine mail")
 
 
 def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
-    words = f"--device /dev/{host.drive} --adopt {_DETACHED} --size 64MiB --yes"
+    words = f"--device /dev/{host.drive} --adopt {_DETACHED} --size {_SLICE_BYTES} --yes"
     controller = host.guest.run(f"cat /sys/class/nvme/{host.drive}/cntlid").stdout.strip()
     host.guest.run(
         f"nvme attach-ns /dev/{host.drive} -n {_DETACHED} -c {controller}; udevadm settle", timeout_s=120
@@ -179,7 +180,8 @@ def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
     host.vms.wait(f"grep -qx {_DETACHED} /sys/block/{host.drive}n*/nsid", "nvme list", 60)
     block = host.block(_DETACHED)
     host.guest.run(
-        f"dd if=/dev/urandom of=/dev/{block} oflag=direct bs=1M count=128 status=none", timeout_s=240
+        f"dd if=/dev/urandom of=/dev/{block} oflag=direct bs=1M count={_SIZE_BYTES >> 20} status=none",
+        timeout_s=240,
     )
     kept, rest = host.hash(block, 0, _SLICE_BYTES), host.hash(block, _SLICE_BYTES, _SLICE_BYTES)
     host.guest.run(f"nvme detach-ns /dev/{host.drive} -n {_DETACHED} -c {controller}", timeout_s=120)
@@ -193,7 +195,7 @@ def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
     assert made["spare"]["size_bytes"] == _SIZE_BYTES - _SLICE_BYTES
     block = host.block(_DETACHED)
     assert host.hash(block, 0, _SLICE_BYTES) == kept
-    zeroes = host.guest.run("head -c 64M /dev/zero | sha256sum").stdout.split()[0]
+    zeroes = host.guest.run(f"head -c {_SLICE_BYTES} /dev/zero | sha256sum").stdout.split()[0]
     assert host.hash(block, _SLICE_BYTES, _SLICE_BYTES) == zeroes != rest
 
     # The VM sees no more than its slice, writes to all of that and to nothing else.

@@ -1,0 +1,54 @@
+"""Runs in a guest: commands of slo-ctl, each in a fork of this process, which has imported what they need.
+
+`commands.py` starts it and says why; its argument is the folder of the pipes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Commands import these only when they run.
+import slo_ctl.act.mapping
+import slo_ctl.act.queue
+import slo_ctl.api.client
+import slo_ctl.api.routes
+import slo_ctl.cli.app
+import slo_ctl.cli.device
+import slo_ctl.cli.doctor
+import slo_ctl.cli.status
+import slo_ctl.cli.vm
+import slo_ctl.decide.namespace_plan
+import slo_ctl.host.requirements
+import slo_ctl.profile.scheduler_advice
+import slo_ctl.show.drives
+import slo_ctl.show.status
+import slo_ctl.show.vms  # noqa: F401
+from slo_ctl.cli import main
+
+
+def run(folder: Path, path: str, *arguments: str) -> None:
+    """As if it were typed, with this PATH."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ["PATH"] = path
+    sys.argv[1:] = arguments
+    main()
+
+
+def serve(folder: Path) -> None:
+    """One command after the other."""
+    for name in ("request", "status"):
+        os.mkfifo(folder / name)
+    while True:
+        words = (folder / "request").read_bytes().split(b"\0")[:-1]
+        child = os.fork()
+        if child == 0:
+            run(folder, *map(os.fsdecode, words))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        (folder / "status").write_text(f"{code if code >= 0 else 128 - code}\n")
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

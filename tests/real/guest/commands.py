@@ -1,0 +1,44 @@
+"""`slo-ctl` in a guest, without waiting for its imports, which take longest of all under emulation.
+
+A command is a fork of a process that has imported everything, from the files of the package.
+`test_package.py` runs the program itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .machine import Guest
+from .vm_scopes import until
+
+INSTALLED = "/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor"
+"""Where the package has its files; for PYTHONPATH."""
+_FOLDER = "/run/test-commands"
+SLO_CTL = f"{_FOLDER}/slo-ctl"
+"""What to type instead of `slo-ctl`."""
+_SERVER = Path(__file__).parent / "command_server.py"
+_UNIT = "test-commands"
+_IMPORT_S = 600.0
+_CLIENT = f"""#!/bin/sh
+cd {_FOLDER}
+printf '%s\\0' "$PATH" "$@" >request
+read -r status <status
+cat stdout
+cat stderr >&2
+exit $status
+"""
+
+
+def start_commands(guest: Guest) -> None:
+    """From now on SLO_CTL can be typed, until the guest boots anew."""
+    if guest.run(f"systemctl is-active -q {_UNIT}", check=False).rc == 0:
+        return
+    guest.run(f"mkdir -p {_FOLDER} && cat >{SLO_CTL} && chmod 755 {SLO_CTL}", stdin=_CLIENT)
+    guest.run(f"cat >{_FOLDER}/server.py", stdin=_SERVER.read_text())
+    guest.run(
+        f"systemd-run --quiet --unit={_UNIT} -E PYTHONPATH={INSTALLED} -E HOME=/root"
+        f" python3 {_FOLDER}/server.py {_FOLDER}"
+    )
+    imported = f"[ -p {_FOLDER}/status ] || ! systemctl is-active -q {_UNIT}"
+    until(guest, imported, _IMPORT_S, show=f"journalctl -u {_UNIT}")
+    guest.run(f"systemctl is-active {_UNIT} || (journalctl --no-pager -u {_UNIT}; false)")
