@@ -19,8 +19,9 @@ pub(crate) enum BlockState {
     Full,
 }
 
-/// One erase block. `prev` and `next` belong to the list that holds it.
+/// One erase block, within one cache line. `prev` and `next` belong to the list that holds it.
 #[derive(Debug, Clone, Copy, Zeroable, Serialize, Deserialize)]
+#[repr(align(32))]
 pub(crate) struct Block {
     pub valid: u32,
     pub prev: BlockId,

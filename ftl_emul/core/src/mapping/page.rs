@@ -201,16 +201,16 @@ impl Mapping for PageMapping {
     #[inline]
     fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
         let logical = self.global(tenant, page);
-        // The old copy dies before GC can run for the new one; otherwise GC would move a dead page.
         let old = self.map[logical];
-        if let Some(physical) = old.get() {
-            self.invalidate(physical);
-        }
-        self.write_clock += 1;
         let owner = self.tenancy.tenant(tenant);
         owner.mapped_pages += u64::from(!old.is_some());
         owner.counters.host_page_writes += 1;
         let domain = owner.domain;
+        // The old copy dies before GC can run for the new one; otherwise GC would move a dead page.
+        if let Some(physical) = old.get() {
+            self.invalidate(domain, physical);
+        }
+        self.write_clock += 1;
         let pool = self.take_next_pool(domain, nand);
         if self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
             self.make_room(pool, tenant, nand);
@@ -258,11 +258,12 @@ impl Mapping for PageMapping {
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, _nand: &mut N) {
         let logical = self.global(tenant, page);
         if let Some(physical) = self.map[logical].get() {
-            self.invalidate(physical);
-            self.map[logical] = MapEntry::NONE;
             let owner = self.tenancy.tenant(tenant);
             owner.mapped_pages -= 1;
             owner.counters.trimmed_pages += 1;
+            let domain = owner.domain;
+            self.invalidate(domain, physical);
+            self.map[logical] = MapEntry::NONE;
         }
     }
 

@@ -161,10 +161,7 @@ impl PageMapping {
             self.map[logical] = MapEntry::of(physical);
         }
         let words = self.division.words_per_block;
-        let bits = &mut self.valid[block.index() * words..(block.index() + 1) * words];
-        for page in next_page..next_page + pages {
-            bits[page as usize / 64] |= 1 << (page % 64);
-        }
+        set_bits(&mut self.valid[block.index() * words..(block.index() + 1) * words], next_page, pages);
         self.blocks[block].valid += pages;
         self.pools[pool].frontiers[frontier].next_page += pages;
     }
@@ -204,5 +201,31 @@ impl PageMapping {
         };
         self.blocks[block].state = BlockState::Open;
         self.pools[pool].frontiers[frontier] = Frontier { block, next_page: 0 };
+    }
+}
+
+/// Sets `count` bits from bit `first` on.
+fn set_bits(words: &mut [u64], first: u32, count: u32) {
+    let end = first + count;
+    let mut bit = first;
+    while bit < end {
+        let next = (bit / 64 * 64 + 64).min(end);
+        words[bit as usize / 64] |= (u64::MAX >> (64 - (next - bit))) << (bit % 64);
+        bit = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_set_across_words() {
+        for (first, count) in [(0, 64), (0, 1), (63, 1), (63, 2), (5, 59), (60, 70), (64, 64), (0, 192), (10, 0)] {
+            let mut words = [0; 3];
+            set_bits(&mut words, first, count);
+            let set = (0..192_u32).filter(|&bit| words[bit as usize / 64] >> (bit % 64) & 1 == 1);
+            assert!(set.eq(first..first + count), "{first} {count}");
+        }
     }
 }

@@ -96,16 +96,15 @@ impl PageMapping {
         self.blocks[block].valid += 1;
     }
 
-    /// Marks a physical page as no longer holding data.
+    /// Marks a physical page, which lies in a block of a domain, as no longer holding data.
     #[inline(always)]
-    pub(super) fn invalidate(&mut self, physical: PhysicalPage) {
+    pub(super) fn invalidate(&mut self, domain: u32, physical: PhysicalPage) {
         let block = self.division.block(physical);
         let page = self.division.page_of_block(block, physical) as usize;
         self.valid[block.index() * self.division.words_per_block + page / 64] &= !(1 << (page % 64));
         let entry = &mut self.blocks[block];
         let pool = &mut self.pools[entry.pool as usize];
         pool.valid -= 1;
-        let domain = entry.pool / self.geometry.dies();
         if entry.state == BlockState::Full {
             pool.victims.invalidate_page(&mut self.blocks, block);
             if !self.stamps.is_empty() {
