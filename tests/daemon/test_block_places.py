@@ -1,4 +1,4 @@
-"""Which block devices an NVMe controller's path means, on a made-up /sys."""
+"""Block devices of the configuration, on a fake /sys with an NVMe controller."""
 
 from __future__ import annotations
 
