@@ -8,7 +8,8 @@ import pytest
 
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon import block_devices as module
-from slo_ctl.daemon.block_devices import ConfiguredBlock, configured_blocks
+from slo_ctl.daemon.block_devices import configured_blocks
+from slo_ctl.daemon.settings import ConfiguredBlock
 from slo_ctl.host.nvme.drive import controller_at, drive_of
 from slo_ctl.model import DeviceNumber
 
