@@ -1,4 +1,4 @@
-"""Who would take more, by what its threads waited."""
+"""Demand of VMs by the waits of their threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from slo_ctl.host.task_delay import BlockDelay
 
 
 def demand(waits: int, delay_s: float, iops: float, times: int = 3) -> bool | None:
-    known = BlockDemand(2.0)
+    demand_of_web = BlockDemand(2.0)
     for _ in range(times):
-        known.add("web", BlockDelay(1.0, waits, delay_s, 4), iops)
-    return known.wants_more("web")
+        demand_of_web.add("web", BlockDelay(1.0, waits, delay_s, 4), iops)
+    return demand_of_web.wants_more("web")
 
 
 def test_threads_always_waiting_mean_the_vm_wants_more() -> None:
@@ -26,11 +26,11 @@ def test_demand_is_unknown_if_no_thread_waits() -> None:
 
 
 def test_old_waits_are_ignored() -> None:
-    known = BlockDemand(2.0)
+    demand_of_web = BlockDemand(2.0)
     for _ in range(5):
-        known.add("web", BlockDelay(1.0, 100, 1.0, 1), 100.0)
+        demand_of_web.add("web", BlockDelay(1.0, 100, 1.0, 1), 100.0)
     for _ in range(2):
-        known.add("web", BlockDelay(1.0, 100, 0.0, 1), 100.0)
-    assert known.wants_more("web") is False
-    known.keep({"db"})
-    assert known.wants_more("web") is None
+        demand_of_web.add("web", BlockDelay(1.0, 100, 0.0, 1), 100.0)
+    assert demand_of_web.wants_more("web") is False
+    demand_of_web.keep({"db"})
+    assert demand_of_web.wants_more("web") is None

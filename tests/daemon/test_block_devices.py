@@ -10,8 +10,9 @@ import pytest
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
 from slo_ctl.daemon.block import ManagedBlock
-from slo_ctl.daemon.block_devices import BlockDevices, ConfiguredBlock
+from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.device_view import Problems
+from slo_ctl.daemon.settings import ConfiguredBlock
 from slo_ctl.drives.places import places
 from slo_ctl.observe.streams import Inventory
 
@@ -19,30 +20,30 @@ _DRIVES = {"fast-n1": "nqn.a", "fast-n2": "nqn.a", "db": "nqn.a", "other-n1": "n
 
 
 class Observer:
-    """Nobody waits for anything."""
+    """No VM waits for block I/O, and no latency is known."""
 
-    def delays(self, *_: object) -> tuple[dict[str, object], str]:
-        return {}, ""
+    def delays(self, *_: object) -> dict[str, object]:
+        return {}
 
     def latencies(self, *_: object) -> dict[str, object]:
         return {}
 
 
-def place(name: str) -> ConfiguredBlock:
+def block(name: str) -> ConfiguredBlock:
     return ConfiguredBlock(f"/dev/{name}", "keep", "fast")
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, ConfiguredBlock]:
-    """What there is at the moment."""
-    there: dict[str, ConfiguredBlock] = {}
+def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, ConfiguredBlock]:
+    """The configured block devices, which tests change."""
+    configured: dict[str, ConfiguredBlock] = {}
 
     def find(device: ManagedBlock) -> None:
         device.drive = _DRIVES[device.name]
 
-    monkeypatch.setattr(module, "configured_blocks", lambda *_: (dict(there), ("a note",)))
+    monkeypatch.setattr(module, "configured_blocks", lambda *_: (dict(configured), ("a note",)))
     monkeypatch.setattr("slo_ctl.daemon.block.ManagedBlock.find", find)
-    return there
+    return configured
 
 
 def pools(blocks: BlockDevices) -> list[set[str]]:
@@ -51,18 +52,18 @@ def pools(blocks: BlockDevices) -> list[set[str]]:
 
 
 def test_namespaces_of_a_drive_form_one_pool_as_they_change(
-    tmp_path: Path, found: dict[str, ConfiguredBlock]
+    tmp_path: Path, configured: dict[str, ConfiguredBlock]
 ) -> None:
     blocks = BlockDevices(places(tmp_path), tmp_path / "sys", tmp_path / "run", Problems())
     config = Config()
-    found.update({name: place(name) for name in ("fast-n1", "db", "other-n1", "disk")})
+    configured.update({name: block(name) for name in ("fast-n1", "db", "other-n1", "disk")})
     blocks.refresh(config)
     assert blocks.notes == ("a note",)
     assert pools(blocks) == [{"db", "fast-n1"}, {"disk"}, {"other-n1"}]
     kept, pool = blocks.devices["db"], blocks._pools["nqn.a"]
 
-    found["fast-n2"] = place("fast-n2")
-    del found["fast-n1"], found["other-n1"]
+    configured["fast-n2"] = block("fast-n2")
+    del configured["fast-n1"], configured["other-n1"]
     blocks.refresh(config)
     assert pools(blocks) == [{"db", "fast-n2"}, {"disk"}]
     # What is known of a drive and of the namespaces that stay is not forgotten.

@@ -1,4 +1,4 @@
-"""Which block devices an NVMe controller's path means, on a made-up /sys."""
+"""Block devices of the configuration, on a fake /sys with an NVMe controller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon import block_devices as module
-from slo_ctl.daemon.block_devices import ConfiguredBlock, configured_blocks
+from slo_ctl.daemon.block_devices import configured_blocks
+from slo_ctl.daemon.settings import ConfiguredBlock
 from slo_ctl.host.nvme.drive import controller_at, drive_of
 from slo_ctl.model import DeviceNumber
 

@@ -1,4 +1,4 @@
-"""What the daemon wants of block devices, on a made-up /sys and cgroup v2."""
+"""Settings of whole block devices, on a fake /sys and cgroup v2."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Host:
         (self.sys / "dev" / "block" / str(NUMBER)).symlink_to(self.node)
         (self.sys / "class" / "block").mkdir(parents=True)
         (self.sys / "class" / "block" / "sdx").symlink_to(self.node)
-        self.choose("none")
+        self.set_scheduler("none")
         (self.node / "queue" / "rotational").write_text("0\n")
         for number in range(queues):
             (self.node / "mq" / str(number)).mkdir(parents=True)
@@ -38,7 +38,7 @@ class Host:
         self.tree = CgroupTree(2, root / "cgroup")
         self.policies = DevicePolicies(self.places, self.sys)
 
-    def choose(self, scheduler: str) -> None:
+    def set_scheduler(self, scheduler: str) -> None:
         names = ("none", "mq-deadline", "kyber", "bfq")
         words = " ".join(f"[{name}]" if name == scheduler else name for name in names)
         (self.node / "queue" / "scheduler").write_text(words + "\n")
@@ -46,15 +46,15 @@ class Host:
     def profile(self, lines: Lines, *, kernel: str | None = None, serial: str | None = None) -> Path:
         return store_profile(self.places, NUMBER, lines, kernel=kernel, serial=serial, sys=self.sys)
 
-    def want(
-        self, slos: dict[str, Slo], now_s: float = 0.0, wish: str = "auto", path: str = "/dev/sdx"
+    def settings(
+        self, slos: dict[str, Slo], now_s: float = 0.0, scheduler: str = "auto", path: str = "/dev/sdx"
     ) -> dict[str, str]:
         """Values by name of the knob."""
         disks = (Disk("vda", "block", path, NUMBER),)
         vms = [Vm(name, FoundBy.OPTION, VmState.RUNNING, disks=disks) for name in slos]
         host_state = HostState(vms, (), slos, set(slos))
         found: list[Setting] = self.policies.settings(
-            {"fast": ConfiguredBlock(path, wish)}, {"fast": NUMBER}, self.tree, host_state, now_s
+            {"fast": ConfiguredBlock(path, scheduler)}, {"fast": NUMBER}, self.tree, host_state, now_s
         )
         return {each.knob.name: str(each.value) for each in found}
 
@@ -72,34 +72,34 @@ MINIMUM = {"a": Slo(min_iops=100.0), "b": Slo()}
 
 
 def test_scheduler_unchanged_without_profile_and_weights(host: Host) -> None:
-    assert host.want(MINIMUM) == {}
+    assert host.settings(MINIMUM) == {}
     assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.reasons_text
     host.profile(FLASH, kernel="older")
-    assert host.want(EQUAL) == {}
+    assert host.settings(EQUAL) == {}
     assert "kernel was older" in host.reasons_text
     host.profile(FLASH, serial="of another")
-    assert host.want(MINIMUM) == {}
+    assert host.settings(MINIMUM) == {}
 
 
 def test_unequal_weights_get_bfq_without_a_profile_until_they_are_equal_for_a_while(host: Host) -> None:
     wanted = {"scheduler": "bfq low_latency=0 slice_idle_us=8000 max_budget=512"}
-    assert host.want(UNEQUAL) == wanted
+    assert host.settings(UNEQUAL) == wanted
     assert "sdx has no valid profile" in host.reasons_text
-    host.choose("bfq")
-    assert host.want(EQUAL, 1.0) == wanted
-    assert host.want(EQUAL, 1.0 + SETTLE_S) == {}
+    host.set_scheduler("bfq")
+    assert host.settings(EQUAL, 1.0) == wanted
+    assert host.settings(EQUAL, 1.0 + SETTLE_S) == {}
 
 
 def test_weights_enforced_by_io_cost_need_no_bfq(host: Host) -> None:
     (host.tree.root / "io.cost.qos").write_text(f"{NUMBER} enable=1 ctrl=auto\n")
-    assert host.want(UNEQUAL) == {}
+    assert host.settings(UNEQUAL) == {}
     (host.tree.root / "io.cost.qos").write_text(f"{NUMBER} enable=0 ctrl=auto\n")
-    assert host.want(UNEQUAL) != {}
+    assert host.settings(UNEQUAL) != {}
 
 
 def test_weights_go_through_io_cost_by_the_model_of_the_profile(host: Host) -> None:
     host.profile(FLASH)
-    wanted = host.want(UNEQUAL)
+    wanted = host.settings(UNEQUAL)
     assert wanted["scheduler"] == "none"
     assert wanted["model"].startswith("ctrl=user model=linear rbps=")
     assert wanted["qos"].startswith("enable=1 ctrl=user")
@@ -110,50 +110,51 @@ def test_weights_go_through_io_cost_by_the_model_of_the_profile(host: Host) -> N
 def test_tighter_target_acts_at_once_and_looser_one_later(host: Host) -> None:
     host.profile(FLASH)
     tight = {"a": Slo(p99_latency_us=2000.0)}
-    assert host.want(EQUAL) == {"scheduler": "none"}
-    assert host.want(tight, 10.0)["scheduler"] == "kyber read_lat_nsec=2000000 write_lat_nsec=10000000"
-    assert host.want(EQUAL, 11.0)["scheduler"].startswith("kyber")
-    assert host.want(EQUAL, 11.0 + SETTLE_S)["scheduler"] == "none"
+    assert host.settings(EQUAL) == {"scheduler": "none"}
+    assert host.settings(tight, 10.0)["scheduler"] == "kyber read_lat_nsec=2000000 write_lat_nsec=10000000"
+    assert host.settings(EQUAL, 11.0)["scheduler"].startswith("kyber")
+    assert host.settings(EQUAL, 11.0 + SETTLE_S)["scheduler"] == "none"
 
 
 @pytest.mark.parametrize("lines", [DISK, FLASH])
 def test_choice_does_not_depend_on_the_earlier_choice(host: Host, lines: Lines) -> None:
     host.profile(lines)
-    first = host.want(UNEQUAL)
-    host.choose(first["scheduler"].split()[0])
+    first = host.settings(UNEQUAL)
+    host.set_scheduler(first["scheduler"].split()[0])
     decided = host.policies.reasons
-    assert host.want(UNEQUAL, 1.0) == first
+    assert host.settings(UNEQUAL, 1.0) == first
     assert host.policies.reasons == decided
     fresh = DevicePolicies(host.places, host.sys)
     host.policies = fresh
-    assert host.want(UNEQUAL, 2.0) == first, "nor after a restart of the daemon"
+    assert host.settings(UNEQUAL, 2.0) == first, "nor after a restart of the daemon"
 
 
 def test_damaged_profile_keeps_the_decision(host: Host) -> None:
     stored = host.profile(DISK)
-    first = host.want(UNEQUAL)
+    first = host.settings(UNEQUAL)
     assert first["scheduler"].startswith("bfq")
     stored.write_text("{")
     host.profile(FLASH, serial="of another")  # so that the folder is looked into again
-    assert host.want(UNEQUAL, 1.0) == first
+    assert host.settings(UNEQUAL, 1.0) == first
     assert "stored profile ignored" in host.reasons_text
     host.policies = DevicePolicies(host.places, host.sys)
-    assert host.want(UNEQUAL, 2.0) == {}
+    assert host.settings(UNEQUAL, 2.0) == {}
     assert "damaged" in host.reasons_text
 
 
 def test_configured_scheduler_is_kept_set_or_refused(host: Host) -> None:
     host.profile(DISK)
-    assert host.want(EQUAL, wish="keep") == {}
-    assert host.want(EQUAL, wish="kyber") == {"scheduler": "kyber"}
+    assert host.settings(EQUAL, scheduler="keep") == {}
+    assert host.settings(EQUAL, scheduler="kyber") == {"scheduler": "kyber"}
     assert (
-        host.want(UNEQUAL, wish="bfq")["scheduler"] == "bfq low_latency=0 slice_idle_us=8000 max_budget=512"
+        host.settings(UNEQUAL, scheduler="bfq")["scheduler"]
+        == "bfq low_latency=0 slice_idle_us=8000 max_budget=512"
     )
     (host.node / "sdx1").mkdir()
     (host.node / "sdx1" / "partition").write_text("1\n")
     (host.sys / "class" / "block" / "sdx1").symlink_to(host.node / "sdx1")
-    assert host.want(UNEQUAL, path="/dev/sdx1") == {}
+    assert host.settings(UNEQUAL, path="/dev/sdx1") == {}
     assert "is a partition" in host.reasons_text
     (host.node / "queue" / "scheduler").unlink()
-    assert host.want(UNEQUAL) == {}
+    assert host.settings(UNEQUAL) == {}
     assert "only forwards requests" in host.reasons_text

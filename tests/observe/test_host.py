@@ -20,16 +20,14 @@ UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 STAT = "8:0 rbytes={n} wbytes=0 rios={n} wios=0 dbytes=0 dios=0\n"
 
 
-class TestWatch(LibvirtWatch):
-    """libvirt as a test wants it."""
-
-    __test__ = False
+class FakeWatch(LibvirtWatch):
+    """Domains as a test publishes them."""
 
     def start(self) -> None:
         self._answered.set()
         self._problem = ""
 
-    def tell(self, *vms: Vm) -> None:
+    def publish(self, *vms: Vm) -> None:
         known = {vm.uuid or "": DomainReading(vm, f"<domain>{vm.name}</domain>") for vm in vms}
         self._domains = LatestDomains(self.uri, known, version=self._domains.version + 1)
 
@@ -40,14 +38,14 @@ def host(tmp_path: Path, request: pytest.FixtureRequest) -> FakeHost:
 
 
 @pytest.fixture
-def watch() -> TestWatch:
-    return TestWatch()
+def watch() -> FakeWatch:
+    return FakeWatch()
 
 
 @pytest.fixture
-def observer(host: FakeHost, watch: TestWatch, tmp_path: Path) -> Iterator[HostObserver]:
+def observer(host: FakeHost, watch: FakeWatch, tmp_path: Path) -> Iterator[HostObserver]:
     observer = HostObserver(cgroup_root=host.root, run=tmp_path / "run", roots=host.roots, watch=watch)
-    observer._processes.close()  # every look sees what the test has changed, events or not
+    observer._processes.close()  # every scan reads everything, with or without events
     yield observer
     observer.close()
 
@@ -105,20 +103,20 @@ def test_counters_are_read_in_every_scan(tmp_path: Path) -> None:
 
 
 def test_vm_is_followed_through_start_restart_and_stop(
-    host: FakeHost, watch: TestWatch, observer: HostObserver
+    host: FakeHost, watch: FakeWatch, observer: HostObserver
 ) -> None:
     assert observer.observe().vms == ()
     off = Vm("web", FoundBy.LIBVIRT, VmState.SHUT_OFF, UUID)
-    watch.tell(off)
+    watch.publish(off)
     assert observer.observe().vms == (off,)
     for number in (1, 2):
         folder = host.group(PLAIN.format(id=number, name="web"), cgroup__procs=f"{number}0\n")
         host.process(number * 10, "qemu-system-x86_64", "-name", "guest=web", "-uuid", UUID)
-        watch.tell(Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, UUID, number))
+        watch.publish(Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, UUID, number))
         (vm,) = observer.observe().vms
         assert (vm.libvirt_id, vm.cgroup) == (number, "/" + PLAIN.format(id=number, name="web"))
         shutil.rmtree(folder)
-    watch.tell(off)
+    watch.publish(off)
     assert observer.observe().vms == (off,)
 
 
@@ -131,13 +129,13 @@ def test_qemu_started_after_its_group_is_found(host: FakeHost, observer: HostObs
 
 
 def test_attached_disk_is_assigned_to_its_namespace(
-    watch: TestWatch, observer: HostObserver, tmp_path: Path
+    watch: FakeWatch, observer: HostObserver, tmp_path: Path
 ) -> None:
     source = f"nbd+unix:///web?socket={tmp_path}/run/ssd0/exports/web.sock"
-    watch.tell(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1))
+    watch.publish(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1))
     assert observer.observe().streams == ()
     disk = Disk("vdb", "network", source)
-    watch.tell(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1, disks=(disk,)))
+    watch.publish(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1, disks=(disk,)))
     found = observer.observe()
     assert [(s.disk, s.tenant) for s in found.streams] == [(disk, Tenant("ssd0", "web"))]
     assert found.domain_xml == {UUID: "<domain>a</domain>"}

@@ -83,7 +83,7 @@ def libvirt(*domains: FakeDomain, **options: str) -> LibvirtHost:
     return LibvirtHost(FakeConnection(*domains, **options), module)
 
 
-def seen(host: FakeHost, *domains: FakeDomain, named: tuple[str, ...] = (), **options: str) -> Inventory:
+def scan(host: FakeHost, *domains: FakeDomain, named: tuple[str, ...] = (), **options: str) -> Inventory:
     connection = libvirt(*domains, **options) if domains else None
     return read_inventory(require_tree(host.root), connection, {each: each for each in named}, host.roots)
 
@@ -107,7 +107,7 @@ def test_libvirt_vm_has_its_group_and_device(
         host.group(
             group, blkio__throttle__io_service_bytes_recursive="8:0 Read 5\n8:0 Write 6\n253:0 Read 7\n"
         )
-    inventory = seen(host, FakeDomain("web", 3))
+    inventory = scan(host, FakeDomain("web", 3))
     vm = only(inventory)
     assert (vm.cgroup, vm.state, vm.found_by) == (f"/{group}", VmState.RUNNING, FoundBy.LIBVIRT)
     disk, rest = inventory.streams
@@ -129,7 +129,7 @@ def test_uuid_decides_the_owner_of_a_group(tmp_path: Path) -> None:
         10, "/usr/bin/qemu-system-x86_64", "-name", "guest=web2,debug-threads=on", "-uuid", OTHER_UUID
     )
     host.process(11, "/usr/bin/qemu-system-x86_64", "-name", "guest=web,debug-threads=on", "-uuid", UUID)
-    ours, theirs = seen(host, FakeDomain("web", 1)).vms
+    ours, theirs = scan(host, FakeDomain("web", 1)).vms
     assert ours.cgroup == "/" + str(second.parent.parent.relative_to(host.root))
     assert (theirs.name, theirs.uuid, theirs.cgroup) == (
         "web2",
@@ -144,7 +144,7 @@ def test_without_libvirt_names_come_from_qemu_then_from_the_group(tmp_path: Path
     host.group(f"machine.slice/{SCOPE.format(id=2, name='plain')}", cgroup__procs="99\n")
     host.process(10, "/bin/helper", "-name", "wrong")
     host.process(12, "/usr/libexec/qemu-kvm", "-name", "guest=cut,,name")
-    inventory = seen(host)
+    inventory = scan(host)
     assert [vm.name for vm in inventory.vms] == ["cut,name", "plain"]
     assert {vm.found_by for vm in inventory.vms} == {FoundBy.CGROUP_NAME}
     assert inventory.libvirt_uri is None
@@ -169,7 +169,7 @@ def test_groups_given_by_option_are_vms(tmp_path: Path) -> None:
     scope = f"/machine.slice/{SCOPE.format(id=1, name='web')}"
     host.group(scope.lstrip("/"))
     host.group("fio/a", io__stat="259:0 rios=1\n")
-    inventory = seen(host, named=("/fio/a", "/fio/a", scope))
+    inventory = scan(host, named=("/fio/a", "/fio/a", scope))
     assert [(vm.name, vm.found_by) for vm in inventory.vms] == [
         ("/fio/a", FoundBy.OPTION),
         ("web", FoundBy.CGROUP_NAME),
@@ -180,7 +180,7 @@ def test_groups_given_by_option_are_vms(tmp_path: Path) -> None:
 def test_vms_that_are_off_have_no_group(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     host.group(f"machine.slice/{SCOPE.format(id=1, name='web')}")
-    off, stray = sorted(seen(host, FakeDomain("web", -1)).vms, key=lambda vm: vm.found_by.value, reverse=True)
+    off, stray = sorted(scan(host, FakeDomain("web", -1)).vms, key=lambda vm: vm.found_by.value, reverse=True)
     assert (off.state, off.cgroup, off.libvirt_id) == (VmState.SHUT_OFF, None, None)
     assert stray.cgroup is not None
 
@@ -193,7 +193,7 @@ def test_remote_vms_are_not_merged_with_local_ones(tmp_path: Path, options: dict
     host.group(f"machine.slice/{SCOPE.format(id=1, name='web')}")
     image = tmp_path / "image"
     image.touch()
-    vm = only(seen(host, FakeDomain("web", 1, source=str(image)), **options))
+    vm = only(scan(host, FakeDomain("web", 1, source=str(image)), **options))
     assert vm.cgroup is None
     assert vm.disks[0].device is None
 
@@ -201,14 +201,14 @@ def test_remote_vms_are_not_merged_with_local_ones(tmp_path: Path, options: dict
 def test_domains_that_vanish_are_left_out_and_others_are_noted(tmp_path: Path) -> None:
     gone, broken = FakeDomain("gone", 1), FakeDomain("broken", 2)
     gone.error, broken.error = FakeModule.VIR_ERR_NO_DOMAIN, 1
-    inventory = seen(FakeHost(tmp_path), gone, broken)
+    inventory = scan(FakeHost(tmp_path), gone, broken)
     assert inventory.vms == ()
     assert inventory.notes == ("VM broken is skipped: error 1",)
 
 
 def test_missing_storage_is_noted_while_the_vm_runs(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
-    inventory = seen(host, FakeDomain("on", 1, UUID), FakeDomain("off", -1, OTHER_UUID))
+    inventory = scan(host, FakeDomain("on", 1, UUID), FakeDomain("off", -1, OTHER_UUID))
     assert inventory.notes == ("VM on, disk vda: no such path: /nowhere/a.img",)
 
 
@@ -227,7 +227,7 @@ def test_files_are_on_the_device_of_their_file_system(tmp_path: Path) -> None:
     image.touch()
     number = image.stat().st_dev
     device = DeviceNumber(os.major(number), os.minor(number)) if os.major(number) else None
-    assert only(seen(host, FakeDomain("a", 1, source=str(image)))).disks[0].device == device
+    assert only(scan(host, FakeDomain("a", 1, source=str(image)))).disks[0].device == device
 
 
 def test_missing_libvirt_python_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
