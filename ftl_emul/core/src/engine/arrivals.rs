@@ -5,10 +5,13 @@ use crate::engine::{Arrival, Engine, Event};
 use crate::error::{FtlError, invalid};
 use crate::mapping::Mapping;
 use crate::op::{Op, PageSpan, TenantId};
+use crate::table::prefetch_line;
 
 /// Requests ahead of the one arriving whose map entries are fetched.
 const PREFETCH_AHEAD: usize = 8;
 const PREFETCH_OVERWRITE_AHEAD: usize = 3;
+/// Requests ahead that are fetched themselves: the inputs of several tenants are too much for the caches.
+const PREFETCH_REQUEST_AHEAD: usize = 24;
 
 impl Engine {
     /// Appends requests to a tenant's input: columns of equal length. All are checked before one is added.
@@ -160,6 +163,9 @@ fn request(
 /// Fetches ahead what requests a little further down the input will touch.
 #[inline]
 fn prefetch<M: Mapping>(mapping: &M, tenant: TenantId, queue: &TenantQueue) {
+    if let Some(request) = queue.input.get(PREFETCH_REQUEST_AHEAD) {
+        prefetch_line(request);
+    }
     if let Some(request) = queue.input.get(PREFETCH_AHEAD) {
         if request.end > request.first {
             mapping.prefetch(tenant, request.first);
