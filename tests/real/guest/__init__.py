@@ -9,6 +9,7 @@ Use, in a test of this folder:
         assert booted.run("nvme list").stdout
 
 It boots once for all tests, one file after the other: each leaves the guest as it found it.
+Commands of slo-ctl are typed as `SLO_CTL` (commands.py), which saves their imports.
 
 Kernel, root file system and QEMU come from one archive of Debian packages that `build.py` makes into
 `build/guest-host`; `recipe.py` says what is in it. `scripts/guest-host.sh shell` boots one to look around in.

@@ -17,7 +17,7 @@ from .machine import Guest
 _SMALL = Medium(128 << 20)
 POOL_IOPS = 300
 """Limit of the drive POOL0, for all of its namespaces together: few, as each costs an emulated CPU much."""
-_POOLED = Medium(128 << 20, iops_max=POOL_IOPS, iops_group="pool")
+_POOLED = Medium(32 << 20, iops_max=POOL_IOPS, iops_group="pool")
 PLAIN_IOPS = 1000
 """Limit of the drive of `PLAIN`: else its clients would leave an emulated CPU no time for the daemon."""
 

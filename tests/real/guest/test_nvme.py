@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from .commands import INSTALLED, SLO_CTL, start_commands
 from .guests import GENERAL
 from .machine import Guest
-from .tree import PLACE, put_tree
 
 GUEST = GENERAL
 _NAMESPACE_BYTES = 128 << 20
@@ -33,18 +33,14 @@ print(json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def guest(booted: Guest) -> Guest:
-    """With this tree's Python code."""
-    put_tree(booted)
-    missing = booted.run("python3 -c 'import typer, rich'", check=False)
-    if missing.rc:
-        pytest.skip(f"no Python libraries in the guest: {missing.stderr.strip().splitlines()[-1]}")
-    return booted
+def guest(installed: Guest) -> Guest:
+    installed.run("systemctl stop slo-ctld", timeout_s=180)
+    start_commands(installed)
+    return installed
 
 
 def slo_ctl(guest: Guest, words: str, *, check: bool = True) -> str:
-    command = f"cd {PLACE} && python3 -m slo_ctl.cli {words}"
-    return guest.run(command, check=check, timeout_s=180).stdout
+    return guest.run(f"{SLO_CTL} {words}", check=check, timeout_s=180).stdout
 
 
 def shown(guest: Guest, serial: str) -> dict[str, Any]:
@@ -105,7 +101,8 @@ def test_fdp_statistics_give_a_waf_of_real_writes(guest: Guest) -> None:
     name = next(each["name"] for each in shown(guest, "FDP0")["namespaces"] if each["nsid"] == 1)
     guest.run("cat >/root/watch.py", stdin=_WATCH)
     done = guest.run(
-        f"PYTHONPATH={PLACE} python3 /root/watch.py {name} {_WRITTEN_MIB} 2>/root/watch.err", timeout_s=180
+        f"PYTHONPATH={INSTALLED} python3 /root/watch.py {name} {_WRITTEN_MIB} 2>/root/watch.err",
+        timeout_s=180,
     )
     first, idle, last = json.loads(done.stdout)
     assert first["placement"] == "separation by FDP"

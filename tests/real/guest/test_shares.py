@@ -158,7 +158,7 @@ def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
 def test_settings_are_back_after_a_power_failure(guest: Guest) -> None:
     """What was set is gone with the kernel; what `vm set` wrote is kept, and so is the profile."""
     guest.run(f"sync; {SLO_CTL} vm set a weight=2", timeout_s=120)
-    guest.reboot(hard=True)
+    guest.reset()
     for each in _SCOPES:
         write_in(guest, each)
     until_weights(guest, a=200, b=300, c=600)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -63,14 +61,6 @@ def test_virtio_disks_have_their_serial_number_and_size(booted: Guest) -> None:
 
 def test_libvirtd_answers_and_can_emulate(booted: Guest) -> None:
     assert "<domain type='qemu'" in booted.run("virsh capabilities").stdout.replace('"', "'")
-
-
-def test_files_can_be_copied_in_and_out(booted: Guest, tmp_path: Path) -> None:
-    content = os.urandom(1 << 20)
-    (tmp_path / "in").write_bytes(content)
-    booted.put(tmp_path / "in", "/root/in")
-    booted.get("/root/in", tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == content
 
 
 def test_commands_return_their_exit_status(booted: Guest) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from .commands import INSTALLED
 from .guests import GENERAL
 from .machine import Guest
-from .tree import PLACE, put_tree
 from .vm_scopes import VmScope, until
 
 GUEST = GENERAL
@@ -44,20 +44,20 @@ print(json.dumps([[o.setting.knob.name, o.state.value, o.before, o.after, o.reas
 
 
 @pytest.fixture(scope="module")
-def guest(booted: Guest) -> Iterator[Guest]:
-    """With this tree's Python code, and a scope that is called like one of libvirt's.
+def guest(installed: Guest) -> Iterator[Guest]:
+    """With a scope that is called like one of libvirt's.
 
     Nothing asks for the io controller there, so that the scope has none of its files yet.
     """
-    put_tree(booted)
-    booted.run("cat >/root/act.py", stdin=_ACT)
-    booted.run(
+    installed.run("systemctl stop slo-ctld", timeout_s=180)
+    installed.run("cat >/root/act.py", stdin=_ACT)
+    installed.run(
         f"systemd-run --scope --slice=machine.slice --unit='{_SCOPE.unit}' sleep 3600"
         " </dev/null >/dev/null 2>&1 &"
     )
-    until(booted, f"[ -d '{_SCOPE.folder}' ]", 30)
-    yield booted
-    booted.run(f"systemctl stop '{_SCOPE.unit}'")
+    until(installed, f"[ -d '{_SCOPE.folder}' ]", 30)
+    yield installed
+    installed.run(f"systemctl stop '{_SCOPE.unit}'")
 
 
 def number(guest: Guest) -> str:
@@ -67,7 +67,7 @@ def number(guest: Guest) -> str:
 def act(guest: Guest, what: str) -> dict[str, tuple[Any, ...]]:
     """By a process of its own, as after a crash: state, before, after, reason of each knob."""
     done = guest.run(
-        f"PYTHONPATH={PLACE} python3 /root/act.py '{what}' '{_SCOPE.group}' {number(guest)}",
+        f"PYTHONPATH={INSTALLED} python3 /root/act.py '{what}' '{_SCOPE.group}' {number(guest)}",
         timeout_s=180,
     )
     return {name: tuple(rest) for name, *rest in json.loads(done.stdout)}

@@ -21,8 +21,8 @@ from .nested import NestedVms
 from .nvme_tcp import connected_to
 
 GUEST = POOL
-_SIZE_BYTES = 128 << 20
-_SLICE_BYTES = 64 << 20
+_SIZE_BYTES = 32 << 20
+_SLICE_BYTES = 16 << 20
 _FIRST, _SECOND, _DETACHED = 1, 2, 5
 """NSIDs. The kernel names block devices in the order in which it happens to find them."""
 _COMMAND_S = 240.0
