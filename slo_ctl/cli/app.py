@@ -228,9 +228,10 @@ def _argument_or_option_hint(path: str, message: str) -> str:
     if path == f"{PROGRAM} history" and option == "--vm":
         return f"write the VM alone, such as: {PROGRAM} history web"
     extra = re.match(r"Got unexpected extra argument\S* \((\S+)\)", message)
-    options = {"report": "--vm", "config check": "--config", "config show": "--config"}
-    if extra and (option := options.get(path.removeprefix(f"{PROGRAM} "), "")):
-        return f"write {option} {shlex.quote(extra[1])}"
+    if extra and path == f"{PROGRAM} report":
+        return f"write --vm {shlex.quote(extra[1])}"
+    if extra and path in (f"{PROGRAM} config check", f"{PROGRAM} config show") and "/" in extra[1]:
+        return f"write --config {shlex.quote(extra[1])}"
     return ""
 
 

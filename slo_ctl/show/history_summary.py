@@ -265,7 +265,7 @@ _RECOMMENDATIONS: dict[str, str] = {
     Verdict.INSUFFICIENT: "lower the SLO of {vm} or of another VM on {device} with `slo-ctl vm set`, or move "
     "a VM to another device",
     Verdict.NO_MECHANISM: "see in `slo-ctl status {vm}` and `slo-ctl doctor` what the SLO of {vm} lacks",
-    Verdict.UNAPPLIED: "see in `slo-ctl status {vm}` which setting of {vm} another program may be changing",
+    Verdict.UNAPPLIED: "see in `slo-ctl status {vm}` which setting of {vm} could not be applied, and why",
     Verdict.UNKNOWN_VM: "start {vm}, or remove it with `slo-ctl vm unset {vm}` and from slo-ctl.toml",
 }
 
