@@ -190,7 +190,7 @@ def test_limits_for_a_p99_are_lifted_when_vm_set_starts_epochs_at_once() -> None
     host = Host({("a", 1): 4.0, ("b", 1): 32.0, ("c", 2): 32.0}, slos, set())
     host.measure_latencies("a", 1)
     host.run(100)
-    assert host.pool.guard.throttles
+    assert host.pool.throttler.throttles
     slos["a"] = Slo(p99_latency_us=100e6)
     for _ in range(15):
         host.now_s += 0.005
@@ -198,7 +198,7 @@ def test_limits_for_a_p99_are_lifted_when_vm_set_starts_epochs_at_once() -> None
         host.run(2)
     # Without these epochs it takes 64 s.
     host.run(60)
-    assert not host.pool.guard.throttles
+    assert not host.pool.throttler.throttles
 
 
 def test_weights_between_namespaces_are_enforced_by_limits_and_reported() -> None:
