@@ -18,10 +18,10 @@ from typing import Any
 sys.path += [str(Path(__file__).parent.parent / folder) for folder in ("traces", "api", "show")]
 
 import zstandard
-from made_traces import blktrace_event, vscsi_v1, vscsi_v2
 from test_api_server import STATUS, FakeController
 from test_damage import HEADS
 from test_formats import TEXT
+from trace_samples import blktrace_event, vscsi_v1, vscsi_v2
 
 from ftl_emul import Config, Device, DriveError
 from slo_ctl.act.journal import Journal

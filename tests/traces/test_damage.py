@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_traces import blktrace_event, vscsi_v1
+from trace_samples import blktrace_event, vscsi_v1
 
 from traces import Batch, TraceError, open_trace
 from traces.formats.registry import FORMATS

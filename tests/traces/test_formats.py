@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_traces import blktrace_event as event
-from made_traces import vscsi_v1, vscsi_v2
+from trace_samples import blktrace_event as event
+from trace_samples import vscsi_v1, vscsi_v2
 
 from traces import Batch, Op, TraceReader, open_trace
 from traces.errors import TraceError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from made_traces import batch_of
+from trace_samples import batch_of
 
 from slo_ctl.cli.app import run as slo_ctl
 from traces import Batch, TraceError, open_trace

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_traces import Request, batch_of
+from trace_samples import Request, batch_of
 
 from traces import Batch, Op
 from traces.merge import merge_in_time

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_traces import batch_of
+from trace_samples import batch_of
 
 from slo_ctl.base.files import partial_of
 from traces import Batch, Op, TraceError, open_trace

@@ -1,4 +1,4 @@
-"""The Debian package in a guest that booted with it: what it starts, shows and restores, by systemd."""
+"""The Debian package in a guest that boots with it: what it starts, shows and restores, by systemd."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_all_files_of_the_package_are_installed(guest: Guest) -> None:
 
 
 def test_daemon_starts_at_boot_and_notifies_systemd(guest: Guest) -> None:
-    """Type=notify: active means that the daemon itself said that it is ready."""
+    """Type=notify: active means that the daemon has notified systemd that it is ready."""
+    guest.run("sync")
+    guest.reset()
     guest.run("systemctl is-system-running --wait", timeout_s=_TIMEOUT_S)
     found = properties(guest, "ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
     assert found == {
