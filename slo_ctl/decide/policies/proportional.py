@@ -39,7 +39,7 @@ from slo_ctl.decide.ops_plan import (
 from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, TimingModel, VmSample
 
 MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
-"""Time constants of the averages of rates and queueing, and of costs per unit."""
+"""Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""
 COST_MEMORY_REQUESTS = 1000.0
 """Least number of requests in the average of costs per unit. In a smaller sample GC delays a few requests and
 most not at all, and as weights are relative, the noise of one VM would change those of all."""
