@@ -173,6 +173,8 @@ class Ledger:
         The share that a minimum or maximum leaves to others depends on the drive's speed, which GC changes.
         """
         whole = self.due(calm.start_s, calm.end_s)
+        if not whole.total:
+            return whole
         amounts = dict.fromkeys(whole.shares, 0.0)
         for start_s in range(calm.start_s, calm.end_s, BLOCK_S):
             block = self.due(start_s, min(start_s + BLOCK_S, calm.end_s))

@@ -178,6 +178,12 @@ def test_entitlements_beside_a_minimum_are_those_of_the_current_speed() -> None:
     assert {violation.vm for violation in check(run, names=["entitled"])} == {"a", "b"}
 
 
+def test_drive_that_serves_nothing_keeps_no_entitlement() -> None:
+    run = result({"a": 1.0, "b": 3.0})
+    run.of("requests")[:] = run.of("pages")[:] = 0.0
+    assert names(check(run, names=["entitled"])) == {"entitled"}
+
+
 def test_no_entitlement_is_checked_within_a_minute_of_a_change() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 300:360] *= 0.5
