@@ -148,13 +148,14 @@ for_system() { # for_system STAGE
     install -D -m 644 systemd/cgroup-latency.conf "$1$PREFIX/share/slo-ctl/systemd/cgroup-latency.conf"
 }
 
-# For a Prometheus and a Grafana, wherever they run.
-for_monitoring() { # for_monitoring STAGE
+# For a Prometheus, a Grafana and a Dask, wherever they run.
+for_other_hosts() { # for_other_hosts STAGE
     local share=$1$PREFIX/share/slo-ctl
-    mkdir -p "$share"/{prometheus,grafana}
+    mkdir -p "$share"/{prometheus,grafana,dask}
     sed -e "s|/usr/share/slo-ctl/|$PREFIX/share/slo-ctl/|g" etc/prometheus/slo-ctl.rules.yml \
         >"$share/prometheus/slo-ctl.rules.yml"
     cp etc/grafana/slo-ctl.json "$share/grafana/"
+    cp etc/dask/slo-ctl.yaml "$share/dask/"
 }
 
 texts() { # texts STAGE
@@ -171,7 +172,7 @@ stage() { # stage STAGE: all of the above, with modes that do not depend on the 
     program "$1"
     pages_and_completions "$1"
     for_system "$1"
-    for_monitoring "$1"
+    for_other_hosts "$1"
     texts "$1"
     find "$1" -name __pycache__ -type d -prune -exec rm -rf {} +
     chmod -R u=rwX,go=rX "$1"

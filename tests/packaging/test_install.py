@@ -40,6 +40,7 @@ EXPECTED = {
     "usr/share/doc/slo-ctl/LICENSE",
     "usr/share/doc/slo-ctl/docs/install.md",
     "usr/share/fish/vendor_completions.d/slo-ctl.fish",
+    "usr/share/slo-ctl/dask/slo-ctl.yaml",
     "usr/share/slo-ctl/grafana/slo-ctl.json",
     "usr/share/slo-ctl/prometheus/slo-ctl.rules.yml",
     "usr/share/slo-ctl/systemd/cgroup-latency.conf",

@@ -12,6 +12,7 @@ from typing import Self
 from serra_hosts import HOSTS, MIDDLE, Hosts
 
 ADDRESS = f"tcp://{MIDDLE}:8786"
+CONFIGURATION = Path(__file__).parents[2] / "etc" / "dask" / "slo-ctl.yaml"
 
 
 class DaskCluster:
@@ -50,7 +51,13 @@ class DaskCluster:
     def _start(self, place: int, command: list[str]) -> None:
         quiet = subprocess.DEVNULL
         # A group of its own, so that all of a host ends together.
-        self._processes[place] = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+        self._processes[place] = subprocess.Popen(
+            command,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
+            env={**os.environ, "DASK_CONFIG": str(CONFIGURATION)},
+        )
 
 
 def _dask(kind: str) -> tuple[str, ...]:
