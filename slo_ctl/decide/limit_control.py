@@ -191,14 +191,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     if not protected:
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
         return LimitState(retry_delays=state.retry_delays), reason
-    # Limits that are being lowered continue to fall until the middle of the dead band is reached. A low rate
-    # is no miss if the VM's own limit or its low demand explains it; a high p99 always is one.
-    missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
-    missing = [
-        v
-        for v in protected
-        if v.misses_p99 or (v.busy and v.miss > missed_from and not v.is_throttled(state.limits))
-    ]
+    missing = _missing(state, protected)
     state = replace(state, missed_windows=state.missed_windows + 1 if missing else 0)
     # Limits have helped VMs that reach their objectives: their steps are counted from 0 again.
     reached = {v.vm for v in vms if v.miss <= (0.0 if v.keeps_share else MISSED_FROM - ROOM / 2.0)}
@@ -208,14 +201,23 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     state = _raised_to_minimums(state, vms)
     if missing:
         state = replace(state, calm_windows=0)
-        if state.missed_windows < CONFIRMED_AFTER:
-            return state, ""
-        return _lower(state, vms, missing)
+        return _lower(state, vms, missing) if state.missed_windows >= CONFIRMED_AFTER else (state, "")
     state = replace(state, lowering=False)
-    if not state.limits:
-        running = {vm: delay for vm, delay in state.retry_delays.items() if delay.windows}
-        return replace(state, protected_vms=(), retry_delays=running), ""
-    return _raise(state, vms, protected)
+    if state.limits:
+        return _raise(state, vms, protected)
+    running = {vm: delay for vm, delay in state.retry_delays.items() if delay.windows}
+    return replace(state, protected_vms=(), retry_delays=running), ""
+
+
+def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[ControlledVm]:
+    """VMs that miss an objective. Neither their own limit nor their low demand may explain a low rate."""
+    # Limits that are being lowered continue to fall until the middle of the dead band is reached.
+    missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
+    return [
+        v
+        for v in protected
+        if v.misses_p99 or (v.busy and v.miss > missed_from and not v.is_throttled(state.limits))
+    ]
 
 
 def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
@@ -245,61 +247,95 @@ def _lower(
     """One step down: the state with lower limits on the other VMs, and a sentence when limiting starts."""
     # Minimums and p99 targets have priority over shares.
     urgent = [v for v in missing_vms if not v.misses_share_alone] or missing_vms
-    by_vm = {v.vm: v for v in vms}
-    if not state.steps:
-        state = replace(state, iops_before={v.vm: v.iops for v in vms}, misses_before={}, least_p99_us={})
-    p99s_us = {v.vm: v.p99_us for v in urgent if v.p99_us is not None and v.vm in state.steps}
-    state = replace(
-        state,
-        steps=state.steps | {v.vm: state.steps.get(v.vm, 0) + 1 for v in urgent},
-        misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
-        least_p99_us=state.least_p99_us
-        | {vm: min(p99_us, state.least_p99_us.get(vm, p99_us)) for vm, p99_us in p99s_us.items()},
-    )
+    state = _with_step_counted(state, vms, urgent)
     if not_helped := [v for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
         return _back_off(state, not_helped)
-    names = {v.vm for v in urgent}
-    share_only = all(v.misses_share_alone for v in urgent)
-    rates = {v.vm: min(v.iops, state.limits.get(v.vm, v.iops)) for v in vms}
-    floors = {
-        v.vm: max(
-            (1.0 + ROOM / 2.0) * v.min_iops, v.due_iops if share_only else 0.0, LEAST_SHARE * v.fair_iops
-        )
-        for v in vms
-    }
-    donors = [v.vm for v in vms if v.limitable and v.vm not in names and rates[v.vm] > floors[v.vm]]
-    donor_iops = sum(rates[vm] for vm in donors)
-    exhausted = sum(rates[vm] - floors[vm] for vm in donors) <= MISSED_FROM * sum(rates.values())
-    if exhausted and (missed := [v for v in urgent if v.misses_p99 and v.vm in state.least_p99_us]):
-        # The others are at their floors, and limits that do not bring the p99 to its target are of no use.
+    donors = _donors(state, vms, urgent)
+    left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
+    at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
+    if at_floors and (missed := [v for v in urgent if v.misses_p99 and v.vm in state.least_p99_us]):
+        # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
-    missing_iops = sum(v.missing_iops for v in urgent if v.busy)
-    p99_miss = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
-    missing_iops = max(missing_iops, min(GAIN * p99_miss, MOST_DECREASE) * donor_iops)
-    level = water_level(
-        [(by_vm[vm].fair_iops, floors[vm], rates[vm]) for vm in donors], donor_iops - missing_iops
-    )
-    wanted = {vm: max(floors[vm], level * by_vm[vm].fair_iops) for vm in donors}
+    wanted = _wanted_limits(donors, urgent)
     lowered = {
-        vm: max(wanted[vm], (1.0 - MOST_DECREASE) * rates[vm]) for vm in donors if wanted[vm] < rates[vm]
+        donor.vm: max(wanted[donor.vm], (1.0 - MOST_DECREASE) * donor.rate_iops)
+        for donor in donors
+        if wanted[donor.vm] < donor.rate_iops
     }
     # A VM below its minimum or share loses its own limit, so that it can use what the others release.
-    limits = {vm: limit for vm, limit in state.limits.items() if vm not in names} | lowered
-    limits |= {vm: state.limits[vm] for vm in names & state.limits.keys() if by_vm[vm].misses_p99}
+    released = {v.vm for v in urgent if not v.misses_p99}
+    limits = {vm: limit for vm, limit in state.limits.items() if vm not in released} | lowered
+    names = {v.vm for v in urgent}
     starts = bool(limits) and not state.limits
-    reason = f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
-    raise_after = min(LONGEST_RETRY, 2 * state.raise_after) if state.raised else state.raise_after
-    hold = max(v.effect_windows for v in urgent) - 1
     state = replace(
         state,
         limits=limits,
         protected_vms=tuple(sorted({*state.protected_vms, *names})) if limits else (),
-        hold_windows=hold,
+        hold_windows=max(v.effect_windows for v in urgent) - 1,
         lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
-        raise_after=raise_after,
+        raise_after=min(LONGEST_RETRY, 2 * state.raise_after) if state.raised else state.raise_after,
         raised=False,
     )
-    return state, reason
+    return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
+
+
+def _with_step_counted(
+    state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[ControlledVm]
+) -> LimitState:
+    """The state with one more step for these VMs, and what they had before the first."""
+    if not state.steps:
+        state = replace(state, iops_before={v.vm: v.iops for v in vms}, misses_before={}, least_p99_us={})
+    least_p99_us = dict(state.least_p99_us)
+    for v in urgent:
+        if v.p99_us is not None and v.vm in state.steps:
+            least_p99_us[v.vm] = min(v.p99_us, least_p99_us.get(v.vm, v.p99_us))
+    return replace(
+        state,
+        steps=state.steps | {v.vm: state.steps.get(v.vm, 0) + 1 for v in urgent},
+        misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
+        least_p99_us=least_p99_us,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Donor:
+    """A VM that can be limited for others. Rates in requests per second."""
+
+    vm: str
+    fair_iops: float
+    floor_iops: float
+    """No limit is lower."""
+    rate_iops: float
+
+
+def _donors(state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[ControlledVm]) -> list[_Donor]:
+    """VMs whose limits may be lowered for the urgent ones."""
+    names = {v.vm for v in urgent}
+    share_only = all(v.misses_share_alone for v in urgent)
+    found = []
+    for v in vms:
+        least_iops = max((1.0 + ROOM / 2.0) * v.min_iops, LEAST_SHARE * v.fair_iops)
+        floor_iops = max(least_iops, v.due_iops) if share_only else least_iops
+        donor = _Donor(v.vm, v.fair_iops, floor_iops, _rate_iops(v, state))
+        if v.limitable and v.vm not in names and donor.rate_iops > floor_iops:
+            found.append(donor)
+    return found
+
+
+def _rate_iops(v: ControlledVm, state: LimitState) -> float:
+    """The VM's rate, or its limit if the limiter let more pass."""
+    return min(v.iops, state.limits.get(v.vm, v.iops))
+
+
+def _wanted_limits(donors: Sequence[_Donor], urgent: Sequence[ControlledVm]) -> dict[str, float]:
+    """Limits of the donors that release what the urgent VMs miss, without the bound of a step."""
+    donor_iops = sum(donor.rate_iops for donor in donors)
+    missing_iops = sum(v.missing_iops for v in urgent if v.busy)
+    p99_miss = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
+    missing_iops = max(missing_iops, min(GAIN * p99_miss, MOST_DECREASE) * donor_iops)
+    claims = [(donor.fair_iops, donor.floor_iops, donor.rate_iops) for donor in donors]
+    level = water_level(claims, donor_iops - missing_iops)
+    return {donor.vm: max(donor.floor_iops, level * donor.fair_iops) for donor in donors}
 
 
 def _helps(state: LimitState, vms: Sequence[ControlledVm], protected: ControlledVm) -> bool:
@@ -344,7 +380,7 @@ def _result_text(state: LimitState, v: ControlledVm) -> str:
     """What a VM reached under the limits on others, and these limits."""
     least_us = state.least_p99_us.get(v.vm) if v.misses_p99 else None
     reached = f"{v.iops:,.0f} IOPS" if least_us is None else f"p99 at least {least_us / 1000:,.3g} ms"
-    others = {vm: limit for vm, limit in state.limits.items() if vm != v.vm}
+    others = {vm: limit for vm, limit in sorted(state.limits.items()) if vm != v.vm}
     if not others:
         return f"{reached}; no other VM can be limited"
     figures = and_list([f"{limit:,.0f}" for limit in others.values()], in_order=True)
@@ -360,50 +396,71 @@ def _raise(
     state: LimitState, vms: Sequence[ControlledVm], protected: Sequence[ControlledVm]
 ) -> tuple[LimitState, str]:
     """One step up where there is headroom, and a sentence when all limits are lifted."""
-    rates = {v.vm: v.iops for v in vms}
     throttled = {v.vm for v in vms if v.is_throttled(state.limits)}
-    sharing = [v for v in protected if v.keeps_share]
-    # The device has spare capacity when limits throttle all VMs that share it; and a limit may have become
-    # too low for its VM's own share. Neither waits for headroom.
-    idle = bool(sharing) and all(v.vm in throttled for v in sharing)
-    low = [
-        v.due_iops / state.limits[v.vm]
-        for v in sharing
-        if v.vm in throttled and state.limits[v.vm] < AT_LIMIT * v.objective_iops
-    ]
     unthrottled = [v for v in protected if (v.busy or v.p99_miss > -1.0) and v.vm not in throttled]
     calm = all((v.miss if v.busy else v.p99_miss) <= -ROOM / (1.0 + ROOM) for v in unthrottled)
     state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
-    if not idle and not low and state.calm_windows < state.raise_after:
+    at_once = _growth_at_once(state, protected, throttled)
+    if at_once is None and state.calm_windows < state.raise_after:
         return state, ""
-    growth = min(1.0 + MOST_INCREASE, max(low) if low and not idle else math.inf)
-    excess_iops = [
-        v.iops - (1.0 + ROOM / 2.0) * v.objective_iops
-        for v in unthrottled
-        if v.busy and v.objective_iops > 0.0
-    ]
-    if excess_iops and not idle and not low:
-        growth = min(growth, 1.0 + GAIN * max(0.0, min(excess_iops)) / sum(state.limits.values()))
-    if p99_misses := [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]:
-        growth = min(growth, 1.0 + GAIN * max(0.0, -max(p99_misses) - ROOM / 2.0))
+    growth = min(
+        1.0 + MOST_INCREASE,
+        _growth_by_headroom(state, unthrottled) if at_once is None else at_once,
+        _growth_by_p99(unthrottled),
+    )
+    rates = {v.vm: v.iops for v in vms}
     raised = {vm: growth * limit for vm, limit in state.limits.items()}
     kept = {
         vm: limit
         for vm, limit in raised.items()
         if vm in throttled or limit < LIFT_FROM * max(rates[vm], 1.0)
     }
+    if not kept:
+        reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
+        return LimitState(retry_delays=state.retry_delays), reason
     state = replace(
         state,
         limits=kept,
         hold_windows=max((v.effect_windows for v in protected), default=1) - 1,
         # Headroom is confirmed again before the next step if that could make a VM miss its objective.
         calm_windows=0 if unthrottled else state.calm_windows,
-        raised=state.raised or not (idle or low),
+        raised=state.raised or at_once is None,
     )
-    if kept:
-        return state, ""
-    reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
-    return LimitState(retry_delays=state.retry_delays), reason
+    return state, ""
+
+
+def _growth_at_once(
+    state: LimitState, protected: Sequence[ControlledVm], throttled: Collection[str]
+) -> float | None:
+    """Factor by which limits have to grow without waiting for headroom; None: they do not have to."""
+    sharing = [v for v in protected if v.keeps_share]
+    if sharing and all(v.vm in throttled for v in sharing):
+        # Limits throttle all VMs that share the device, which has spare capacity.
+        return math.inf
+    too_low = [
+        v.due_iops / state.limits[v.vm]
+        for v in sharing
+        if v.vm in throttled and state.limits[v.vm] < AT_LIMIT * v.objective_iops
+    ]
+    return max(too_low, default=None)
+
+
+def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
+    """Factor that restores part of what the VMs get above their objectives."""
+    excess_iops = [
+        v.iops - (1.0 + ROOM / 2.0) * v.objective_iops
+        for v in unthrottled
+        if v.busy and v.objective_iops > 0.0
+    ]
+    if not excess_iops:
+        return math.inf
+    return 1.0 + GAIN * max(0.0, min(excess_iops)) / sum(state.limits.values())
+
+
+def _growth_by_p99(unthrottled: Sequence[ControlledVm]) -> float:
+    """Factor that brings the highest p99, relative to its target, nearer to it."""
+    misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
+    return 1.0 + GAIN * max(0.0, -max(misses) - ROOM / 2.0) if misses else math.inf
 
 
 def limits_text(
