@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -114,37 +114,59 @@ class Use:
 
 def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: Capabilities) -> list[Use]:
     """Uses of managed block devices (`devices`: numbers by name) by running VMs that have an SLO."""
-    slos = host.slos
     numbers = {number: name for name, number in devices.items()}
-    listed: dict[str, set[DeviceNumber]] = defaultdict(set)
-    counted: dict[str, set[DeviceNumber]] = defaultdict(set)
-    elsewhere = set()
-    for stream in host.streams:
-        if stream.tenant is not None:
-            elsewhere.add(stream.vm)
-        elif stream.device is not None and stream.device in numbers:
-            listed[stream.vm].add(stream.device)
-            if did_io(stream):
-                counted[stream.vm].add(stream.device)
+    streams = _Streams(host.streams, numbers)
     uses = []
     for vm in host.vms:
-        if vm.name not in slos or vm.state.is_off:
+        if vm.name not in host.slos or vm.state.is_off:
             continue
         named = vm.name in host.with_slo or vm.found_by is FoundBy.OPTION
-        on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
-        used = on_disks | (listed if named else counted)[vm.name]
-        if named and not vm.disks and not used and vm.name not in elsewhere:
-            used = set(numbers)
-        for number in sorted(used):
+        unit = capabilities.systemd and unit_of(vm.cgroup or "") is not None
+        for number in sorted(_used(vm, numbers, streams, named=named)):
+            if (can := capabilities.devices.get(number)) is None:
+                continue
             disks = [disk for disk in vm.disks if disk.device == number]
-            targets = tuple(disk.target for disk in disks if disk.kind not in NO_IOTUNE)
-            untouchable = tuple(disk.target for disk in disks if disk.kind in NO_IOTUNE)
-            if (can := capabilities.devices.get(number)) is not None:
-                shares = number in counted[vm.name]
-                unit = capabilities.systemd and unit_of(vm.cgroup or "") is not None
-                place = (numbers[number], can, targets, untouchable)
-                uses.append(Use(vm, slos[vm.name], *place, named, shares, unit))
+            uses.append(
+                Use(
+                    vm=vm,
+                    slo=host.slos[vm.name],
+                    device=numbers[number],
+                    can=can,
+                    targets=tuple(disk.target for disk in disks if disk.kind not in NO_IOTUNE),
+                    untouchable=tuple(disk.target for disk in disks if disk.kind in NO_IOTUNE),
+                    own_slo=named,
+                    shares=number in streams.with_io[vm.name],
+                    by_systemd=unit,
+                )
+            )
     return uses
+
+
+class _Streams:
+    """Managed devices by VM, as their streams have them."""
+
+    def __init__(self, streams: Iterable[Stream], managed: Collection[DeviceNumber]) -> None:
+        self.all: defaultdict[str, set[DeviceNumber]] = defaultdict(set)
+        self.with_io: defaultdict[str, set[DeviceNumber]] = defaultdict(set)
+        self.on_emulated: set[str] = set()
+        """VMs with a stream on an emulated SSD."""
+        for stream in streams:
+            if stream.tenant is not None:
+                self.on_emulated.add(stream.vm)
+            elif stream.device is not None and stream.device in managed:
+                self.all[stream.vm].add(stream.device)
+                if did_io(stream):
+                    self.with_io[stream.vm].add(stream.device)
+
+
+def _used(vm: Vm, managed: Collection[DeviceNumber], streams: _Streams, *, named: bool) -> set[DeviceNumber]:
+    """Managed devices that a VM uses. `named`: by the configuration, so that it needs no I/O to count."""
+    on_disks = {disk.device for disk in vm.disks if disk.device in managed and disk.device}
+    used = on_disks | (streams.all if named else streams.with_io)[vm.name]
+    if named and not vm.disks and not used and vm.name not in streams.on_emulated:
+        # Its disks are unknown: any device may be its.
+        return set(managed)
+    return used
 
 
 def did_io(stream: Stream) -> bool:

@@ -198,9 +198,7 @@ class Proportional:
         ops = next_ops_state(state.ops, sample, _latency_bound(sample, meters, due))
         ops, moves, plans = next_moves(ops, sample, self._needs(sample))
         moving = summary(plans)
-        reasons = (moving,) if moving and bool(moving) != bool(state.moving) else ()
-        if state.moving and not moving:
-            reasons = ("no further OPS move saves more than it costs",)
+        reasons = _reasons_of_moves(state.moving, moving)
         if sample.timing.model is TimingModel.NONE:
             state = replace(state, meters=meters, ops=ops, moving=moving, active_slos=active_slos)
             return state, Decision(moves=moves, plans=plans, reasons=reasons)
@@ -212,20 +210,12 @@ class Proportional:
             resumed = resumed + 1 if resumed < MEMORY_WINDOWS else None
         limited, change = control(state.limits, _controlled_vms(sample, meters))
         wanted = {v.vm: _tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
-        limited_for = and_list(limited.beneficiaries)
-        verb = "is" if len(limited.limits) == 1 else "are"
-        remarks = dict.fromkeys(limited.protected_vms, f"{and_list(limited.limits)} {verb} limited for it")
-        remarks |= _costly(sample, meters)
-        remarks |= _not_helped(sample, limited)
-        remarks |= {
-            vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limited.limits.items()
-        }
         decision = Decision(
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
             scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
-            remarks=remarks,
+            remarks=_remarks(sample, meters, limited),
             reasons=reasons + ((change,) if change else ()) + _overcommitted(due),
         )
         return ProportionalState(meters, ops, limited, moving, active_slos, resumed, level), decision
@@ -301,6 +291,25 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
         trimmed[claim.vm] = replace(meter, due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
     return trimmed
+
+
+def _reasons_of_moves(before: str, now: str) -> tuple[str, ...]:
+    """Sentences where moves of OPS begin or end; each argument describes the moves, or is empty."""
+    if now and not before:
+        return (now,)
+    return ("no further OPS move saves more than it costs",) if before and not now else ()
+
+
+def _remarks(sample: DeviceSample, meters: dict[str, Meter], limited: LimitState) -> dict[str, str]:
+    """Remarks by VM that is limited, for which others are limited, or whose requests are costly."""
+    verb = "is" if len(limited.limits) == 1 else "are"
+    limited_for = and_list(limited.beneficiaries)
+    return {
+        **dict.fromkeys(limited.protected_vms, f"{and_list(limited.limits)} {verb} limited for it"),
+        **_costly(sample, meters),
+        **_not_helped(sample, limited),
+        **{vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limited.limits.items()},
+    }
 
 
 def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
