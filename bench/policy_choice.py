@@ -54,7 +54,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
-from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
+from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
 from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import ProfileStore
 
@@ -72,7 +72,7 @@ class Bench:
     def __init__(self, stack: ExitStack, path: str, seconds: float) -> None:
         self.path = path
         self._seconds = seconds
-        self._number = device_number(path, SYS)
+        self._number = named_device(path, SYS)
         tree = find_tree()
         if tree is None or not tree.io:
             sys.exit("no cgroup tree with block I/O here")

@@ -21,7 +21,7 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
-from slo_ctl.profile.identity import device_number
+from slo_ctl.profile.identity import named_device
 from traces.batch import Op
 from traces.synth import workload
 
@@ -195,7 +195,7 @@ class _Experiment:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
 
     def _bytes(self, path: str, groups: Sequence[Path]) -> list[int]:
-        number = device_number(path, _SYS)
+        number = named_device(path, _SYS)
         found = []
         for group in groups:
             counters = read_counters(

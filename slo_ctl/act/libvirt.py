@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from slo_ctl.host.disk_latency import (
     query_monitor,
 )
 from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
-from slo_ctl.host.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
+from slo_ctl.host.libvirt_events import connected, open_connection
 from slo_ctl.model import Knob, Lever
 from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
@@ -108,10 +109,7 @@ class LibvirtConnection:
         lost = {self.module.VIR_ERR_INVALID_CONN, self.module.VIR_ERR_RPC, self.module.VIR_ERR_NO_CONNECT}
         if error.get_error_code() in lost:
             return True
-        try:
-            return not connection.isAlive()
-        except self.module.libvirtError:
-            return True
+        return not connected(connection, self.module)
 
     def _connected(self) -> Any:
         with self._connecting:
@@ -125,18 +123,10 @@ class LibvirtConnection:
                 raise ActError(error.message, error.hint) from None
         if self._connection is None:
             try:
-                self._connection = (self._open or self._open_with_keepalive)(self._uri)
+                self._connection = (self._open or partial(open_connection, self.module))(self._uri)
             except self.module.libvirtError as error:
                 raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
         return self._connection
-
-    def _open_with_keepalive(self, uri: str) -> Any:
-        """A connection that is closed, together with its calls, if libvirtd does not respond."""
-        start_event_loop(self.module)
-        connection = self.module.open(uri)
-        with suppress(self.module.libvirtError):  # drivers without a connection do not support it
-            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
-        return connection
 
 
 DEFAULT_WEIGHT = 100.0

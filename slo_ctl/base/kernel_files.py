@@ -47,6 +47,15 @@ def read_bounded(path: Path | str) -> FileText | None:
     return FileText(content.decode("utf-8", "surrogateescape"), cut)
 
 
+def read_text(path: Path | str) -> str:
+    """The text of a file; empty when it does not exist or cannot be read."""
+    try:
+        file = read_bounded(path)
+    except OSError:
+        return ""
+    return "" if file is None else file.text
+
+
 def read_record(path: str, keep: Callable[[int], bool] | None = None) -> FileText | None:
     """As `read_bounded`, with one system call less, for files that one read returns completely (kernfs).
 

@@ -33,12 +33,12 @@ def _advise(
     """The advice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
     from slo_ctl.act.queue import find_named_problem
     from slo_ctl.decide.scheduler import vms_on
-    from slo_ctl.profile.identity import IdentitySources, block_facts, device_number, has_io_cost
+    from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
     from slo_ctl.profile.scheduler_advice import advise_scheduler
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.record.slo_store import SloStore
 
-    number = device_number(device, sys)
+    number = named_device(device, sys)
     if strictly:
         problem = find_named_problem(device, str(number), sys)
         if problem is not None:

@@ -6,14 +6,19 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber
 from slo_ctl.model.host import BFQ, CFQ, IO_COST, BlockCapability, Capabilities, WeightScale
+
+
+def device_number(number: int) -> DeviceNumber:
+    """Major and minor number of a `st_dev` or `st_rdev`."""
+    return DeviceNumber(os.major(number), os.minor(number))
 
 
 def device_behind(path: str, sys: Path) -> DeviceNumber | None:
@@ -23,7 +28,7 @@ def device_behind(path: str, sys: Path) -> DeviceNumber | None:
     """
     status = Path(path).stat()
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
-    return whole_device(DeviceNumber(os.major(number), os.minor(number)), sys)
+    return whole_device(device_number(number), sys)
 
 
 def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
@@ -37,8 +42,7 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
     link = sys / "dev" / "block" / str(device)
     if not (link / "partition").exists():
         return device
-    file = read_bounded(link.resolve().parent / "dev")
-    major, _, minor = (file.text if file else "").strip().partition(":")
+    major, _, minor = read_text(link.resolve().parent / "dev").strip().partition(":")
     return DeviceNumber(int(major), int(minor)) if major.isdigit() and minor.isdigit() else device
 
 
@@ -113,7 +117,7 @@ def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
     """
     if tree is None or tree.version != 2 or not _systemd_runs(run):
         return False
-    return any("[bfq]" in _text(path).split() for path in (sys / "block").glob("*/queue/scheduler"))
+    return any("[bfq]" in read_text(path).split() for path in (sys / "block").glob("*/queue/scheduler"))
 
 
 def _systemd_runs(run: Path) -> bool:
@@ -131,7 +135,8 @@ def _capability(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool
     if not folder.exists():
         return BlockCapability(device, "", None, False, f"block device {device} not found")
     name = folder.resolve().name
-    scheduler, offered = _scheduler(folder / "queue" / "scheduler")
+    active, offered = schedulers(folder)
+    scheduler = active or "none"
     limits = tree.version == 2 or (tree.root / "blkio.throttle.read_iops_device").exists()
     if _is_multipath_head(folder):
         return BlockCapability(device, name, None, limits, _multipath(name))
@@ -145,10 +150,9 @@ def _capability(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool
 
 def _limit_step_iops(sys: Path, device: DeviceNumber, release: str) -> float:
     """Resolution of IOPS limits: one request per slice of the kernel's throttle."""
-    rotational = _text(sys / "dev" / "block" / str(device) / "queue" / "rotational").strip() == "1"
     version = tuple(int(number) for number in _VERSION.findall(release)[:3])
     fixed = version >= _SHORT_SLICES_FIXED.get(version[:2], _SHORT_SLICES_UNTIL)
-    short = version >= _SHORT_SLICES_FROM and not fixed and not rotational
+    short = version >= _SHORT_SLICES_FROM and not fixed and not rotates(sys / "dev" / "block" / str(device))
     return _SHORT_SLICES_PER_S if short else _SLICES_PER_S
 
 
@@ -176,21 +180,32 @@ def has_io_cost_on(tree: CgroupTree, device: DeviceNumber) -> bool:
     """Whether io.cost is enabled for a device."""
     if tree.version != 2:
         return False
-    for line in _text(tree.root / "io.cost.qos").splitlines():
+    for line in read_text(tree.root / "io.cost.qos").splitlines():
         words = line.split()
         if words and words[0] == str(device):
             return "enable=1" in words
     return False
 
 
-def _scheduler(path: Path) -> tuple[str, list[str]]:
-    """The active scheduler and the available ones."""
-    words = _text(path).split()
-    active = [word.strip("[]") for word in words if word.startswith("[")]
-    return (active[0] if active else "none"), [word.strip("[]") for word in words]
+def schedulers(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """The active scheduler of a device, empty without one, and the available ones."""
+    words = read_text(folder / "queue" / "scheduler").split()
+    active = next((word[1:-1] for word in words if word.startswith("[")), "")
+    return active, tuple(word.strip("[]") for word in words)
 
 
-def _no_weights(tree: CgroupTree, name: str, scheduler: str, offered: list[str]) -> str:
+def rotates(folder: Path) -> bool | None:
+    """Whether a device is a hard disk; None if the kernel does not report it."""
+    return {"0": False, "1": True}.get(read_text(folder / "queue" / "rotational").strip())
+
+
+def hardware_queues(folder: Path) -> int | None:
+    """Number of hardware queues of a device; None if the kernel does not report it."""
+    queues = folder / "mq"
+    return sum(1 for _ in queues.iterdir()) if queues.is_dir() else None
+
+
+def _no_weights(tree: CgroupTree, name: str, scheduler: str, offered: Collection[str]) -> str:
     load = "" if "bfq" in offered else "modprobe bfq; "
     fix = f"{load}echo bfq > /sys/block/{name}/queue/scheduler"
     if tree.version == 2:
@@ -200,23 +215,14 @@ def _no_weights(tree: CgroupTree, name: str, scheduler: str, offered: list[str])
 
 def _cautions(iosched: Path, name: str) -> list[str]:
     lines = []
-    if _text(iosched / "low_latency").strip() not in ("", "0"):
+    if read_text(iosched / "low_latency").strip() not in ("", "0"):
         lines.append(
             f"bfq on {name} favours some streams over their weights "
             f"(echo 0 > /sys/block/{name}/queue/iosched/low_latency)"
         )
-    if _text(iosched / "slice_idle").strip() == "0":
+    if read_text(iosched / "slice_idle").strip() == "0":
         lines.append(
             f"bfq on {name} does not wait for a stream's next request, so that shares come out equal "
             f"(echo 8 > /sys/block/{name}/queue/iosched/slice_idle)"
         )
     return lines
-
-
-def _text(path: Path) -> str:
-    try:
-        file = read_bounded(path)
-    except OSError:
-        # An unreadable file counts as missing: a feature needs a file that shows it.
-        return ""
-    return "" if file is None else file.text

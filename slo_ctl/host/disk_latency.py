@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from slo_ctl.host.libvirt import DomainXmlError, LibvirtError, load_module, parse_domain
-from slo_ctl.host.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
+from slo_ctl.host.libvirt_events import open_connection
 from slo_ctl.model import DiskLatency, LatencyCounts
 
 _NS_PER_US = 1_000
@@ -169,7 +169,6 @@ class LatencyWatch:
             module = load_module()
         except LibvirtError:
             return  # LibvirtWatch reports it
-        start_event_loop(module)
         while not self._stopping:
             with suppress(module.libvirtError):  # LibvirtWatch reports it
                 self._follow(module)
@@ -182,10 +181,8 @@ class LatencyWatch:
 
     def _follow(self, module: Any) -> None:
         """Follow a connection to its end. Raises libvirt's error."""
-        connection = (module.open if self._monitor else module.openReadOnly)(self._uri)
+        connection = open_connection(module, self._uri, read_only=not self._monitor)
         try:
-            with suppress(module.libvirtError):  # drivers without a connection do not support it
-                connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
             while not self._stopping:
                 began_s = time.monotonic()
                 if self._uuids:

@@ -35,8 +35,8 @@ _POLL_S = 1.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 """Longest pause between attempts to connect."""
-KEEPALIVE_S = 2
-KEEPALIVES = 3
+_KEEPALIVE_S = 2
+_KEEPALIVES = 3
 _SLOW_S = 1.0
 """Time without an answer after which `domains` adds a note."""
 _CLOSE_TIMEOUT_S = 1.0
@@ -169,7 +169,6 @@ class LibvirtWatch:
                 self._answered.set()
                 return
             try:
-                start_event_loop(module)
                 self._follow(module)
                 pause_s = _FIRST_PAUSE_S
             except module.libvirtError as error:
@@ -184,7 +183,7 @@ class LibvirtWatch:
     def _follow(self, module: Any) -> None:
         """Follow a connection to its end. Raises libvirt's error."""
         self._waiting_since_s = time.monotonic()
-        connection = module.openReadOnly(self.uri)
+        connection = open_connection(module, self.uri, read_only=True)
         try:
             with self._changed:
                 self._changed_uuids.clear()
@@ -200,7 +199,6 @@ class LibvirtWatch:
         """Register for events; whether the driver has events of domains."""
         with suppress(module.libvirtError):  # drivers without a connection do not support it
             connection.registerCloseCallback(self._on_close, None)
-            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
         # The regular refresh replaces events that a driver or an older libvirt lacks.
         subscribed = 0
         for name in _EVENTS:
@@ -321,11 +319,20 @@ def connected(connection: Any, module: Any) -> bool:
         return False
 
 
+def open_connection(module: Any, uri: str, *, read_only: bool = False) -> Any:
+    """A connection that is closed, together with its calls, if libvirtd does not respond."""
+    _start_event_loop(module)
+    connection = (module.openReadOnly if read_only else module.open)(uri)
+    with suppress(module.libvirtError):  # drivers without a connection do not support it
+        connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVES)
+    return connection
+
+
 _loop_lock = threading.Lock()
 _loop: threading.Thread | None = None
 
 
-def start_event_loop(module: Any) -> None:
+def _start_event_loop(module: Any) -> None:
     """Run libvirt's own event loop in a thread, once in a process, before the first connection."""
     global _loop
     with _loop_lock:

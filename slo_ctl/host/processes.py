@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
-from slo_ctl.base.kernel_files import is_readable, read_bounded
+from slo_ctl.base.kernel_files import is_readable, read_bounded, read_text
 from slo_ctl.host.cgroup import CgroupTree
 
 _MAX_PIDS = 64
@@ -33,9 +33,12 @@ class QemuProcess:
 def qemu_in(tree: CgroupTree, cgroup: str, proc: Path) -> QemuProcess | None:
     """The first QEMU process in a VM's group; None when there is none or its /proc files are unreadable."""
     for inner in _GROUPS_WITH_QEMU:
-        for pid in _pids(tree.folder(cgroup) / inner / "cgroup.procs"):
-            arguments = _arguments(proc / pid / "cmdline")
-            if arguments and "qemu" in PurePath(arguments[0]).name:
+        # Threaded groups have no list of processes, and hidepid hides command lines. The VM is then
+        # known only by the name of its cgroup.
+        pids = read_text(tree.folder(cgroup) / inner / "cgroup.procs").split()
+        for pid in [pid for pid in pids if pid.isascii() and pid.isdigit()][:_MAX_PIDS]:
+            arguments = read_text(proc / pid / "cmdline").split("\0")
+            if "qemu" in PurePath(arguments[0]).name:
                 return identity(arguments)
     return None
 
@@ -62,26 +65,6 @@ def _guest_name(value: str) -> str | None:
         if number == 0 and not equals and part:
             return part.replace("\0", ",")
     return None
-
-
-def _pids(procs: Path) -> list[str]:
-    try:
-        file = read_bounded(procs)
-    except OSError:
-        # Threaded groups have no list of processes, and others may be unreadable: the VM is then known only
-        # by the name of its cgroup.
-        return []
-    pids = file.text.split() if file else []
-    return [pid for pid in pids if pid.isascii() and pid.isdigit()][:_MAX_PIDS]
-
-
-def _arguments(cmdline: Path) -> list[str]:
-    try:
-        file = read_bounded(cmdline)
-    except OSError:
-        # Hidden by hidepid: as above.
-        return []
-    return file.text.split("\0") if file else []
 
 
 # Processes that are connected to Unix sockets, from the kernel (sock_diag).

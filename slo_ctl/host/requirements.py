@@ -10,8 +10,9 @@ from pathlib import Path
 
 from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host import bio_latency
+from slo_ctl.host.block_device import schedulers
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.libvirt import DEFAULT_URI, LibvirtError, connect
 from slo_ctl.host.nvme import drive, pages
@@ -130,7 +131,7 @@ def _io_controller(host: Host) -> Finding:
         )
     if tree.version == 1:
         return Finding(True, f"{where}: blkio; io.cost would need v2")
-    if "io" not in _words(tree.root / "cgroup.subtree_control"):
+    if "io" not in read_text(tree.root / "cgroup.subtree_control").split():
         return Finding(
             False,
             f"{where} has the io controller, but enables it for no group",
@@ -159,7 +160,7 @@ def _weights(host: Host) -> Finding:
 
 
 def _delays(host: Host) -> Finding:
-    words = _words(host.proc / "sys" / "kernel" / "task_delayacct")
+    words = read_text(host.proc / "sys" / "kernel" / "task_delayacct").split()
     if words == ["0"]:
         return Finding(
             False,
@@ -173,9 +174,9 @@ def _delays(host: Host) -> Finding:
 
 def _bfq_devices(sys: Path) -> tuple[list[str], list[str]]:
     """Names of the block devices that offer bfq, and of those that use it."""
-    offered = {path.parts[-3]: _words(path) for path in sorted((sys / "block").glob("*/queue/scheduler"))}
-    using = [name for name, words in offered.items() if "[bfq]" in words]
-    return [name for name, words in offered.items() if {"bfq", "[bfq]"} & set(words)], using
+    found = {path.name: schedulers(path) for path in sorted((sys / "block").glob("*"))}
+    using = [name for name, (active, _) in found.items() if active == "bfq"]
+    return [name for name, (_, offered) in found.items() if "bfq" in offered], using
 
 
 def _libvirt(host: Host) -> Finding:
@@ -239,9 +240,9 @@ def _tracing(host: Host) -> Finding:
             f"no {host.sys}/kernel/btf/vmlinux",
             "boot a kernel with CONFIG_DEBUG_INFO_BTF",
         )
-    if "[confidentiality]" in _words(host.sys / "kernel" / "security" / "lockdown"):
+    if "[confidentiality]" in read_text(host.sys / "kernel" / "security" / "lockdown").split():
         return Finding(False, "kernel lockdown forbids tracing", "boot with lockdown=integrity, or none")
-    status = _words(host.proc / "self" / "status")
+    status = read_text(host.proc / "self" / "status").split()
     capabilities = int(status[status.index("CapEff:") + 1], 16) if "CapEff:" in status else 0
     may_trace = capabilities >> _CAP_PERFMON & 1 and capabilities >> _CAP_BPF & 1
     if not (capabilities >> _CAP_SYS_ADMIN & 1 or may_trace):
@@ -282,12 +283,3 @@ REQUIREMENTS = (
     Requirement("fio", "measuring the performance of devices", _program("fio", "fio"), optional=True),
 )
 """All requirements, in the order in which to fix them."""
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        file = read_bounded(path)
-    except OSError:
-        # A file that cannot be read does not satisfy a requirement.
-        return []
-    return file.text.split() if file else []

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded
-from slo_ctl.host.block_device import is_held
+from slo_ctl.base.kernel_files import read_text
+from slo_ctl.host.block_device import device_number, is_held
 from slo_ctl.profile.target import Kind, NbdExport, Target, parse_uri
 
 _EDGE_BYTES = 1 << 20
@@ -74,9 +74,8 @@ def _claim(path: Path, kind: Kind) -> int:
 
 def _is_read_only(path: Path) -> bool:
     """Whether a device is write-protected: some kernels allow opening it for writing anyway."""
-    number = path.stat().st_rdev
-    read_only = read_bounded(Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}" / "ro")
-    return read_only is not None and read_only.text.strip() == "1"
+    number = device_number(path.stat().st_rdev)
+    return read_text(Path("/sys/dev/block") / str(number) / "ro").strip() == "1"
 
 
 def _is_held(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -12,11 +11,11 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import read_text
 from slo_ctl.decide.scheduler import DeviceFacts
 from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
-from slo_ctl.host.block_device import whole_device
+from slo_ctl.host.block_device import device_number, hardware_queues, rotates, schedulers, whole_device
 from slo_ctl.model import DeviceNumber
 from slo_ctl.profile.target import Kind, Target, parse_uri
 
@@ -25,14 +24,12 @@ from slo_ctl.profile.target import Kind, Target, parse_uri
 _GUEST_DRIVERS = ("virtio_blk", "xen-blkfront", "vbd")
 
 
-def device_number(device: str, sys: Path) -> DeviceNumber:
+def named_device(device: str, sys: Path) -> DeviceNumber:
     """Number of the whole device of `sda`, `/dev/sda1` or the like. Raises UserError."""
     name = device.removeprefix("/dev/")
-    numbers = read_bounded(sys / "class" / "block" / name / "dev") if "/" not in name and name else None
-    if numbers is None:
-        numbers = read_bounded(sys / "block" / name / "dev") if "/" not in name and name else None
-    if numbers is not None:
-        major, _, minor = numbers.text.strip().partition(":")
+    folders = (sys / "class" / "block", sys / "block") if name and "/" not in name else ()
+    if text := next(filter(None, (read_text(folder / name / "dev") for folder in folders)), ""):
+        major, _, minor = text.strip().partition(":")
         number = DeviceNumber(int(major), int(minor))
     else:
         path = Path(device)
@@ -41,24 +38,22 @@ def device_number(device: str, sys: Path) -> DeviceNumber:
                 f"block device {device or '(empty text)'} not found",
                 "write sda or /dev/sda, see `lsblk`",
             )
-        status = path.stat()
-        number = DeviceNumber(os.major(status.st_rdev), os.minor(status.st_rdev))
+        number = device_number(path.stat().st_rdev)
     return whole_device(number, sys) or number
 
 
 def block_facts(number: DeviceNumber, sources: IdentitySources, io_cost: bool) -> DeviceFacts:
     """Facts about a device; `io_cost`: whether the host's cgroups have io.cost."""
     node = (sources.sys / "dev" / "block" / str(number)).resolve()
-    words = _text(node / "queue" / "scheduler").split()
-    queues = node / "mq"
+    active, offered = schedulers(node)
     driver = node / "device" / "driver"
     return DeviceFacts(
         name=node.name,
         number=str(number),
-        rotational={"0": False, "1": True}.get(_text(node / "queue" / "rotational")),
-        hardware_queues=sum(1 for _ in queues.iterdir()) if queues.is_dir() else None,
-        offered=tuple(word.strip("[]") for word in words),
-        current=next((word[1:-1] for word in words if word.startswith("[")), ""),
+        rotational=rotates(node),
+        hardware_queues=hardware_queues(node),
+        offered=offered,
+        current=active,
         io_cost=io_cost,
         in_guest=driver.exists() and driver.resolve().name in _GUEST_DRIVERS,
     )
@@ -67,14 +62,6 @@ def block_facts(number: DeviceNumber, sources: IdentitySources, io_cost: bool) -
 def has_io_cost(cgroup_root: Path) -> bool:
     """Whether the host has cgroup v2 with io.cost."""
     return (cgroup_root / "io.cost.qos").exists()
-
-
-def _text(path: Path) -> str:
-    try:
-        file = read_bounded(path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "run as root") from None
-    return file.text.strip() if file else ""
 
 
 _KEY_CHARACTERS = 12
@@ -141,8 +128,7 @@ def identify(target: Target, sources: IdentitySources) -> Identity:
     if target.path is None:
         raise ValueError("only an NBD export has no path")
     if target.kind is Kind.BLOCK:
-        number = target.path.stat().st_rdev
-        return block_identity(DeviceNumber(os.major(number), os.minor(number)), BLOCK_DEVICE, sources)
+        return block_identity(device_number(target.path.stat().st_rdev), BLOCK_DEVICE, sources)
     return _on_file_system(target.path.parent, sources)
 
 
@@ -153,31 +139,28 @@ def block_identity(number: DeviceNumber, place: str, sources: IdentitySources) -
     model = _first(node, "device/model", "dm/name", "md/level") or node.name
     serial = _first(node, "device/serial", "serial", "wwid", "device/wwid", "dm/uuid", "md/uuid")
     backing = _first(node, "loop/backing_file")
-    schedulers = _first(node, "queue/scheduler").split()
-    queues = node / "mq"
     return Identity(
         model=model if not backing else "loop",
         serial=serial or backing,
         firmware=_first(node, "device/firmware_rev", "device/rev"),
         place=place if whole == number else f"{place} (partition {number})",
         kernel=sources.kernel,
-        scheduler=next((word[1:-1] for word in schedulers if word.startswith("[")), ""),
+        scheduler=schedulers(node)[0],
         device=node.name,
-        rotational={"0": False, "1": True}.get(_first(node, "queue/rotational")),
-        hardware_queues=sum(1 for _ in queues.iterdir()) if queues.is_dir() else None,
+        rotational=rotates(node),
+        hardware_queues=hardware_queues(node),
     )
 
 
 def _on_file_system(folder: Path, sources: IdentitySources) -> Identity:
-    number = folder.stat().st_dev
-    kind, source = _mount(DeviceNumber(os.major(number), os.minor(number)), folder, sources)
+    number = device_number(folder.stat().st_dev)
+    kind, source = _mount(number, folder, sources)
     place = f"file on {kind}"
-    if os.major(number):
-        return block_identity(DeviceNumber(os.major(number), os.minor(number)), place, sources)
+    if number.major:
+        return block_identity(number, place, sources)
     # Some file systems (btrfs) have anonymous device numbers although they are on a device.
     if source.startswith("/dev/") and Path(source).is_block_device():
-        device = Path(source).stat().st_rdev
-        return block_identity(DeviceNumber(os.major(device), os.minor(device)), place, sources)
+        return block_identity(device_number(Path(source).stat().st_rdev), place, sources)
     return Identity(
         model=f"{kind} without a device",
         serial=source,
@@ -190,9 +173,8 @@ def _on_file_system(folder: Path, sources: IdentitySources) -> Identity:
 
 def _mount(number: DeviceNumber, folder: Path, sources: IdentitySources) -> tuple[str, str]:
     """Type and source of the file system that `folder` is on."""
-    file = read_bounded(sources.mountinfo)
     best, found = -1, ("unknown", "")
-    for line in (file.text if file else "").splitlines():
+    for line in read_text(sources.mountinfo).splitlines():
         before, dash, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if not dash or len(fields) < 5 or len(kind) < 2:
@@ -254,16 +236,8 @@ def emulated_identity(record: DeviceRecord, namespace: str, sources: IdentitySou
 
 
 def _first(node: Path, *names: str) -> str:
-    """Content of the first of these files that is not empty."""
-    for name in names:
-        try:
-            file = read_bounded(node / name)
-        except OSError:
-            continue  # such as serial numbers, which only root may read
-        text = " ".join(file.text.split()) if file else ""
-        if text:
-            return text
-    return ""
+    """Content of the first of these files that is not empty; serial numbers may be readable by root only."""
+    return next(filter(None, (" ".join(read_text(node / name).split()) for name in names)), "")
 
 
 def _key(*parts: str) -> str:

@@ -18,9 +18,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import read_text
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.decide.request_sizes import SECTOR_BYTES
+from slo_ctl.host.block_device import device_number
 
 _DEVICES = Path("/dev")
 MADE_FILE = ".slo-ctl-profile"
@@ -173,12 +174,12 @@ def _block(given: str, path: Path) -> Target:
 
 def _unit_bytes(number: int) -> int:
     """Unit of direct I/O, the logical block size of the device."""
-    node = Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}"
+    node = Path("/sys/dev/block") / str(device_number(number))
     # A partition uses the queue of its disk.
     for folder in (node, node.resolve().parent):
-        text = read_bounded(folder / "queue" / "logical_block_size")
-        if text is not None and text.text.strip().isdigit():
-            return int(text.text)
+        text = read_text(folder / "queue" / "logical_block_size").strip()
+        if text.isdigit():
+            return int(text)
     return SECTOR_BYTES
 
 

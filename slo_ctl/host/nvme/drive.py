@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import time
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.kernel_files import read_bounded
-from slo_ctl.host.block_device import device_behind, is_held
+from slo_ctl.base.kernel_files import read_text
+from slo_ctl.host.block_device import device_behind, device_number, is_held
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.ops import DriveOpsLog
@@ -56,7 +55,7 @@ def controllers(sys: Path) -> list[str]:
 
 def attribute(sys: Path, controller: str, name: str) -> str:
     """An attribute such as `transport`, `address` or `state`; empty when it is missing."""
-    return _text(sys / "class" / "nvme" / controller / name)
+    return read_text(sys / "class" / "nvme" / controller / name).strip()
 
 
 def blocks_of_controller(sys: Path, controller: str) -> list[Block]:
@@ -83,17 +82,8 @@ def controllers_of(sys: Path, block: str) -> list[str]:
 
 
 def _nsid(folder: Path) -> int | None:
-    text = _text(folder / "nsid")
+    text = read_text(folder / "nsid").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
-
-
-def _text(path: Path) -> str:
-    try:
-        file = read_bounded(path)
-    except OSError:
-        # Such as a controller during a reset, or an attribute for root only.
-        return ""
-    return file.text.strip() if file else ""
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -304,7 +294,7 @@ def controller_at(path: str, sys: Path) -> str | None:
         return None
     if not stat.S_ISCHR(status.st_mode):
         return None
-    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    number = str(device_number(status.st_rdev))
     return next((name for name in controllers(sys) if attribute(sys, name, "dev") == number), None)
 
 
@@ -450,6 +440,6 @@ def _openers(paths: set[Path]) -> list[tuple[Path, int, str]]:
         except OSError:
             continue  # it ended, or it belongs to another user
         for name in opened & names.keys():
-            command = read_bounded(process / "comm")
-            found.append((names[name], int(process.name), command.text.strip() if command else "unknown"))
+            command = read_text(process / "comm").strip()
+            found.append((names[name], int(process.name), command or "unknown"))
     return found
