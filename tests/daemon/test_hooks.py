@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.daemon.hook_program import LIMIT_S, HookProgram
-from slo_ctl.daemon.hook_queue import MAX_WAITING, STOP_S, HookQueue
+from slo_ctl.daemon.hooks import MAX_WAITING, PROGRAM_LIMIT_S, STOP_S, HookProgram, HookQueue
 from slo_ctl.daemon.status import VerdictChange, VerdictChanges
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
@@ -27,7 +26,9 @@ def program(folder: Path, body: str) -> tuple[str, ...]:
     return (str(path), "first argument")
 
 
-def queue(command: tuple[str, ...], *, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> HookQueue:
+def queue(
+    command: tuple[str, ...], *, limit_s: float = PROGRAM_LIMIT_S, max_waiting: int = MAX_WAITING
+) -> HookQueue:
     return HookQueue(HookProgram(command, limit_s), max_waiting=max_waiting)
 
 

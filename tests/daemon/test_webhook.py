@@ -20,10 +20,8 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.config import DEFAULTS
-from slo_ctl.daemon.hook_queue import HookQueue
-from slo_ctl.daemon.hooks import Hooks
+from slo_ctl.daemon.hooks import HookQueue, Hooks, Webhook
 from slo_ctl.daemon.status import VerdictChange
-from slo_ctl.daemon.webhook import Webhook
 from slo_ctl.model import Verdict
 
 
