@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,8 +13,18 @@ from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, fields_of, load_module
 from slo_ctl.model.slo import SloFields, config_texts
 
-# virDomainModificationImpact, virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI.
-AFFECT_LIVE, AFFECT_CONFIG = 1, 2
+
+class DomainState(IntEnum):
+    """A state of a VM that a change can affect: virDomainModificationImpact, part of libvirt's ABI."""
+
+    RUNNING = 1
+    DEFINITION = 2
+
+    def __str__(self) -> str:
+        return "definition" if self is DomainState.DEFINITION else "running VM"
+
+
+# virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI, too.
 _METADATA_ELEMENT = 2
 _XML_INACTIVE = 2
 
@@ -36,19 +47,15 @@ class WritableDomain:
         except self._module.libvirtError as error:
             raise UserError(f"VM {self.name}: {error}", hint or "see the log of libvirtd") from None
 
-    def xml(self, *, definition: bool) -> str:
+    def xml(self, state: DomainState) -> str:
         """XML of the persistent definition, or of the running VM."""
-        return str(self.call("XMLDesc", _XML_INACTIVE if definition else 0))
+        return str(self.call("XMLDesc", _XML_INACTIVE if state is DomainState.DEFINITION else 0))
 
     @property
-    def states(self) -> tuple[bool, ...]:
-        """The values of `definition` that are valid for `xml`: False if it runs, True if it is persistent."""
-        return (*((False,) if self.running else ()), *((True,) if self.persistent else ()))
-
-    @property
-    def impact(self) -> int:
-        """Scope of a change: the running VM, its definition, or both (virDomainModificationImpact)."""
-        return (AFFECT_LIVE if self.running else 0) | (AFFECT_CONFIG if self.persistent else 0)
+    def states(self) -> tuple[DomainState, ...]:
+        """The states that it has."""
+        exists = {DomainState.RUNNING: self.running, DomainState.DEFINITION: self.persistent}
+        return tuple(state for state in DomainState if exists[state])
 
 
 @contextmanager
@@ -89,29 +96,24 @@ def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
 
 def read_metadata(domain: WritableDomain) -> SloFields:
     """The SLO fields in the metadata of the running VM, or else of its definition."""
-    return fields_of(domain.xml(definition=not domain.running))
+    return fields_of(domain.xml(DomainState.RUNNING if domain.running else DomainState.DEFINITION))
 
 
 def write_metadata(domain: WritableDomain, fields: Mapping[str, float]) -> None:
     """Replace the SLO fields in the metadata, and read them back. Without fields, remove the element."""
     element = _element(fields) if fields else None
-    if element is None and not any(_has_element(domain, definition) for definition in domain.states):
+    if element is None and not any(URI in domain.xml(state) for state in domain.states):
         return
-    domain.call("setMetadata", _METADATA_ELEMENT, element, PREFIX, URI, domain.impact)
+    domain.call("setMetadata", _METADATA_ELEMENT, element, PREFIX, URI, sum(domain.states))
     wanted = fields_of(_domain_with(element)) if element else {}
-    for definition in domain.states:
-        found = fields_of(domain.xml(definition=definition))
+    for state in domain.states:
+        found = fields_of(domain.xml(state))
         if found != wanted:
-            state = "definition" if definition else "running VM"
             raise UserError(
                 f"VM {domain.name}: libvirt accepted the metadata, but the {state} has "
                 f"{config_texts(found) or 'none'}",
                 "see the log of libvirtd, and check whether another program changes the VM",
             )
-
-
-def _has_element(domain: WritableDomain, definition: bool) -> bool:
-    return URI in domain.xml(definition=definition)
 
 
 def _element(fields: Mapping[str, float]) -> str:

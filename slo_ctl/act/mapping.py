@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from pydantic import ConfigDict
 
-from slo_ctl.act.domain_metadata import AFFECT_CONFIG, AFFECT_LIVE, WritableDomain
+from slo_ctl.act.domain_metadata import DomainState, WritableDomain
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.drives.attach import choose_target, disk_at
@@ -243,8 +243,8 @@ def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
 
 def target_of(domain: WritableDomain, path: Path) -> str | None:
     """Target of the VM's disk with this path; None if there is none."""
-    for definition in domain.states:
-        for disk in ElementTree.fromstring(domain.xml(definition=definition)).findall("devices/disk"):  # noqa: S314 - libvirt's
+    for state in domain.states:
+        for disk in ElementTree.fromstring(domain.xml(state)).findall("devices/disk"):  # noqa: S314 - libvirt's
             source, target = disk.find("source"), disk.find("target")
             if source is not None and target is not None and source.get("dev") == str(path):
                 return target.get("dev", "")
@@ -256,15 +256,12 @@ def add_disk(
 ) -> str:
     """Add a disk to the running VM and its definition; returns its target. Raises UserError."""
     existing = target_of(domain, path)
-    states = [domain.xml(definition=definition) for definition in domain.states]
-    target, bus = (existing, bus or "virtio") if existing else choose_target(states, target, bus)
-    for definition in domain.states:
-        if disk_at(domain.xml(definition=definition), target) is None:
-            xml = block_xml(path, target, bus, size_bytes)
-            domain.call("attachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
-        disk = disk_at(domain.xml(definition=definition), target)
-        source = disk.find("source") if disk is not None else None
-        if source is None or source.get("dev") != str(path):
+    xml_of_states = [domain.xml(state) for state in domain.states]
+    target, bus = (existing, bus or "virtio") if existing else choose_target(xml_of_states, target, bus)
+    for state in domain.states:
+        if disk_at(domain.xml(state), target) is None:
+            domain.call("attachDeviceFlags", block_xml(path, target, bus, size_bytes), state)
+        if _disk_with(domain, target, str(path), state) is None:
             raise UserError(
                 f"VM {domain.name}: libvirt accepted disk {target}, but does not have it",
                 "see the log of libvirtd",
@@ -277,32 +274,35 @@ def remove_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool)
 
     A disk with this target but another source was not added by slo-ctl and is kept.
     """
-    if (
-        not unplug
-        and False in domain.states
-        and _disk_with(domain, target, path, definition=False) is not None
-    ):
+    running = DomainState.RUNNING
+    if not unplug and domain.running and _disk_with(domain, target, path, running) is not None:
         raise UserError(f"VM {domain.name} runs with disk {target}", "stop it, or add --unplug")
-    for definition in sorted(domain.states, reverse=True):
-        disk = _disk_with(domain, target, path, definition=definition)
+    for state in sorted(domain.states, reverse=True):
+        disk = _disk_with(domain, target, path, state)
         if disk is None:
             continue
-        xml = ElementTree.tostring(disk, encoding="unicode")
-        domain.call("detachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
-        deadline = time.monotonic() + _UNPLUG_TIMEOUT_S
-        while disk_at(domain.xml(definition=definition), target) is not None:
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"VM {domain.name}: the guest has not released {target} yet",
-                    "try again later, at the latest after the VM has stopped",
-                )
-            time.sleep(_DISK_POLL_S)
+        domain.call("detachDeviceFlags", ElementTree.tostring(disk, encoding="unicode"), state)
+        if not is_released(domain, target, [state]):
+            raise UserError(
+                f"VM {domain.name}: the guest has not released {target} yet",
+                "try again later, at the latest after the VM has stopped",
+            )
+
+
+def is_released(domain: WritableDomain, target: str, states: Collection[DomainState]) -> bool:
+    """Whether a detached disk disappears in time; a running guest has to release it."""
+    deadline = time.monotonic() + _UNPLUG_TIMEOUT_S
+    while any(disk_at(domain.xml(state), target) is not None for state in states):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_DISK_POLL_S)
+    return True
 
 
 def _disk_with(
-    domain: WritableDomain, target: str, path: str, *, definition: bool
+    domain: WritableDomain, target: str, path: str, state: DomainState
 ) -> ElementTree.Element | None:
-    disk = disk_at(domain.xml(definition=definition), target)
+    disk = disk_at(domain.xml(state), target)
     source = disk.find("source") if disk is not None else None
     return disk if source is not None and source.get("dev") == path else None
 

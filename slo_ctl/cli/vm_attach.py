@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from xml.etree import ElementTree
@@ -19,12 +19,9 @@ from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model import Tenant
 
 if TYPE_CHECKING:
-    from slo_ctl.act.domain_metadata import WritableDomain
+    from slo_ctl.act.domain_metadata import DomainState, WritableDomain
     from slo_ctl.drives.status import NamespaceStatus
 
-_DETACH_TIMEOUT_S = 10.0
-"""Longest wait for a running guest to release a disk."""
-_DETACH_POLL_S = 0.1
 
 _PERSISTENT = Annotated[
     bool | None,
@@ -72,7 +69,7 @@ def attach(
     slo-ctl vm attach web ssd0 --size 4GiB --target vdb --persistent
     slo-ctl vm attach web ssd0/web --bus vhost-user      # with `device serve --vhost-user`
     """
-    from slo_ctl.act.domain_metadata import find_domain, writable_libvirt
+    from slo_ctl.act.domain_metadata import DomainState, find_domain, writable_libvirt
     from slo_ctl.drives import attach as disks
     from slo_ctl.drives.status import device_status
     from slo_ctl.drives.store import DeviceStore
@@ -93,33 +90,33 @@ def attach(
         domain = find_domain(connection, module, name)
         users = disks.users_of(_all_domains(connection, module), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
-        states = [domain.xml(definition=definition) for definition in domain.states]
-        target_and_bus = disks.choose_target(states, target, bus)
+        xml_of_states = [domain.xml(state) for state in domain.states]
+        target_and_bus = disks.choose_target(xml_of_states, target, bus)
         if print_:
             _print_disk(namespace, device_name, target_and_bus, json_)
             return
-        impact = _impact(domain, persistent)
+        states = _affected_states(domain, persistent)
         over_vhost_user = target_and_bus[1] == disks.VHOST_USER
         socket = namespace.vhost_user_socket if over_vhost_user else namespace.socket
-        for definition in _definitions(impact) if over_vhost_user else ():
-            disks.check_shared_memory(name, domain.xml(definition=definition))
-        if _is_live(impact):
+        for state in states if over_vhost_user else ():
+            disks.check_shared_memory(name, domain.xml(state))
+        if DomainState.RUNNING in states:
             _require_local_host(host)
-            credentials = disks.qemu_credentials(domain.xml(definition=False))
+            credentials = disks.qemu_credentials(domain.xml(DomainState.RUNNING))
             options = (" --vhost-user" if over_vhost_user else "") + (f" --root {root}" if root else "")
             disks.check_socket(Path(socket), device_name, credentials, options)
         xml = disks.disk_xml(socket, namespace.name, *target_and_bus)
-        domain.call("attachDeviceFlags", xml, impact, hint=_SOCKET_HINT)
+        domain.call("attachDeviceFlags", xml, sum(states), hint=_SOCKET_HINT)
         target, tenant = target_and_bus[0], Tenant(device_name, namespace.name)
-        for definition in _definitions(impact):
-            disk = disks.disk_at(domain.xml(definition=definition), target)
+        for state in states:
+            disk = disks.disk_at(domain.xml(state), target)
             if disk is None or disks.tenant_of(disk, store.places) != tenant:
                 raise UserError(
-                    f"VM {name}: libvirt accepted disk {target}, but the {_state(definition)} lacks it",
+                    f"VM {name}: libvirt accepted disk {target}, but the {state} lacks it",
                     "see the log of libvirtd",
                 )
-    _print_change(name, "attached", target, tenant, impact, json_, host.notes)
-    if not _is_live(impact) and not status.served:
+    _print_change(name, "attached", target, tenant, states, json_, host.notes)
+    if DomainState.RUNNING not in states and not status.served:
         warn(
             f"note: serve {device_name} before {name} starts: "
             f"slo-ctl device serve {device_name}{root_option(root)}"
@@ -139,19 +136,20 @@ def detach(
     Examples:
     slo-ctl vm detach web vdb
     """
-    from slo_ctl.act.domain_metadata import AFFECT_CONFIG, AFFECT_LIVE, writable_domain
+    from slo_ctl.act.domain_metadata import writable_domain
+    from slo_ctl.act.mapping import is_released
     from slo_ctl.drives import attach as disks
 
     host = VmHost(root, connect)
     with writable_domain(_uri(host), name) as domain:
         disks_found = {}
-        for definition in _definitions(_impact(domain, persistent)):
-            disk = disks.disk_at(domain.xml(definition=definition), target)
+        for state in _affected_states(domain, persistent):
+            disk = disks.disk_at(domain.xml(state), target)
             if disk is not None:
-                disks_found[definition] = disk
+                disks_found[state] = disk
         if not disks_found:
             attached = sorted(
-                {each for definition in domain.states for each in _disks_on_devices(domain, definition, host)}
+                {disk for state in domain.states for disk in _disks_on_devices(domain.xml(state), host)}
             )
             hint = (
                 f"its disks on emulated SSDs: {', '.join(attached)}"
@@ -166,17 +164,16 @@ def detach(
                 f"VM {name}: disk {target} is not a namespace of an emulated SSD here",
                 "use `virsh detach-disk` for other disks, and --root for devices below another directory",
             )
-        impact = sum(AFFECT_CONFIG if definition else AFFECT_LIVE for definition in disks_found)
         # The definition first: the guest cannot prevent that.
-        for definition in sorted(disks_found, reverse=True):
-            xml = ElementTree.tostring(disks_found[definition], encoding="unicode")
-            domain.call("detachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
-        still_attached = _still_attached(domain, target, tuple(disks_found))
-    if still_attached:
+        for state in sorted(disks_found, reverse=True):
+            xml = ElementTree.tostring(disks_found[state], encoding="unicode")
+            domain.call("detachDeviceFlags", xml, state)
+        released = is_released(domain, target, disks_found)
+    if not released:
         warn(f"slo-ctl: VM {name}: the guest has not released {target} yet")
         warn("hint: `slo-ctl vm list` shows when it has; it does so at the latest when it stops")
         raise typer.Exit(EXIT_FAILURE)
-    _print_change(name, "detached", target, tenant, impact, json_, host.notes)
+    _print_change(name, "detached", target, tenant, disks_found, json_, host.notes)
 
 
 _SOCKET_HINT = (
@@ -199,7 +196,7 @@ def _all_domains(connection: Any, module: Any) -> list[tuple[str, str]]:
     for handle in connection.listAllDomains():
         try:
             domain = WritableDomain(handle, module)
-            domains += [(domain.name, domain.xml(definition=definition)) for definition in domain.states]
+            domains += [(domain.name, domain.xml(state)) for state in domain.states]
         except UserError:
             if any(other.name() == handle.name() for other in connection.listAllDomains()):
                 raise
@@ -216,27 +213,15 @@ def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
     }
 
 
-def _impact(domain: WritableDomain, persistent: bool | None) -> int:
-    from slo_ctl.act.domain_metadata import AFFECT_LIVE
+def _affected_states(domain: WritableDomain, persistent: bool | None) -> tuple[DomainState, ...]:
+    """States that a change affects, by --persistent or --live. Raises UserError."""
+    from slo_ctl.act.domain_metadata import DomainState
 
     if persistent is True and not domain.persistent:
         raise UserError(f"VM {domain.name} is transient: it has no definition to change", "omit --persistent")
     if persistent is False and not domain.running:
         raise UserError(f"VM {domain.name} does not run", "omit --live to change its definition")
-    return AFFECT_LIVE if persistent is False else domain.impact
-
-
-def _is_live(impact: int) -> bool:
-    from slo_ctl.act.domain_metadata import AFFECT_LIVE
-
-    return bool(impact & AFFECT_LIVE)
-
-
-def _definitions(impact: int) -> tuple[bool, ...]:
-    """Values of `definition` in calls of `WritableDomain.xml` for the states that a change affects."""
-    from slo_ctl.act.domain_metadata import AFFECT_CONFIG
-
-    return (*((False,) if _is_live(impact) else ()), *((True,) if impact & AFFECT_CONFIG else ()))
+    return (DomainState.RUNNING,) if persistent is False else domain.states
 
 
 def _require_local_host(host: VmHost) -> None:
@@ -249,26 +234,11 @@ def _require_local_host(host: VmHost) -> None:
         )
 
 
-def _disks_on_devices(domain: WritableDomain, definition: bool, host: VmHost) -> list[str]:
+def _disks_on_devices(domain_xml: str, host: VmHost) -> list[str]:
     from slo_ctl.drives.attach import users_of
 
-    users = users_of([("", domain.xml(definition=definition))], host.places.devices)
+    users = users_of([("", domain_xml)], host.places.devices)
     return [f"{user.strip(' ()')} ({tenant})" for tenant, user in users.items()]
-
-
-def _still_attached(domain: WritableDomain, target: str, definitions: tuple[bool, ...]) -> bool:
-    from slo_ctl.drives.attach import disk_at
-
-    deadline = time.monotonic() + _DETACH_TIMEOUT_S
-    while any(disk_at(domain.xml(definition=each), target) is not None for each in definitions):
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(_DETACH_POLL_S)
-    return False
-
-
-def _state(definition: bool) -> str:
-    return "definition" if definition else "running VM"
 
 
 def _print_disk(
@@ -285,9 +255,16 @@ def _print_disk(
 
 
 def _print_change(
-    name: str, verb: str, target: str, tenant: Tenant, impact: int, json_: bool, notes: list[str]
+    name: str,
+    verb: str,
+    target: str,
+    tenant: Tenant,
+    states: Collection[DomainState],
+    json_: bool,
+    notes: list[str],
 ) -> None:
-    states = [_state(definition) for definition in _definitions(impact)]
+    from slo_ctl.act.domain_metadata import DomainState
+
     if json_:
         print_json(
             {
@@ -295,11 +272,11 @@ def _print_change(
                 verb: True,
                 "target": target,
                 "namespace": str(tenant),
-                "live": _is_live(impact),
-                "persistent": True in _definitions(impact),
+                "live": DomainState.RUNNING in states,
+                "persistent": DomainState.DEFINITION in states,
                 "notes": notes,
             }
         )
         return
-    print_lines(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}")
+    print_lines(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(map(str, states))}")
     warn_notes(notes)

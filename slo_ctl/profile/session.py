@@ -48,14 +48,6 @@ class BatchWriter(Protocol):
         """Write `length_bytes`; returns the throughput in bytes/s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conditioned:
-    """Result of preconditioning."""
-
-    written_bytes: int
-    steady: bool
-
-
 def at_most_bytes(span_bytes: int) -> int:
     """Largest number of bytes that `to_steady_state` writes."""
     return (PASSES + ROUNDS) * span_bytes
@@ -83,7 +75,7 @@ def fill(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None])
     return span_bytes
 
 
-def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> Conditioned:
+def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> Conditioning:
     """Write until throughput is steady, at most ROUNDS rounds."""
     written = sum(fill(writer, span_bytes, advance) for _ in range(PASSES))
     rounds: list[float] = []
@@ -92,8 +84,8 @@ def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[flo
         written += span_bytes
         advance(span_bytes)
         if is_steady(rounds):
-            return Conditioned(written, True)
-    return Conditioned(written, False)
+            return Conditioning(written_bytes=written, steady=True)
+    return Conditioning(written_bytes=written)
 
 
 # Opening a target: checks, permission, and data to read.
@@ -138,7 +130,7 @@ class Opened:
             phase.done()
             if not done.steady:
                 progress.note(f"writes were not steady after {numbers.size(done.written_bytes)}")
-            return Conditioning(written_bytes=before.written_bytes + done.written_bytes, steady=done.steady)
+            return done.model_copy(update={"written_bytes": before.written_bytes + done.written_bytes})
         if not new:
             return before
         fill_test_file(self.fio, new, progress)

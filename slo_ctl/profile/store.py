@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -231,17 +231,7 @@ class Profile(Stored):
 
     def measurements(self) -> list[Measurement]:
         """The measurements."""
-        return [
-            Measurement(
-                _BY_NAME[row.access],
-                row.size_bytes,
-                row.repetition,
-                row.access_time_s,
-                row.requests,
-                row.elapsed_s,
-            )
-            for row in self.measurement
-        ]
+        return [Measurement(**{**dict(row), "access": _BY_NAME[row.access]}) for row in self.measurement]
 
     def analysis(self, method: Fit = Fit.THEIL_SEN) -> Analysis:
         """Curves and ratios of the measurements."""
@@ -254,17 +244,7 @@ _BY_NAME: dict[str, Access] = {str(access): access for access in ACCESSES}
 def rows(measurements: Iterable[Measurement]) -> tuple[MeasurementRow, ...]:
     """Measurements in the form in which they are stored."""
     return tuple(
-        MeasurementRow.model_validate(
-            {
-                "access": str(item.access),
-                "size_bytes": item.size_bytes,
-                "repetition": item.repetition,
-                "access_time_s": item.access_time_s,
-                "requests": item.requests,
-                "elapsed_s": item.elapsed_s,
-            }
-        )
-        for item in measurements
+        MeasurementRow.model_validate({**asdict(item), "access": str(item.access)}) for item in measurements
     )
 
 

@@ -21,8 +21,7 @@ from typing import Any, Never
 
 from slo_ctl.model import DeviceStatus, HostStatus, Outcome, OutcomeState, SettingValue, VmStatus
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm, storable
-from slo_ctl.record.history_schema import FIELDS, HistoryError, history_error, is_damage, migrate
-from slo_ctl.record.history_upkeep import Upkeep
+from slo_ctl.record.history_schema import FIELDS, HistoryError, Upkeep, history_error, is_damage, migrate
 
 # Writing an epoch: its samples, and the changes of everything else since the epoch before.
 

@@ -18,13 +18,13 @@ from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model import SettingValue
 from slo_ctl.record.history_schema import (
     FIELDS,
+    MINUTE_MS,
     VERSION,
     WORST,
     HistoryError,
     history_error,
     version_of,
 )
-from slo_ctl.record.history_upkeep import MINUTE_MS
 
 _DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000

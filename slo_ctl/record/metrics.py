@@ -219,23 +219,22 @@ _Samples = Iterable[tuple[tuple[str, ...], float | None]]
 """Values of the labels, and the value of the metric, None if unknown."""
 
 
-def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    return _with_samples(GaugeMetricFamily(name, text, labels=labels), samples)
+
+
+def _counter(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    return _with_samples(CounterMetricFamily(name, text, labels=labels), samples)
+
+
+def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) -> Metric:
     for values, number in samples:
         if number is not None:
             family.add_metric(values, float(number))
     return family
 
 
-def _counter(name: str, text: str, labels: Sequence[str], samples: _Samples) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for values, number in samples:
-        if number is not None:
-            family.add_metric(values, float(number))
-    return family
-
-
-def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
+def _counters(counts: Counts) -> Iterator[Metric]:
     yield CounterMetricFamily("slo_ctl_epochs", "Number of completed epochs.", counts.epochs)
     yield CounterMetricFamily(
         "slo_ctl_missed_epochs",

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from slo_ctl.act.domain_metadata import WritableDomain, read_metadata, writable_domain, write_metadata
+from slo_ctl.act.domain_metadata import (
+    DomainState,
+    WritableDomain,
+    read_metadata,
+    writable_domain,
+    write_metadata,
+)
 from slo_ctl.base.errors import UserError
 
 pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
@@ -23,16 +29,16 @@ def vm() -> Iterator[WritableDomain]:
 
 
 def test_written_metadata_reads_back_the_same(vm: WritableDomain) -> None:
-    assert (vm.running, vm.persistent, vm.states) == (True, True, (False, True))
+    assert (vm.running, vm.persistent, vm.states) == (True, True, tuple(DomainState))
     fields = {"weight": 3.0, "max_bandwidth_bytes_s": 1e6, "p99_latency_us": 1500.5}
     write_metadata(vm, fields)
     assert read_metadata(vm) == fields
-    for definition in vm.states:
-        assert 'p99="1500.5us"' in vm.xml(definition=definition)
+    for state in vm.states:
+        assert 'p99="1500.5us"' in vm.xml(state)
     write_metadata(vm, {"weight": 1.0})
     assert read_metadata(vm) == {"weight": 1.0}
     write_metadata(vm, {})
-    assert "slo-ctl" not in vm.xml(definition=False) + vm.xml(definition=True)
+    assert "slo-ctl" not in "".join(map(vm.xml, vm.states))
     write_metadata(vm, {})
 
 

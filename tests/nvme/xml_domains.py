@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
+from slo_ctl.act.domain_metadata import DomainState
 from slo_ctl.base.errors import UserError
 
 
@@ -14,14 +15,14 @@ class XmlDomain:
     """A VM that is defined and does not run."""
 
     running, persistent = False, True
-    states = (True,)
+    states = (DomainState.DEFINITION,)
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._disks: list[str] = []
 
-    def xml(self, *, definition: bool) -> str:
-        assert definition
+    def xml(self, state: DomainState) -> str:
+        assert state is DomainState.DEFINITION
         return f"<domain><devices>{''.join(self._disks)}</devices></domain>"
 
     def call(self, method: str, xml: str, _impact: int, hint: str = "") -> None:

@@ -57,7 +57,7 @@ def test_namespace_disk_is_attached_written_and_detached(
         until(lambda: domain.call("blockStats", "vda")[2] > 100, "writes")
         with pytest.raises(UserError, match="runs with disk vda"):
             remove_disk(domain, "vda", device, unplug=False)
-        assert all(device in domain.xml(definition=definition) for definition in domain.states)
+        assert all(device in domain.xml(state) for state in domain.states)
         remove_disk(domain, "vda", device, unplug=True)
         until(lambda: "let go" in console.read_text(), "that the VM let go")
         assert target_of(domain, path) is None

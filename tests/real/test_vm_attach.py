@@ -17,7 +17,8 @@ from libvirt_host import LibvirtHost, disk_xml, domain_xml, libvirt_host  # noqa
 from serving import Server, make_device, served
 from waiting import until
 
-from slo_ctl.cli import app, vm_attach
+from slo_ctl.act import mapping
+from slo_ctl.cli import app
 from slo_ctl.drives.attach import SHARED_MEMORY_XML, qemu_credentials
 from slo_ctl.host.libvirt import disks_of
 
@@ -134,7 +135,7 @@ def test_disk_is_attached_and_detached(
             assert vm(root, "attach", "web", "ssd0/b", "--live", "--target", "vdc") == 0
             assert targets(web) == ["vda", "vdc"]
             assert targets(web, definition=True) == ["vda"]
-            monkeypatch.setattr(vm_attach, "_DETACH_TIMEOUT_S", 0.2)
+            monkeypatch.setattr(mapping, "_UNPLUG_TIMEOUT_S", 0.2)
             capsys.readouterr()
             assert vm(root, "detach", "web", "vdc") == 1
             assert "the guest has not released vdc yet" in capsys.readouterr().err
