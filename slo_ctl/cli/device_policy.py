@@ -18,7 +18,8 @@ from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
-    from slo_ctl.decide.scheduler import Choice, Needs
+    from slo_ctl.decide.scheduler import Needs
+    from slo_ctl.decide.scheduler_parameters import Choice
     from slo_ctl.model import Outcome, Setting
     from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found

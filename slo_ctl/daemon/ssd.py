@@ -27,12 +27,12 @@ from slo_ctl.decide.policies import (
 from slo_ctl.decide.profile_fit import Analysis
 from slo_ctl.decide.scheduler import (
     FAIR_SCHEDULER,
-    Choice,
     choose_tenant_scheduler,
     needs_of,
     tenant_setting,
     why_not_kept,
 )
+from slo_ctl.decide.scheduler_parameters import Choice
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import RunPlaces

@@ -6,7 +6,7 @@ The thresholds are in scheduler_parameters.py; every choice has a reason.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from slo_ctl.base.quantity import format_bytes_exact
@@ -14,6 +14,7 @@ from slo_ctl.decide.device_use import did_io
 from slo_ctl.decide.profile_fit import Analysis, RatioSummary
 from slo_ctl.decide.scheduler_parameters import (
     THRESHOLDS,
+    Choice,
     Threshold,
     iocost_model,
     iocost_qos,
@@ -81,18 +82,6 @@ def needs_of(slos: Iterable[Slo]) -> Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A chosen value, and the reason."""
-
-    what: str
-    """Name of what was chosen, such as `scheduler`."""
-    value: str
-    reason: str
-    source: str = ""
-    """Source of the threshold that decided; empty if none did."""
-
-
-@dataclass(frozen=True, slots=True)
 class SchedulerChoice:
     """Scheduler, parameters and mechanism for weights of a device."""
 
@@ -132,10 +121,7 @@ def choose(
             facts, needs, character, weights, too_fast_for_bfq(analysis)
         )
     parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=weights is Weights.BFQ)
-    by_parameters = [
-        Choice(f"{scheduler} {name}", parameter.value, parameter.reason, parameter.source)
-        for name, parameter in parameters.items()
-    ]
+    by_parameters = [replace(each, what=f"{scheduler} {each.what}") for each in parameters]
     model = qos = None
     choices = [by_character, by_weights, by_scheduler, *by_parameters]
     if weights is Weights.IO_COST and analysis is not None:
@@ -152,7 +138,7 @@ def choose(
             )
         if analysis.summary(Direction.WRITE) is None:
             cautions.append("writes were not measured: the kernel keeps its own model of them")
-    values = {name: parameter.value for name, parameter in parameters.items()}
+    values = {each.what: each.value for each in parameters}
     return SchedulerChoice(scheduler, values, weights, model, qos, tuple(choices), tuple(cautions))
 
 

@@ -101,49 +101,51 @@ with 25 ms."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A value of a file below `queue/iosched/`, and the reason."""
+class Choice:
+    """A chosen value, and the reason."""
 
+    what: str
+    """Name of what was chosen, such as `scheduler`."""
     value: str
     reason: str
     source: str = ""
     """Source of the threshold that decided; empty if none did."""
 
 
-def parameters_of(
-    scheduler: str, p99_target_us: float | None, *, keeps_weights: bool
-) -> dict[str, Parameter]:
-    """Parameters by name; empty if the kernel's defaults suffice. `keeps_weights`: bfq enforces weights."""
+def parameters_of(scheduler: str, p99_target_us: float | None, *, keeps_weights: bool) -> list[Choice]:
+    """Values of files below `queue/iosched/`; none if the kernel's defaults suffice.
+
+    `keeps_weights`: bfq enforces weights.
+    """
     if scheduler == "bfq":
         return _of_bfq(p99_target_us, keeps_weights)
     if p99_target_us is None:
-        return {}
+        return []
     if scheduler == "mq-deadline":
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(p99_target_us * part.value / 1000))}"
         # write_expire stays: with the same deadline, writes would delay reads, which guests wait for.
         reason = f"half of the p99 target of {p99_target_us:g} us, in ms"
-        return {"read_expire": Parameter(wait, reason, part.source)}
+        return [Choice("read_expire", wait, reason, part.source)]
     if scheduler == "kyber":
         factor = THRESHOLDS["kyber_write_factor"]
-        return {
-            "read_lat_nsec": Parameter(
-                f"{p99_target_us * 1000:.0f}", f"the p99 target of {p99_target_us:g} us"
-            ),
-            "write_lat_nsec": Parameter(
+        return [
+            Choice("read_lat_nsec", f"{p99_target_us * 1000:.0f}", f"the p99 target of {p99_target_us:g} us"),
+            Choice(
+                "write_lat_nsec",
                 f"{p99_target_us * 1000 * factor.value:.0f}",
                 f"{factor.value:g} times that of reads: writes wait in caches, reads are waited for",
                 factor.source,
             ),
-        }
-    return {}
+        ]
+    return []
 
 
-def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> dict[str, Parameter]:
+def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> list[Choice]:
     if not keeps_weights and p99_target_us is None:
         # Set explicitly: bfq may still have values for earlier weights or an earlier target.
         defaults = {"low_latency": "1", "slice_idle_us": "8000", "max_budget": "0"}
-        return {name: Parameter(value, "the kernel's default") for name, value in defaults.items()}
+        return [Choice(name, value, "the kernel's default") for name, value in defaults.items()]
     guesses = (
         "its guesses at interactive tasks would override weights"
         if p99_target_us is None
@@ -151,11 +153,11 @@ def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> dict[str, Param
     )
     idle = THRESHOLDS["bfq_slice_idle_us"]
     budget = THRESHOLDS["bfq_max_budget" if keeps_weights else "bfq_target_budget"]
-    return {
-        "low_latency": Parameter("0", guesses, idle.source),
-        "slice_idle_us": Parameter(f"{idle.value:.0f}", idle.meaning, idle.source),
-        "max_budget": Parameter(f"{budget.value:.0f}", budget.meaning, budget.source),
-    }
+    return [
+        Choice("low_latency", "0", guesses, idle.source),
+        Choice("slice_idle_us", f"{idle.value:.0f}", idle.meaning, idle.source),
+        Choice("max_budget", f"{budget.value:.0f}", budget.meaning, budget.source),
+    ]
 
 
 def iocost_qos(number: str, p99_target_us: float | None) -> tuple[str, str]:

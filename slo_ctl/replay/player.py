@@ -26,16 +26,14 @@ _CACHED_RECORDS = 1 << 20
 """Longest trace that is cached in memory, about 33 MB."""
 
 
+@dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests of a VM within its namespace; each iteration starts from the first one."""
+    """Requests of a VM within its namespace."""
 
-    def __init__(self, batches: Iterable[Batch], notes: tuple[str, ...] = ()) -> None:
-        self._batches = batches
-        self.notes = notes
-        """Notes about the source for the result."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._batches)
+    play: Callable[[], Iterator[Batch]]
+    """Returns the requests from the first one on."""
+    notes: tuple[str, ...] = ()
+    """Notes about the source for the result."""
 
 
 def requests_of(vm: VmSpec, size_bytes: int, seed: int, on_error: OnError) -> Requests:
@@ -58,24 +56,28 @@ def _synthetic(source: SyntheticSource, size_bytes: int, seed: int) -> Requests:
         batch_records=_BATCH_RECORDS,
         parameters=dict(source.parameters),
     )
-    return Requests(made)
+    return Requests(made.__iter__)
 
 
 def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError) -> Requests:
     from traces.reader import open_trace
-    from traces.timewarp import Monotonic, TimeScale
+    from traces.remap import apply
+    from traces.timewarp import Monotonic, TimeScale, loop
 
     reader = open_trace(source.path, format=source.format, on_error=on_error, batch_records=_BATCH_RECORDS)
     notes: list[str] = []
-    steps = _remapping(vm, source, reader, size_bytes, notes)
+    trace = _Remapped(reader, _remapping(vm, source, reader, size_bytes, notes))
     if reader.bad_records:
         notes.append(f"VM {vm.name}: {reader.bad_records} bad records of its trace were skipped")
-    warps: list[Callable[[], remap.Remap]] = []
-    if vm.mode is Mode.OPEN:
-        warps.append(lambda: TimeScale(1.0 / source.time_scale))
-        warps.append(Monotonic)
     period_ns = round((source.period_s or 0.0) * _NS_PER_S)
-    return Requests(_Replayed(reader, steps, source.loops, warps, period_ns), tuple(notes))
+
+    def play() -> Iterator[Batch]:
+        batches = loop(trace, source.loops, period_ns)
+        if vm.mode is Mode.OPEN:
+            batches = apply(batches, TimeScale(1.0 / source.time_scale), Monotonic())
+        return _in_bulk(batches)
+
+    return Requests(play, tuple(notes))
 
 
 def _remapping(
@@ -132,30 +134,6 @@ class _Remapped:
             yield batch
         if records <= _CACHED_RECORDS:
             self._cached = cached
-
-
-class _Replayed:
-    """A remapped trace with loops and time warps; each iteration has new warps, because they have state."""
-
-    def __init__(
-        self,
-        reader: TraceReader,
-        steps: list[remap.Remap],
-        loops: int | None,
-        warps: list[Callable[[], remap.Remap]],
-        period_ns: int,
-    ) -> None:
-        self._trace = _Remapped(reader, steps)
-        self._loops = loops
-        self._period_ns = period_ns
-        self._warps = warps
-
-    def __iter__(self) -> Iterator[Batch]:
-        from traces import remap
-        from traces.timewarp import loop
-
-        rounds = loop(self._trace, self._loops, self._period_ns)
-        return _in_bulk(remap.apply(rounds, *(make() for make in self._warps)))
 
 
 def _in_bulk(batches: Iterable[Batch]) -> Iterator[Batch]:

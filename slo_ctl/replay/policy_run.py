@@ -58,7 +58,7 @@ class PolicyRun:
             PlayedVm(
                 spec=vm,
                 tenant=tenant,
-                requests=iter(requests),
+                requests=requests.play(),
                 weight=vm.slo.weight,
                 running=not vm.starts_stopped,
             )

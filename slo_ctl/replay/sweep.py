@@ -44,15 +44,9 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Result of one replay."""
+class Row(Point):
+    """Parameters and result of one replay."""
 
-    scenario: str
-    drive: str
-    op: str
-    policy: str
-    vms: int
-    seed: int
     pages_s: float
     """4 KiB pages per second read and written by all VMs."""
     least_iops: float
@@ -66,7 +60,7 @@ class Row:
     @property
     def point(self) -> Point:
         """Parameters of the replay."""
-        return Point(self.scenario, self.drive, self.op, self.policy, self.vms, self.seed)
+        return Point(*(getattr(self, field.name) for field in fields(Point)))
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
