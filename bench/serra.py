@@ -21,16 +21,8 @@ from statistics import fmean, median
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
-from papers.serra.devices import (
-    BARRACUDA_XT,
-    CHEETAH_15K7,
-    ArrayParameters,
-    Complete,
-    DiskArray,
-    EmulatedSsd,
-    measure_as_the_paper,
-    measure_completely,
-)
+from papers.serra.devices import Complete, measure_as_the_paper, measure_completely
+from papers.serra.profiles import make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Fit, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, all_sizes, draw_points
@@ -39,9 +31,6 @@ from slo_ctl.profile.sweep import StoppingRule, SweepPlan, run
 
 MAX_MEDIAN_ERROR = 0.05
 MAX_TIME_SHARE = 1 / 168
-QUARTER_FULL = "preset=tlc,size=8GiB,op=300%,block=1536KiB"
-"""A quarter of the drive holds data and the rest is trimmed, as on the paper's nodes (1.2 of 64 to 500 GB).
-"""
 FULL = "preset=tlc,size=32GiB,op=28%,block=1536KiB"
 """Every logical page was overwritten at random repeatedly: the worst case, which the paper does not have."""
 PAPER_ERRORS = {
@@ -122,17 +111,6 @@ class Row:
     spent_s: float
 
 
-def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int, bool], Benchmark]]:
-    disk = ArrayParameters(BARRACUDA_XT, file_bytes=file_bytes)
-    array = ArrayParameters(CHEETAH_15K7, disks=2, file_bytes=file_bytes)
-    return {
-        "HDD": lambda seed, one: DiskArray(disk, seed, one),
-        "RAID-0": lambda seed, one: DiskArray(array, seed, one),
-        "SSD": lambda seed, one: EmulatedSsd(QUARTER_FULL, ssd_bytes, seed, one),
-        "SSD, full": lambda seed, one: EmulatedSsd(FULL, ssd_bytes, seed, one),
-    }
-
-
 def compare(name: str, make: Callable[[int, bool], Benchmark], seeds: int) -> tuple[Complete, list[Row]]:
     complete = measure_completely(make(1000, False), all_sizes(DEFAULT_INTERVALS), tuple(Direction))
     rows = []
@@ -142,7 +120,6 @@ def compare(name: str, make: Callable[[int, bool], Benchmark], seeds: int) -> tu
         spent = []
         for seed in range(seeds):
             # As in the tool: one file, whose writing takes time too. The paper writes one per repetition.
-            # repetition.
             benchmark = make(seed, method.test_s is not None)
             sizes = draw_points(DEFAULT_INTERVALS, method.points, seed)
             if method.test_s is None:
@@ -201,8 +178,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     missed, found = [], []
-    made = devices(options.file_mb * 1_000_000, options.ssd_file_mb * 1_000_000)
-    for name, make in made.items():
+    devices = {
+        "HDD": make_device("HDD", options.file_mb),
+        "RAID-0": make_device("RAID-0", options.file_mb),
+        "SSD": make_device("SSD", options.ssd_file_mb),
+        "SSD, full": make_device("SSD", options.ssd_file_mb, FULL),
+    }
+    for name, make in devices.items():
         if options.only not in (None, name):
             continue
         begun = time.monotonic()

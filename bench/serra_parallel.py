@@ -21,18 +21,10 @@ from pathlib import Path
 from statistics import median
 
 import checkout  # noqa: F401 - finds the packages of this checkout
-from serra import QUARTER_FULL
 
 from lab.parallel.coordinator import Coordinator
-from papers.serra.devices import (
-    BARRACUDA_XT,
-    CHEETAH_15K7,
-    ArrayParameters,
-    DiskArray,
-    EmulatedSsd,
-    VirtualNodes,
-    measure_as_the_paper,
-)
+from papers.serra.devices import VirtualNodes, measure_as_the_paper
+from papers.serra.profiles import CLASSES, make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
@@ -67,28 +59,20 @@ class Row:
     """Median difference of the ratios from those of the sequential profile."""
 
 
-def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int], Benchmark]]:
-    disk = ArrayParameters(BARRACUDA_XT, file_bytes=file_bytes)
-    array = ArrayParameters(CHEETAH_15K7, disks=2, file_bytes=file_bytes)
-    return {
-        "HDD": lambda seed: DiskArray(disk, seed),
-        "RAID-0": lambda seed: DiskArray(array, seed),
-        "SSD": lambda seed: EmulatedSsd(QUARTER_FULL, ssd_bytes, seed),
-    }
-
-
-def speed_ups(name: str, make: Callable[[int], Benchmark], span_bytes: int, repetitions: int) -> list[Row]:
+def speed_ups(
+    name: str, make: Callable[[int, bool], Benchmark], span_bytes: int, repetitions: int
+) -> list[Row]:
     plan = SweepPlan(
         draw_points(DEFAULT_INTERVALS, 2, 1), ACCESSES, StoppingRule(0, repetitions, repetitions), None
     )
-    alone = make(0)
+    alone = make(0, False)
     sequential = measure_as_the_paper(alone, plan.sizes_bytes, repetitions)
     tasks = len(plan.sizes_bytes) * repetitions
     sequential_s = alone.now_s() + tasks * OVERHEAD_S
     expected = analyse(DEFAULT_INTERVALS, sequential, Fit.LEAST_SQUARES)
     rows = []
     for workers in WORKERS:
-        nodes = VirtualNodes([make(seed) for seed in range(workers)], OVERHEAD_S)
+        nodes = VirtualNodes([make(seed, False) for seed in range(workers)], OVERHEAD_S)
         coordinator = Coordinator(plan, span_bytes, [], nodes)
         found = coordinator.run(range(workers), Silent(), lambda _all, _node: None)
         analysis = analyse(DEFAULT_INTERVALS, found.measurements, Fit.LEAST_SQUARES)
@@ -128,17 +112,16 @@ def main() -> int:
     )
     parser.add_argument("--file-mb", type=int, default=1200, help="of the disks; the paper's largest")
     parser.add_argument("--ssd-file-mb", type=int, default=1200, help="every page is simulated")
-    parser.add_argument("--only", choices=list(PAPER_BEST))
+    parser.add_argument("--only", choices=CLASSES)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    file_bytes, ssd_bytes = options.file_mb * 1_000_000, options.ssd_file_mb * 1_000_000
     rows: list[Row] = []
-    for name, make in devices(file_bytes, ssd_bytes).items():
-        if options.only not in (None, name):
-            continue
+    for name in CLASSES if options.only is None else (options.only,):
+        file_mb = options.ssd_file_mb if name == "SSD" else options.file_mb
+        make = make_device(name, file_mb)
         for repetitions in REPETITIONS:
             begun = time.monotonic()
-            found = speed_ups(name, make, ssd_bytes if name == "SSD" else file_bytes, repetitions)
+            found = speed_ups(name, make, file_mb * 1_000_000, repetitions)
             _print(name, repetitions, found, time.monotonic() - begun)
             rows += found
     if options.json is not None:
