@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_sys import block_device
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
@@ -31,10 +32,8 @@ class Host:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str = "mq-deadline") -> None:
         self.sys, self.cgroup = root / "sys", root / "cgroup"
-        self.device = self.sys / "devices" / "sdx"
+        self.device = block_device(self.sys, "sdx", "8:16")
         (self.device / "queue" / "iosched").mkdir(parents=True)
-        (self.sys / "dev" / "block").mkdir(parents=True)
-        (self.sys / "dev" / "block" / "8:16").symlink_to(self.device)
         self.cgroup.mkdir()
         (self.cgroup / "io.cost.qos").write_text("")
         (self.cgroup / "io.cost.model").write_text("")

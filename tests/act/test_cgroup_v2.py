@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_sys import block_device
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.host.block_device import probe, systemd_maps_weights
@@ -32,11 +33,9 @@ class Tree:
         )
         (self.vm / "io.weight").write_text("default 250\n8:0 50\n")
         (self.vm / "io.bfq.weight").write_text("100\n")
-        self.queue = self.sys / "devices" / "nvme0n1" / "queue"
-        (self.queue / "iosched").mkdir(parents=True)
-        (self.sys / "dev" / "block").mkdir(parents=True)
-        (self.sys / "dev" / "block" / str(NVME)).symlink_to(self.queue.parent)
-        (self.queue / "scheduler").write_text("[none] mq-deadline kyber bfq\n")
+        schedulers = "[none] mq-deadline kyber bfq"
+        self.queue = block_device(self.sys, "nvme0n1", str(NVME), queue__scheduler=schedulers) / "queue"
+        (self.queue / "iosched").mkdir()
         self.tree = CgroupTree(2, self.root)
         self.actuator = CgroupActuator(self.tree, self.sys)
 

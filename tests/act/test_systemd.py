@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_sys import block_device
 from hypothesis import given
 from hypothesis import strategies as st
 from jeepney import HeaderFields, Message, Parser, new_error, new_method_return
@@ -43,10 +44,7 @@ class FakeSystemd:
         self.group = folder / "cgroup" / PLACE.lstrip("/")
         self.group.mkdir(parents=True)
         self.sys = folder / "sys"
-        device = self.sys / "devices" / "nvme0n1"
-        device.mkdir(parents=True)
-        (self.sys / "dev" / "block").mkdir(parents=True)
-        (self.sys / "dev" / "block" / NVME).symlink_to(device)
+        block_device(self.sys, "nvme0n1", NVME)
         self.by_device: dict[str, Entries] = {}
         self.weight = NOT_SET
         self.assigned: list[tuple[str, int | Entries]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_sys import block_device
 from stored_profile import DISK, FLASH, Lines, store_profile
 
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies
@@ -23,16 +24,8 @@ class Host:
     def __init__(self, root: Path, queues: int = 4) -> None:
         self.places = places(root / "state")
         self.sys = root / "sys"
-        self.node = self.sys / "devices" / "sdx"
-        (self.node / "queue").mkdir(parents=True)
-        (self.sys / "dev" / "block").mkdir(parents=True)
-        (self.sys / "dev" / "block" / str(NUMBER)).symlink_to(self.node)
-        (self.sys / "class" / "block").mkdir(parents=True)
-        (self.sys / "class" / "block" / "sdx").symlink_to(self.node)
+        self.node = block_device(self.sys, "sdx", str(NUMBER), queues, queue__rotational="0")
         self.set_scheduler("none")
-        (self.node / "queue" / "rotational").write_text("0\n")
-        for number in range(queues):
-            (self.node / "mq" / str(number)).mkdir(parents=True)
         (root / "cgroup").mkdir()
         (root / "cgroup" / "io.cost.qos").write_text("")
         self.tree = CgroupTree(2, root / "cgroup")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_sys import block_device
 
 from slo_ctl.drives.places import Places
 from slo_ctl.model import DeviceNumber
@@ -20,31 +21,18 @@ def around(tmp_path: Path) -> IdentitySources:
     )
 
 
-def disk(sys: Path, name: str, number: str, **files: str) -> Path:
-    node = sys / "devices" / name
-    for path, text in files.items():
-        file = node / path.replace("__", "/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    link = sys / "dev" / "block" / number
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(node)
-    return node
-
-
 def test_identity_of_an_nvme_drive(around: IdentitySources) -> None:
-    node = disk(
+    block_device(
         around.sys,
         "nvme0n1",
         "259:0",
+        queues=4,
         device__model="Fast  Drive ",
         device__serial="S1",
         device__firmware_rev="FW9",
         queue__scheduler="[none] mq-deadline",
         queue__rotational="0",
     )
-    for queue in range(4):
-        (node / "mq" / str(queue)).mkdir(parents=True)
     found = block_identity(DeviceNumber(259, 0), BLOCK_DEVICE, around)
     assert (found.model, found.serial, found.firmware) == ("Fast Drive", "S1", "FW9")
     assert (found.scheduler, found.kernel) == ("none", "6.1")
@@ -52,7 +40,7 @@ def test_identity_of_an_nvme_drive(around: IdentitySources) -> None:
 
 
 def test_partition_has_the_identity_of_its_disk(around: IdentitySources) -> None:
-    node = disk(around.sys, "sda", "8:0", dev="8:0", device__model="M", device__vpd="x")
+    node = block_device(around.sys, "sda", "8:0", dev="8:0", device__model="M", device__vpd="x")
     part = node / "sda1"
     part.mkdir()
     (part / "partition").write_text("1\n")
@@ -63,7 +51,7 @@ def test_partition_has_the_identity_of_its_disk(around: IdentitySources) -> None
 
 
 def test_identity_of_a_device_without_attributes(around: IdentitySources) -> None:
-    disk(around.sys, "vdz", "254:9", dev="254:9")
+    block_device(around.sys, "vdz", "254:9", dev="254:9")
     found = block_identity(DeviceNumber(254, 9), BLOCK_DEVICE, around)
     assert (found.model, found.serial, found.scheduler, found.rotational) == ("vdz", "", "", None)
 
@@ -126,7 +114,7 @@ def test_valid_profile_precedes_newer_stale_ones(tmp_path: Path) -> None:
 
 
 def test_a_devices_profile_is_found_by_its_number(around: IdentitySources, tmp_path: Path) -> None:
-    disk(around.sys, "sda", "8:0", dev="8:0", device__model="Disk", queue__scheduler="[bfq] none")
+    block_device(around.sys, "sda", "8:0", dev="8:0", device__model="Disk", queue__scheduler="[bfq] none")
     number = DeviceNumber(8, 0)
     store = ProfileStore(tmp_path / "profiles")
     assert store.of_device(number, around) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 import fake_fio
 import pytest
 from command_line import CommandLine
+from fake_sys import block_device
 
 READY_S = 60.0
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
@@ -279,18 +280,6 @@ def test_failure_of_fio_is_reported(cli: CommandLine, fio: Path, place: Path, tm
     assert fio.exists()
 
 
-def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> None:
-    node = sys / "block" / "sdx"
-    (node / "queue").mkdir(parents=True)
-    (node / "dev").write_text("8:80\n")
-    (node / "queue" / "scheduler").write_text(schedulers + "\n")
-    (node / "queue" / "rotational").write_text(f"{rotational}\n")
-    for number in range(queues):
-        (node / "mq" / str(number)).mkdir(parents=True)
-    (sys / "dev" / "block").mkdir(parents=True)
-    (sys / "dev" / "block" / "8:80").symlink_to(node)
-
-
 def test_missing_device_is_not_created_as_a_file(cli: CommandLine) -> None:
     status, _, err = cli("/dev/slo-ctl-nosuch")
     assert status == 2
@@ -300,7 +289,8 @@ def test_missing_device_is_not_created_as_a_file(cli: CommandLine) -> None:
 
 def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Path) -> None:
     sys = tmp_path / "sys"
-    block_device(sys, "none [mq-deadline] bfq", 1, 1)
+    schedulers = "none [mq-deadline] bfq"
+    block_device(sys, "sdx", "8:80", 1, dev="8:80", queue__scheduler=schedulers, queue__rotational="1")
     where = ("--sys", str(sys), "--cgroup-root", str(tmp_path))
     status, out, _ = device("policy", "sdx", *where, "--weights", "--explain")
     assert status == 0
