@@ -25,7 +25,7 @@ from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources
-from slo_ctl.profile.session import Span, fill_test_file, open_span, report_removed
+from slo_ctl.profile.session import Span, fill_test_file, open_span
 from slo_ctl.profile.store import Measured, now_text
 from slo_ctl.profile.target import Kind, Target, find_target
 from traces.batch import Op
@@ -203,8 +203,7 @@ def writable_span(request: Request, around: IdentitySources, progress: ProgressS
     target = find_target(request.target)
     _check_target(request, target)
     options = FioOptions(request.span_bytes, request.seed, request.queue_depth)
-    with open_span(target, options, request.allow_write, around) as span:
-        report_removed(span.stale, progress)
+    with open_span(target, options, request.allow_write, around, progress) as span:
         try:
             yield span
         finally:

@@ -44,7 +44,7 @@ def work_for_master(
     # A pipe that breaks is a master that is gone.
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         try:
-            with open_target(request, around) as opened:
+            with open_target(request, around, _Notes(node, pipe)) as opened:
                 try:
                     _serve(node, request, opened, pipe)
                 finally:
@@ -56,7 +56,6 @@ def work_for_master(
 
 
 def _serve(node: Node, request: ProfileRequest, opened: Opened, pipe: Connection[Event, Work | None]) -> None:
-    opened.report_stale(_Notes(node, pipe))
     conditioning = opened.prepare(request.precondition, Conditioning(), _Notes(node, pipe))
     pipe.send(
         Ready(

@@ -43,7 +43,6 @@ class FioOptions:
     """Length of the part of the target that is used, from its beginning."""
     seed: int = 1
     queue_depth: int = 1
-    program: str = "fio"
 
 
 class Fio:
@@ -52,7 +51,7 @@ class Fio:
     def __init__(self, target: Target, options: FioOptions) -> None:
         self._target = target
         self._options = options
-        self._program = find_fio(options.program)
+        self._program = find_fio()
         self._measured_file: MeasuredFile | None = None
 
     def now_s(self) -> float:
@@ -207,9 +206,9 @@ class Fio:
         return [f"--filename={name}", *engine, "--direct=1", "--allow_file_create=0", "--invalidate=1"]
 
 
-def find_fio(program: str = "fio") -> str:
+def find_fio() -> str:
     """Path of fio. Raises UserError when it is not installed."""
-    found = shutil.which(program)
+    found = shutil.which("fio")
     if found is None:
         raise UserError("fio is not installed", "apt install fio  # or: dnf install fio")
     return found

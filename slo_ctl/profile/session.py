@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -92,29 +91,27 @@ def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[flo
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A target that is ready to be measured."""
+class Span:
+    """The used part of a target, ready for fio."""
 
     target: Target
     identity: Identity
     fio: Fio
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Span):
+    """A target that is ready to be profiled."""
+
     span_bytes: int
     intervals: tuple[Interval, ...]
     sizes_bytes: tuple[int, ...]
-    directions: tuple[Direction, ...]
-    """Directions of tests: only reads without permission to write."""
-    stale: tuple[Path, ...] = ()
-    """Removed test files of profiles that were killed."""
 
-    def report_stale(self, progress: ProgressSink) -> None:
-        """Report removed files, and what cannot be measured or may disturb."""
-        report_removed(self.stale, progress)
-        if Direction.WRITE in self.directions:
-            return
-        name = self.target.given
-        progress.note(f"{name} is only read: ratios of writes need --allow-write {name}")
-        if in_use(self.target):
-            progress.note(f"{name} is in use: I/O of other programs affects the measured times")
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Directions of tests: only reads without permission to write."""
+        return tuple(Direction) if self.writable else (Direction.READ,)
 
     def prepare(self, precondition: bool, before: Conditioning, progress: ProgressSink) -> Conditioning:
         """Write data to be read, or precondition; reports how much is written."""
@@ -137,12 +134,6 @@ class Opened:
         return before.model_copy(update={"written_bytes": before.written_bytes + new})
 
 
-def report_removed(stale: Iterable[Path], progress: ProgressSink) -> None:
-    """Report test files of killed profiles that were removed."""
-    for path in stale:
-        progress.note(f"{path} was left by a killed profile and was removed")
-
-
 def fill_test_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
     """Write a test file once, and report it."""
     progress.note(
@@ -153,40 +144,36 @@ def fill_test_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
     phase.done()
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The used part of a target, ready for fio."""
-
-    target: Target
-    identity: Identity
-    fio: Fio
-    writable: bool
-    stale: tuple[Path, ...]
-    """Removed test files of profiles that were killed."""
-
-
 @contextmanager
 def open_span(
-    target: Target, options: FioOptions, allow_write: str | None, sources: IdentitySources
+    target: Target,
+    options: FioOptions,
+    allow_write: str | None,
+    sources: IdentitySources,
+    progress: ProgressSink,
 ) -> Iterator[Span]:
     """Check a target and the permission to write it; a device to be written is claimed within the context.
 
-    Removes test files of killed profiles. Raises UserError for a target that cannot be measured, before
-    anything else is changed.
+    Removes test files of killed profiles, and reports it. Raises UserError for a target that cannot be
+    measured, before anything else is changed.
     """
-    # Before the check of free space, which they may occupy.
-    stale = remove_stale(target.path.parent) if target.is_test_file and target.path is not None else ()
+    if target.is_test_file and target.path is not None:
+        # Before the check of free space, which they may occupy.
+        for path in remove_stale(target.path.parent):
+            progress.note(f"{path} was left by a killed profile and was removed")
     check_space(target, options.span_bytes)
     check_direct(target)
     fio = Fio(target, options)
     identity = identify(target, sources)
     with permission(target, allow_write) as writable:
-        yield Span(target, identity, fio, writable, tuple(stale))
+        yield Span(target, identity, fio, writable)
 
 
 @contextmanager
-def open_target(request: ProfileRequest, sources: IdentitySources) -> Iterator[Opened]:
-    """Open a target for profiling, as `open_span` does.
+def open_target(
+    request: ProfileRequest, sources: IdentitySources, progress: ProgressSink
+) -> Iterator[Opened]:
+    """Open a target for profiling, as `open_span` does; reports what cannot be measured or may disturb.
 
     Raises UserError for a target that cannot be profiled, before anything else is changed.
     """
@@ -195,15 +182,15 @@ def open_target(request: ProfileRequest, sources: IdentitySources) -> Iterator[O
     sizes = draw_points(intervals, request.points, request.seed)
     span = span_bytes(target, request.file_bytes, intervals[-1].high_bytes)
     options = FioOptions(span, request.seed, request.queue_depth)
-    with open_span(target, options, request.allow_write, sources) as opened:
-        if request.precondition and not opened.writable:
-            raise UserError(
-                f"--precondition writes to {request.target}", f"allow it with --allow-write {request.target}"
-            )
-        directions = tuple(Direction) if opened.writable else (Direction.READ,)
-        yield Opened(
-            target, opened.identity, opened.fio, span, intervals, tuple(sizes), directions, opened.stale
-        )
+    with open_span(target, options, request.allow_write, sources, progress) as part:
+        name = target.given
+        if request.precondition and not part.writable:
+            raise UserError(f"--precondition writes to {name}", f"allow it with --allow-write {name}")
+        if not part.writable:
+            progress.note(f"{name} is only read: ratios of writes need --allow-write {name}")
+            if in_use(target):
+                progress.note(f"{name} is in use: I/O of other programs affects the measured times")
+        yield Opened(target, part.identity, part.fio, part.writable, span, intervals, tuple(sizes))
 
 
 DEFAULT_FILE_BYTES = 256 << 20
@@ -239,47 +226,29 @@ def profile_target(
 
     Raises UserError for a target that cannot be profiled, before anything is changed, and when fio fails.
     """
-    with open_target(request, sources) as opened:
-        initial = begin_profile(
+    with open_target(request, sources, progress) as opened:
+        profile = initial = begin_profile(
             request, store, opened.identity, opened.span_bytes, opened.intervals, progress
         )
-        opened.report_stale(progress)
-        return _Session(request, store, progress, opened).run(initial)
-
-
-class _Session:
-    def __init__(
-        self, request: ProfileRequest, store: ProfileStore, progress: ProgressSink, opened: Opened
-    ) -> None:
-        self._request = request
-        self._store = store
-        self._progress = progress
-        self._opened = opened
-
-    def run(self, initial: Profile) -> Measured[Profile]:
-        profile = initial
 
         def keep(measurements: Sequence[Measurement]) -> None:
             nonlocal profile
-            if len(measurements) == len(profile.measurement):
-                return
-            profile = self._store.keep(profile, measurement=rows(measurements))
+            if len(measurements) > len(profile.measurement):
+                profile = store.keep(profile, measurement=rows(measurements))
 
-        plan = plan_for(self._request, initial, self._opened.sizes_bytes, self._opened.directions)
-        if is_precise(plan, initial, self._progress):
+        plan = plan_for(request, initial, opened.sizes_bytes, opened.directions)
+        if is_precise(plan, initial, progress):
             return Measured(initial, False)
         try:
-            profile = profile.model_copy(update={"conditioning": self._prepared(profile.conditioning)})
-            session = measure(plan, self._opened.fio, initial.measurements(), self._progress, keep)
+            conditioning = opened.prepare(request.precondition, initial.conditioning, progress)
+            profile = profile.model_copy(update={"conditioning": conditioning})
+            session = measure(plan, opened.fio, initial.measurements(), progress, keep)
         finally:
-            self._opened.fio.remove()
+            opened.fio.remove()
         profile = ended_profile(profile, initial, session.ended)
         if profile.measurement:
-            self._store.save(profile)
+            store.save(profile)
         return Measured(profile, session.ended is Ended.INTERRUPTED)
-
-    def _prepared(self, before: Conditioning) -> Conditioning:
-        return self._opened.prepare(self._request.precondition, before, self._progress)
 
 
 def plan_for(
