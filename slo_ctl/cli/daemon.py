@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_FAILURE
-from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option
+from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option, time_s_of
 
 
 def command(
@@ -76,13 +75,10 @@ def command(
 
 def _epoch_s(text: str) -> float:
     """Value of --epoch. Raises UserError."""
-    hint = "such as 1s or 500ms: from 100ms to 1h"
-    try:
-        seconds = parse_time_s(text)
-    except QuantityError as error:
-        raise UserError(f"--epoch: {text or 'an empty value'} {error}", hint) from None
+    example = "1s or 500ms: from 100ms to 1h"
+    seconds = time_s_of("--epoch", text, example)
     if not 0.1 <= seconds <= 3600.0:
-        raise UserError(f"--epoch: {text} is out of range", hint)
+        raise UserError(f"--epoch: {text} is out of range", f"such as {example}")
     return seconds
 
 

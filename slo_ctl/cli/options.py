@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from slo_ctl.profile.identity import IdentitySources
     from traces.formats.screen import OnError
 
+_Quantity = TypeVar("_Quantity", int, float)
 ROOT = Annotated[
     Path | None,
     typer.Option(
@@ -100,26 +102,24 @@ def root_option(root: Path | None) -> str:
 
 def time_s_of(option: str, text: str, example: str = "60s") -> float:
     """A time in seconds from `60s`. Raises UserError."""
-    try:
-        return parse_time_s(text)
-    except QuantityError as error:
-        raise UserError(f"{option}: {text} {error}", f"such as {example}") from None
+    return _quantity_of(parse_time_s, option, text, example)
 
 
 def bytes_of(option: str, text: str, example: str = "256MiB") -> int:
     """A size in bytes from `256MiB`. Raises UserError."""
-    try:
-        return parse_bytes(text)
-    except QuantityError as error:
-        raise UserError(f"{option}: {text or 'an empty value'} {error}", f"such as {example}") from None
+    return _quantity_of(parse_bytes, option, text, example)
 
 
 def share_of(option: str, text: str, example: str) -> float:
     """A share from `5%` or `.05`. Raises UserError."""
+    return _quantity_of(parse_fraction, option, text, example)
+
+
+def _quantity_of(parse: Callable[[str], _Quantity], option: str, text: str, example: str) -> _Quantity:
     try:
-        return parse_fraction(text)
+        return parse(text)
     except QuantityError as error:
-        raise UserError(f"{option}: {text} {error}", f"such as {example}") from None
+        raise UserError(f"{option}: {text or 'an empty value'} {error}", f"such as {example}") from None
 
 
 def on_error_of(text: str) -> OnError:

@@ -110,11 +110,7 @@ def wants_preconditioning(spec: str) -> bool:
     pairs = split_pairs("device", spec)
     if _is_disk(pairs):
         return False
-    return bool(
-        Fields("device", {"precondition": pairs["precondition"]} if "precondition" in pairs else {}).flag(
-            "precondition"
-        )
-    )
+    return Fields("device", pairs).flag("precondition") is True
 
 
 def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:

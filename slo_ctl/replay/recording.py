@@ -423,14 +423,14 @@ class BlockSource:
 
 
 @contextmanager
-def block_devices(devices: Mapping[str, Path], tracefs: Path = TRACEFS) -> Iterator[BlockSource]:
+def block_devices(devices: Mapping[str, Path]) -> Iterator[BlockSource]:
     """Block devices that are being recorded. Raises UserError when that fails."""
-    instance = tracefs / "instances" / f"slo-ctl-{os.getpid()}"
+    instance = TRACEFS / "instances" / f"slo-ctl-{os.getpid()}"
     try:
         instance.mkdir()
     except OSError as error:
         raise UserError(
-            f"{tracefs}: the kernel's tracing cannot be used: {error.strerror}",
+            f"{TRACEFS}: the kernel's tracing cannot be used: {error.strerror}",
             "run as root, with tracefs mounted: mount -t tracefs tracefs /sys/kernel/tracing",
         ) from None
     try:

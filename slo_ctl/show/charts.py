@@ -251,7 +251,10 @@ class Bars:
 Chart = Curves | Bars
 
 
-def short_name(name: str, characters: int = 24) -> str:
+_NAME_LENGTH = 24
+
+
+def short_name(name: str) -> str:
     """A VM's name, shortened for a legend."""
     text = printable(name)
-    return text if len(text) <= characters else text[: characters - 1] + "\u2026"
+    return text if len(text) <= _NAME_LENGTH else text[: _NAME_LENGTH - 1] + "\u2026"
