@@ -5,7 +5,7 @@ The thresholds are in scheduler_parameters.py; every choice has a reason.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -112,14 +112,15 @@ def choose(
     `given`: a scheduler that the operator has configured; None: it is chosen, too.
     """
     cautions: list[str] = []
-    character, by_character = characterise(facts, analysis, cautions)
-    weights, by_weights = _choose_weights(facts, needs, character, analysis, given)
+    by_character = characterise(facts, analysis, cautions)
+    character = Character(by_character.value)
+    by_weights = _choose_weights(facts, needs, character, analysis, given)
+    weights = Weights(by_weights.value)
     if given is not None:
-        scheduler, by_scheduler = given, Choice("scheduler", given, "the configuration says so")
+        by_scheduler = Choice("scheduler", given, "the configuration says so")
     else:
-        scheduler, by_scheduler = _choose_scheduler(
-            facts, needs, character, weights, too_fast_for_bfq(analysis)
-        )
+        by_scheduler = _choose_scheduler(facts, needs, character, weights, too_fast_for_bfq(analysis))
+    scheduler = by_scheduler.value
     parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=weights is Weights.BFQ)
     by_parameters = [replace(each, what=f"{scheduler} {each.what}") for each in parameters]
     model = qos = None
@@ -142,11 +143,10 @@ def choose(
     return SchedulerChoice(scheduler, values, weights, model, qos, tuple(choices), tuple(cautions))
 
 
-def characterise(
-    facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]
-) -> tuple[Character, Choice]:
+def characterise(facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]) -> Choice:
     """Character of a device by its profile, or without one by the kernel's rotational flag; adds cautions."""
-    for summary, limit in _measured(analysis):
+    if (measured := _measured(analysis)) is not None:
+        summary, limit = measured
         average = summary.average or 0.0
         if summary.half_width is not None and _straddles(average, summary.half_width, limit.value):
             cautions.append(
@@ -154,35 +154,36 @@ def characterise(
                 f"{summary.half_width:.0%}, and "
                 f"{limit.value:g} decides: refine the profile (--budget)"
             )
-        character, choice = _by_ratio(summary, limit, facts.rotational is True)
-        if facts.rotational and character is not Character.SEEKS:
+        choice = _by_ratio(summary, limit, facts.rotational is True)
+        if facts.rotational and choice.value != Character.SEEKS:
             cautions.append(
                 "the kernel says that it rotates, and the profile that it does not seek: if it is a disk, "
                 "profile it again while the host is idle (--fresh, a larger --file-size)"
             )
-        return character, choice
+        return choice
     cautions.append(f"{facts.name} has no valid profile: `slo-ctl device profile` makes one")
     if facts.rotational:
-        return Character.SEEKS, Choice("character", Character.SEEKS, "the kernel says that it rotates")
-    return Character.FLAT, Choice("character", Character.FLAT, "the kernel does not say that it rotates")
+        return Choice("character", Character.SEEKS, "the kernel says that it rotates")
+    return Choice("character", Character.FLAT, "the kernel does not say that it rotates")
 
 
-def _measured(analysis: Analysis | None) -> Iterator[tuple[RatioSummary, Threshold]]:
-    """Measured ratios of reads and of writes, each with the average from which on a device seeks."""
+def _measured(analysis: Analysis | None) -> tuple[RatioSummary, Threshold] | None:
+    """Ratios of reads, else of writes, and the average from which on a device seeks; None: not measured."""
     for direction, name in (
         (Direction.READ, "seek_average_ratio"),
         (Direction.WRITE, "seek_average_write_ratio"),
     ):
         summary = analysis.summary(direction) if analysis is not None else None
         if summary is not None and summary.average is not None and summary.maximum is not None:
-            yield summary, THRESHOLDS[name]
+            return summary, THRESHOLDS[name]
+    return None
 
 
 def _straddles(average: float, half_width: float, limit: float) -> bool:
     return average / (1 + half_width) < limit < average * (1 + half_width)
 
 
-def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[Character, Choice]:
+def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> Choice:
     average, most = summary.average or 0.0, summary.maximum or 0.0
     at = next((ratio.size_bytes for ratio in summary.ratios if ratio.value == summary.maximum), 0)
     reason = (
@@ -190,57 +191,53 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[C
         f"{summary.minimum or 0.0:.2f} to {most:.2f} by size (most at {format_bytes_exact(at)})"
     )
     if average >= limit.value:
-        return Character.SEEKS, Choice("character", Character.SEEKS, reason, limit.source)
+        return Choice("character", Character.SEEKS, reason, limit.source)
     merge = THRESHOLDS["merge_ratio"]
     if most >= merge.value and rotates:
         reason += "; the kernel says that it rotates: the profile's seeks were short beside large transfers"
-        return Character.SEEKS, Choice("character", Character.SEEKS, reason, merge.source)
+        return Choice("character", Character.SEEKS, reason, merge.source)
     if most >= merge.value:
-        return Character.MERGES, Choice("character", Character.MERGES, reason, merge.source)
-    return Character.FLAT, Choice("character", Character.FLAT, reason, limit.source)
+        return Choice("character", Character.MERGES, reason, merge.source)
+    return Choice("character", Character.FLAT, reason, limit.source)
 
 
 def _choose_weights(
     facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None, given: str | None
-) -> tuple[Weights, Choice]:
+) -> Choice:
     """The mechanism that enforces weights; `given`: the configured scheduler, None if it is chosen, too."""
     if not needs.weights:
-        return _by(Weights.NONE, "no SLO needs shares in proportion")
+        return Choice("weights", Weights.NONE, "no SLO needs shares in proportion")
     bfq = "bfq" in facts.offered
     if given == "bfq":
-        return _by(Weights.BFQ, "it is the scheduler in use")
+        return Choice("weights", Weights.BFQ, "it is the scheduler in use")
     if given is None and character is Character.SEEKS and bfq:
-        return _by(
-            Weights.BFQ,
-            "on a device that seeks, time slices keep proportions that a linear cost model cannot",
-        )
+        reason = "on a device that seeks, time slices keep proportions that a linear cost model cannot"
+        return Choice("weights", Weights.BFQ, reason)
     if facts.io_cost and analysis is not None:
-        return _by(Weights.IO_COST, "io.cost works with every scheduler, and the profile fills its model")
+        reason = "io.cost works with every scheduler, and the profile fills its model"
+        return Choice("weights", Weights.IO_COST, reason)
     no_cost = "io.cost has no profile yet" if facts.io_cost else "io.cost is not available"
     if given is not None:
-        return _by(Weights.NONE, f"{given} does not enforce shares: {no_cost}")
+        return Choice("weights", Weights.NONE, f"{given} does not enforce shares: {no_cost}")
     too_fast = too_fast_for_bfq(analysis)
     if bfq and not too_fast:
         why = no_cost if facts.io_cost else "io.cost is not available (it needs cgroup v2)"
-        return _by(Weights.BFQ, f"{why}, and bfq is offered")
+        return Choice("weights", Weights.BFQ, f"{why}, and bfq is offered")
     missing = too_fast or "bfq is not offered (modprobe bfq)"
     source = THRESHOLDS["bfq_share"].source if too_fast else ""
-    return _by(Weights.NONE, f"nothing on this host can enforce shares: {no_cost}; {missing}", source)
-
-
-def _by(weights: Weights, reason: str, source: str = "") -> tuple[Weights, Choice]:
-    return weights, Choice("weights", weights, reason, source)
+    reason = f"nothing on this host can enforce shares: {no_cost}; {missing}"
+    return Choice("weights", Weights.NONE, reason, source)
 
 
 def _choose_scheduler(
     facts: DeviceFacts, needs: Needs, character: Character, weights: Weights, too_fast: str
-) -> tuple[str, Choice]:
+) -> Choice:
     if weights is Weights.BFQ:
-        return "bfq", Choice("scheduler", "bfq", "it enforces the weights")
+        return Choice("scheduler", "bfq", "it enforces the weights")
     for name, reason in _wanted(facts, needs, character, too_fast):
         if name in facts.offered or name == "none":
-            return name, Choice("scheduler", name, reason)
-    return "none", Choice("scheduler", "none", "the kernel offers no other")
+            return Choice("scheduler", name, reason)
+    return Choice("scheduler", "none", "the kernel offers no other")
 
 
 def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: str) -> list[tuple[str, str]]:
@@ -403,24 +400,19 @@ def choose_tenant_scheduler(
     if needs.p99_target_us is not None:
         reason = f"{tenants} namespaces share the drive: one with few requests must not queue behind others"
         return Choice("scheduler", "wfq", reason)
-    by_profile = _by_profile(analysis, rotates=rotates)
-    seeks = rotates if by_profile is None else by_profile[0] is Character.SEEKS
-    measured = "" if by_profile is None else f"; by its profile {by_profile[1].reason}"
+    seeks, by_profile = rotates, ""
+    if (measured := _measured(analysis)) is not None:
+        character = _by_ratio(*measured, rotates)
+        seeks, by_profile = character.value == Character.SEEKS, f"; by its profile {character.reason}"
     if rotates and seeks:
         reason = (
             "no weights to keep: the disks sort all waiting requests, and wfq would pass them on one by one"
         )
-        return Choice("scheduler", "fifo", f"{reason}{measured}")
+        return Choice("scheduler", "fifo", f"{reason}{by_profile}")
     if seeks:
-        measured += ", but it does not sort requests"
+        by_profile += ", but it does not sort requests"
     reason = f"{tenants} namespaces share the drive, and none should take more device time than others"
-    return Choice("scheduler", "wfq", f"{reason}{measured}")
-
-
-def _by_profile(analysis: Analysis | None, *, rotates: bool) -> tuple[Character, Choice] | None:
-    """Character by the measured ratio of reads, else of writes; None without measurements."""
-    measured = next(_measured(analysis), None)
-    return None if measured is None else _by_ratio(*measured, rotates)
+    return Choice("scheduler", "wfq", f"{reason}{by_profile}")
 
 
 def why_not_kept(
