@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -72,11 +73,7 @@ def show(
     check_config(config)
     values = values_with_origin(DaemonPlaces(root, config).config)
     if json_:
-        listed = [
-            {"table": each.table, "key": each.key, "value": each.value, "origin": each.origin}
-            for each in values
-        ]
-        print_json({"values": listed})
+        print_json({"values": [asdict(each) for each in values]})
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

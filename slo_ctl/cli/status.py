@@ -190,22 +190,22 @@ def _parts(console: Console, selected: _Selected) -> list[RenderableType]:
     from rich.text import Text
 
     from slo_ctl.show.status import (
+        device_columns,
         device_lines,
-        device_table,
         group_lines,
         header_lines,
         problem_lines,
-        status_table,
+        status_columns,
     )
-    from slo_ctl.show.terminal import width_for_tables
+    from slo_ctl.show.terminal import table_of, width_for_tables
 
     status, vms, width = selected.status, selected.vms, width_for_tables(console)
     sections: list[list[RenderableType]] = [[*header_lines(status)]]
     if status.devices:
-        sections.append([device_table(status, width)])
+        sections.append([table_of(device_columns(status), status.devices, width)])
         sections.append([line for device in status.devices for line in device_lines(device)])
     if vms:
-        sections.append([status_table(status, vms, width)])
+        sections.append([table_of(status_columns(status), vms, width)])
     elif status.vms:
         sections.append([Text("no VM matches")])
     else:

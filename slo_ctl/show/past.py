@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
+from slo_ctl.record.history_schema import FIELDS
 
 if TYPE_CHECKING:
     from slo_ctl.model import DeviceStatus
@@ -164,25 +165,13 @@ def _points_with_verdict(history: VmHistory) -> Iterator[tuple[Point, Verdict, s
 
 def _past_row(row: VmStatus, point: Point, verdict: Verdict, reason: str) -> VmStatus:
     growth = point.ops_blocks / row.ops_blocks if point.ops_blocks is not None and row.ops_blocks else None
-    return replace(
-        row,
-        verdict=verdict,
-        reason=reason,
-        target_iops=point.target_iops,
-        target_share=point.target_share,
-        share=point.share,
-        iops=point.iops,
-        bandwidth_bytes_s=point.bandwidth_bytes_s,
-        p99_read_us=point.p99_read_us,
-        p99_write_us=point.p99_write_us,
-        throttle_wait_us=point.throttle_wait_us,
-        ops_blocks=None if point.ops_blocks is None else round(point.ops_blocks),
-        ops_bytes=None if growth is None or row.ops_bytes is None else round(row.ops_bytes * growth),
-        ops_share=None if growth is None or row.ops_share is None else row.ops_share * growth,
-        u=point.u,
-        waf=point.waf,
-        unapplied=(),
-    )
+    recorded = {name: getattr(point, name) for name in FIELDS}
+    ops = {
+        "ops_blocks": None if point.ops_blocks is None else round(point.ops_blocks),
+        "ops_bytes": None if growth is None or row.ops_bytes is None else round(row.ops_bytes * growth),
+        "ops_share": None if growth is None or row.ops_share is None else row.ops_share * growth,
+    }
+    return replace(row, verdict=verdict, reason=reason, unapplied=(), **recorded | ops)
 
 
 def _past_device(device: DeviceStatus, rows: Iterable[VmStatus]) -> DeviceStatus:

@@ -189,11 +189,6 @@ def device_columns(status: HostStatus) -> tuple[Column[DeviceStatus], ...]:
     return tuple(columns)
 
 
-def device_table(status: HostStatus, width: int | None) -> Table:
-    """A row for each device, without the columns that do not fit in `width`; None: all columns."""
-    return table_of(device_columns(status), status.devices, width)
-
-
 def device_lines(device: DeviceStatus) -> Iterator[Text]:
     """Problems, the placement that the drive offers, and moves of OPS, which do not fit in a row."""
     name = printable(device.name)
@@ -272,11 +267,6 @@ def group_lines(status: HostStatus, vms: Sequence[VmStatus]) -> Iterator[Text]:
         if group.verdict in DEGRADED:
             line.append(f": {printable(group.reason)}")
         yield line
-
-
-def status_table(status: HostStatus, vms: Sequence[VmStatus], width: int | None) -> Table:
-    """A row for each of `vms`, without the columns that do not fit in `width`; None: all columns."""
-    return table_of(status_columns(status), vms, width)
 
 
 def problem_lines(vms: Iterable[VmStatus]) -> Iterator[Text]:

@@ -23,14 +23,14 @@ from slo_ctl.model.status_json import StatusFormatError, from_json
 from slo_ctl.show.past import Timeline, read_past
 from slo_ctl.show.status import (
     DaemonOutage,
+    device_columns,
     device_lines,
-    device_table,
     header_lines,
     outcome_text,
     status_columns,
     verdict_text,
 )
-from slo_ctl.show.terminal import Column, as_text, fitting, sparkline
+from slo_ctl.show.terminal import Column, as_text, fitting, sparkline, table_of
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -353,7 +353,7 @@ class TopApp(App[None]):
             width = self.size.width or 80
             # The age of the latest status counts, not that of one from the past.
             lines += header_lines(status, time.time() - self.timeline.age_s)
-            lines.append(as_text(device_table(status, width), width))
+            lines.append(as_text(table_of(device_columns(status), status.devices, width), width))
             lines += [line for device in status.devices for line in device_lines(device)]
         total = len(status.vms) if status else 0
         lines.append(Text(f"{len(self.matching_vms())} of {total} VMs, {self._view_text()}", style="dim"))

@@ -16,7 +16,8 @@ from slo_ctl.host.nvme.command import NvmeTool
 from slo_ctl.host.nvme.drive import discover
 from slo_ctl.model import DeviceStatus, DeviceWaf, HostStatus, WafSource
 from slo_ctl.show.drives import nvme_json, print_nvme
-from slo_ctl.show.status import device_lines, device_table
+from slo_ctl.show.status import device_columns, device_lines
+from slo_ctl.show.terminal import table_of
 
 NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
 
@@ -78,6 +79,6 @@ def test_status_names_the_source_of_the_waf(waf: DeviceWaf, text: str) -> None:
     status = HostStatus(0.0, 10.0, 1.0, 1, 0.0, "", devices=(device,))
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    console.print(device_table(status, None), *device_lines(device), sep="\n")
+    console.print(table_of(device_columns(status), status.devices, None), *device_lines(device), sep="\n")
     assert text in stream.getvalue()
     assert "nvme: offers separation by FDP" in stream.getvalue()

@@ -17,8 +17,8 @@ from slo_ctl.base.numbers import UNKNOWN, duration
 from slo_ctl.model import HostStatus, Slo, Verdict
 from slo_ctl.show.status import (
     backend_text,
+    device_columns,
     device_lines,
-    device_table,
     header_lines,
     ops_text,
     p99_text,
@@ -26,23 +26,22 @@ from slo_ctl.show.status import (
     problem_lines,
     selected_vms,
     status_columns,
-    status_table,
     target_text,
 )
-from slo_ctl.show.terminal import fitting, print_line
+from slo_ctl.show.terminal import fitting, print_line, table_of
 
 
 def drawn(status: HostStatus, width: int) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
-    console.print(status_table(status, status.vms, width))
+    console.print(table_of(status_columns(status), status.vms, width))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
 def drawn_devices(status: HostStatus, width: int = 200) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
-    console.print(device_table(status, width))
+    console.print(table_of(device_columns(status), status.devices, width))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
