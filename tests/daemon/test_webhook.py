@@ -10,14 +10,14 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from test_hooks import until
 
 from slo_ctl.config import DEFAULTS
 from slo_ctl.daemon.hooks import HookQueue, Hooks, Webhook
@@ -82,13 +82,6 @@ def receiver() -> Iterator[Receiver]:
 
 def change(vm: str = "web") -> VerdictChange:
     return VerdictChange(vm, "ssd0", Verdict.OK, Verdict.INSUFFICIENT, "80 of 100 IOPS", 12.5)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
 
 
 @contextmanager

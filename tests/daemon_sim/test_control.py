@@ -15,7 +15,6 @@ from slo_ctl.drives.control import ControlClient, ControlError
 
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
 DRIVE = Drive(SPEC, 2)
-ANYWHERE = Path("control.sock")
 
 
 def simulated() -> SimulatedServer:

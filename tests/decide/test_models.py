@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve
 from slo_ctl.decide.ops_for_speed import Need, Speed, highest_level
-from slo_ctl.model import FlashTiming, Slo, TimingModel, VmSample
+from slo_ctl.model import FlashTiming, TimingModel
 
 from .plant import FULL, PAPER
-
-SAMPLE = VmSample("a", Slo(), True, 1.0, 300, 300, 900, 128 * 9, 880, 1000, 150, 2)
 
 
 def test_equation_1_with_the_papers_timing() -> None:
