@@ -36,7 +36,7 @@ def change(vm: str = "web", verdict: Verdict = SHORT, previous: Verdict | None =
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.005)
