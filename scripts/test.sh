@@ -4,8 +4,8 @@
 #   scripts/test.sh --compile                          compiles what cargo test runs
 # pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others, as an emulated
 # CPU must not wait long for a real one; it is busy for about two thirds of the time, so that there is a guest more than CPUs.
-# Most of the others wait for devices and daemons more than they compute, so that there are more processes than CPUs
-# (tests/conftest.py).
+# Most of the others wait for devices and daemons more than they compute, so that there are more processes than CPUs;
+# those that only compute have a low priority (tests/conftest.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
@@ -64,5 +64,5 @@ if [ -z "$quick" ]; then
     pytest tests/real/guest "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
-pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 3 + 2)) || status=$?
 exit "$status"

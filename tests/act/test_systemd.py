@@ -208,15 +208,16 @@ def test_hanging_systemd_is_not_waited_for(tmp_path: Path) -> None:
 def test_slow_systemd_still_applies_the_change(tmp_path: Path) -> None:
     """Though nothing is ever answered in time, and nothing is taken for restored meanwhile."""
     systemd = FakeSystemd(tmp_path)
-    slow = threading.Event()
-    actuator = systemd.waiting_for(lambda: slow.wait(0.1), timeout_s=0.01)
+    begins, slow = threading.Event(), threading.Event()
+    actuator = systemd.waiting_for(lambda: begins.wait(60.0) and slow.wait(0.1), timeout_s=0.01)
     keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
     setting = Setting(knob("read_iops"), 400.0, "web", "")
     (outcome,) = keeper.apply([setting])
     assert (outcome.state, "has not answered" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
     (outcome,) = keeper.apply([])
     assert (outcome.state, "has not answered" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
-    deadline = time.monotonic() + 20
+    begins.set()
+    deadline = time.monotonic() + 60
     while keeper.apply([setting])[0].state is not OutcomeState.UNCHANGED:
         assert time.monotonic() < deadline
         time.sleep(0.05)

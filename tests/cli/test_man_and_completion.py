@@ -147,22 +147,31 @@ def completed(*words: str) -> list[str]:
     return result.stdout.splitlines()
 
 
+def completed_by_daemon(*words: str) -> list[str]:
+    """Completions that the daemon has to answer for, which takes longer than TIMEOUT_S on a busy machine."""
+    for _ in range(20):
+        found = completed(*words)
+        if found != [""]:
+            break
+    return found
+
+
 @pytest.mark.skipif(shutil.which("bash") is None or not SLO_CTL.exists(), reason="needs bash and slo-ctl")
 def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
     assert completed("slo-ctl", "sta") == ["status"]
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         root = ("--root", str(tmp_path))
-        assert completed("slo-ctl", "status", *root, "we") == ["web"]
+        assert completed_by_daemon("slo-ctl", "status", *root, "we") == ["web"]
         assert completed("slo-ctl", "status", *root, "--watch", "") == ["1", "2", "5", "10", "60"]
-        assert completed("slo-ctl", "status", *root, "--watch", "5", "we") == ["web"]
-        assert completed("slo-ctl", "vm", "set", *root, "l") == ["lazy"]
+        assert completed_by_daemon("slo-ctl", "status", *root, "--watch", "5", "we") == ["web"]
+        assert completed_by_daemon("slo-ctl", "vm", "set", *root, "l") == ["lazy"]
         assert completed("slo-ctl", "vm", "set", *root, "web", "weight=3,max_") == [
             "-o nospace",
             "3,max_bandwidth=",
         ]
         assert completed("slo-ctl", "vm", "unset", *root, "web", "min,p") == ["min,p99"]
-        assert completed("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
-        assert completed("slo-ctl", "status", f"--root={tmp_path}", "we") == ["web"]
+        assert completed_by_daemon("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
+        assert completed_by_daemon("slo-ctl", "status", f"--root={tmp_path}", "we") == ["web"]
     without_daemon = completed("slo-ctl", "device", "show", *root, "ss")
     assert without_daemon == [""], "no error message"
     (tmp_path / "slo-ctl.toml").write_text("[class.gold]\nweight = 3\n[class.bulk]\nweight = 1\n")

@@ -37,7 +37,7 @@ def change(vm: str = "web", verdict: Verdict = SHORT, previous: Verdict | None =
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.005)

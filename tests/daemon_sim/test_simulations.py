@@ -32,7 +32,7 @@ def test_same_seed_gives_a_bit_identical_run_in_any_process() -> None:
         "from dataclasses import replace\n"
         "from daemon_sim.scenarios import random_scenario\n"
         "from daemon_sim.run import simulate\n"
-        "print(simulate(replace(random_scenario(6), length_s=60.0)).digest())\n"
+        "print(simulate(replace(random_scenario(7), length_s=60.0)).digest())\n"
     )
     digests = [
         subprocess.run(
@@ -44,7 +44,7 @@ def test_same_seed_gives_a_bit_identical_run_in_any_process() -> None:
         ).stdout.strip()
         for hash_seed in ("1", "2")
     ]
-    scenario = replace(random_scenario(6), length_s=60.0)
+    scenario = replace(random_scenario(7), length_s=60.0)
     first, second = simulate(scenario), simulate(scenario)
     assert first.epochs
     assert {first.digest(), second.digest(), *digests} == {first.digest()}
