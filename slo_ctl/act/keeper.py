@@ -69,6 +69,19 @@ class _Step:
     target: SettingValue
 
 
+@dataclass(slots=True)
+class _Wanted:
+    """The settings of an `apply`."""
+
+    settings: list[Setting]
+    """As they were given."""
+    by_knob: dict[Knob, Setting]
+    conflicts: list[Outcome]
+    """Outcomes of settings that conflict with an earlier one."""
+    kept: list[Outcome | None]
+    """In the order of `by_knob`: outcomes of settings in force until they are verified again; else None."""
+
+
 class SettingKeeper:
     """Brings the knobs of the host to the wanted settings, and restores all others that it changed.
 
@@ -81,8 +94,7 @@ class SettingKeeper:
         self._journal = journal
         self._kept: dict[Knob, _Kept] = {}
         self._turn = 0
-        self._last: tuple[list[Setting], dict[Knob, Setting], list[Outcome]] = ([], {}, [])
-        """Settings of the last `apply`, and the result of `_by_knob` for them."""
+        self._last = _Wanted([], {}, [], [])
         self._all_wanted_at_change = -1
         """`changes` of the journal when the last settings contained all of its knobs; -1: unknown."""
 
@@ -94,37 +106,37 @@ class SettingKeeper:
         Only knobs that `within` selects are restored. `verify_all` reads all settings in force again.
         Returns the outcomes of restored knobs, followed by one for each setting in its order.
         """
-        wanted, conflicts = self._wanted(list(settings))
+        wanted = self._last = self._wanted(list(settings))
         self._turn = (self._turn + 1) % ROTATION_EPOCHS
-        restored = self._restore_unwanted(wanted, within)
+        restored = self._restore_unwanted(wanted.by_knob, within)
 
-        outcomes: list[Outcome | None] = []
-        steps: list[_Step] = []
-        all_kept = map(self._kept.get, wanted)
-        for index, (setting, kept) in enumerate(zip(wanted.values(), all_kept, strict=True)):
-            due = verify_all or index % ROTATION_EPOCHS == self._turn
-            if kept is not None and not due and (kept.setting is setting or _is_same(kept.setting, setting)):
-                outcomes.append(kept.outcome)
-                continue
-            result = self._inspect(setting)
-            if isinstance(result, Outcome):
-                outcomes.append(result)
-            else:
-                outcomes.append(None)
-                steps.append(result)
-        changed = self._carry_out(steps)
-        in_order = [outcome or changed[knob] for knob, outcome in zip(wanted, outcomes, strict=True)]
-        return [*restored, *in_order, *conflicts]
+        due = {
+            index: setting
+            for index, (setting, kept) in enumerate(zip(wanted.by_knob.values(), wanted.kept, strict=True))
+            if verify_all or kept is None or index % ROTATION_EPOCHS == self._turn
+        }
+        inspected = {index: self._inspect(setting) for index, setting in due.items()}
+        changed = self._carry_out([result for result in inspected.values() if isinstance(result, _Step)])
+        outcomes = wanted.kept.copy()
+        for index, result in inspected.items():
+            knob = due[index].knob
+            outcomes[index] = changed[knob] if isinstance(result, _Step) else result
+            wanted.kept[index] = self._outcome_of_kept(due[index])
+        return [*restored, *(outcome for outcome in outcomes if outcome is not None), *wanted.conflicts]
 
-    def _wanted(self, settings: list[Setting]) -> tuple[dict[Knob, Setting], list[Outcome]]:
-        """Result of `_by_knob`; the last one if the settings are the same objects, as they usually are."""
-        before, wanted, conflicts = self._last
-        unchanged = len(settings) == len(before) and all(map(operator.is_, settings, before))
-        if not unchanged:
-            wanted, conflicts = _by_knob(settings)
-            self._last = settings, wanted, conflicts
-            self._all_wanted_at_change = -1
-        return wanted, conflicts
+    def _wanted(self, settings: list[Setting]) -> _Wanted:
+        """The settings by knob; as in the last call if they are the same objects, as they usually are."""
+        last = self._last
+        if len(settings) == len(last.settings) and all(map(operator.is_, settings, last.settings)):
+            return last
+        self._all_wanted_at_change = -1
+        by_knob, conflicts = _by_knob(settings)
+        return _Wanted(settings, by_knob, conflicts, [*map(self._outcome_of_kept, by_knob.values())])
+
+    def _outcome_of_kept(self, setting: Setting) -> Outcome | None:
+        """The outcome of a setting that is in force; None if it has to be inspected."""
+        kept = self._kept.get(setting.knob)
+        return kept.outcome if kept is not None and _is_same(kept.setting, setting) else None
 
     def _restore_unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Outcome]:
         if self._all_wanted_at_change == self._journal.changes:
@@ -143,6 +155,7 @@ class SettingKeeper:
 
     def plan(self, settings: Iterable[Setting], within: Scope = _all_knobs) -> list[Outcome]:
         """The changes that `apply` would make; reads all knobs and changes none."""
+        self._last = _Wanted([], {}, [], [])
         wanted, conflicts = _by_knob(settings)
         planned: list[Outcome] = []
         for knob, original in self._journal.originals().items():
@@ -157,6 +170,7 @@ class SettingKeeper:
 
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
         """Restore all knobs that were ever changed; those that fail stay in the journal."""
+        self._last = _Wanted([], {}, [], [])
         self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.

@@ -8,6 +8,7 @@ import os
 import resource
 import select
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,6 +81,16 @@ def read_record(path: str, keep: Callable[[int], bool] | None = None) -> FileTex
     return FileText(content.decode("utf-8", "surrogateescape"), False)
 
 
+@dataclass(slots=True)
+class _OpenFile:
+    """An open file, and what it contained when it was last read."""
+
+    descriptor: int
+    content: bytes | None = None
+    """None: it was not read again since it was opened."""
+    file: FileText | None = None
+
+
 class OpenFiles:
     """Kernel files that are read again and again, and stay open: to open one costs more than to read it.
 
@@ -89,25 +100,27 @@ class OpenFiles:
     def __init__(self, most: int | None = None) -> None:
         """`most` is by default half of the descriptors that this process may have."""
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
-        self._open: dict[str, int] = {}
+        self._open: dict[str, _OpenFile] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def read(self, path: str) -> FileText | None:
-        """As `read_record`."""
-        descriptor = self._open.get(path)
-        if descriptor is None:
+        """As `read_record`; the same object as before if the content of an open file has not changed."""
+        opened = self._open.get(path)
+        if opened is None:
             return self._first_read(path)
         try:
-            content = os.pread(descriptor, _FIRST_READ_BYTES, 0)
+            content = os.pread(opened.descriptor, _FIRST_READ_BYTES, 0)
         except OSError:
             # It was removed, and another may have its name.
             self.close(path)
             return self._first_read(path)
         if len(content) == _FIRST_READ_BYTES:
             return read_bounded(path)
-        return FileText(content.decode("utf-8", "surrogateescape"), False)
+        if content != opened.content:
+            opened.content, opened.file = content, FileText(content.decode("utf-8", "surrogateescape"), False)
+        return opened.file
 
     def _first_read(self, path: str) -> FileText | None:
         return read_record(path, lambda descriptor: self._keep(path, descriptor))
@@ -116,14 +129,14 @@ class OpenFiles:
         if len(self._open) >= self._most or os.fstat(descriptor).st_size != 0:
             return False
         # Content without a size: the kernel makes it up.
-        self._open[path] = descriptor
+        self._open[path] = _OpenFile(descriptor)
         return True
 
     def close(self, path: str) -> None:
         """Keep it open no longer."""
-        descriptor = self._open.pop(path, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        opened = self._open.pop(path, None)
+        if opened is not None:
+            os.close(opened.descriptor)
 
 
 def _content(descriptor: int) -> bytes:

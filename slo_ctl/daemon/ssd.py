@@ -409,26 +409,26 @@ class EmulatedDevice:
         all VMs.
         """
         keys = [occupant.key for occupant in occupants]
-        entitled = [key for key in keys if key in shares]
+        timed, entitled = self.timed, [key for key in keys if key in shares]
         windows = [self.windows[key] for key in keys if key in self.windows]
         window = merge_windows(windows) if windows else StreamWindow(occupants[0].vm, 0.0)
-        wants_more = self.timed and any(self.wants_more(key) for key in keys)
-        if self.timed and total:
+        wants_more = timed and any(self.wants_more(key) for key in keys)
+        if timed and total:
             share: float | None = window.amount(self.share_by) / total
         else:
             iops = total_iops(self.windows.values())
             share = window.iops / iops if window.iops is not None and iops else None
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
-        lacking = [without_lever(self.policy, occupant.slo) for occupant in occupants if self.timed]
+        lacking = [without_lever(self.policy, occupant.slo) for occupant in occupants if timed]
         remarks += [remark for remark in dict.fromkeys(lacking) if remark]
         return Delivered(
             window,
             asked=bool(window.iops) or wants_more,
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
             wants_more=wants_more,
-            busy=self.timed and bool(windows) and window.backlog_share >= BUSY_FROM,
+            busy=timed and bool(windows) and window.backlog_share >= BUSY_FROM,
             share=share,
-            unit=self.share_by if self.timed else "IOPS",
+            unit=self.share_by if timed else "IOPS",
             target_share=sum(shares[key] for key in entitled) if entitled else None,
             target_iops=sum(entitled_iops[key] for key in entitled) if entitled else None,
             no_mechanism=self._no_mechanism(occupants, slos),

@@ -183,7 +183,9 @@ _V1_FILES = (
 )
 
 RECHECK_SCANS = 10
-"""Files that add no counters are read again once in this many scans, spread over the groups."""
+RECHECKED_GROUPS = 10
+"""Files that add no counters are read again once in `RECHECK_SCANS` scans, spread over the groups; with many
+groups more rarely, those of about `RECHECKED_GROUPS` groups in each scan."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
@@ -215,7 +217,7 @@ class CounterReader:
     """Reads the counters of many groups repeatedly. Files that have not changed are not parsed again.
 
     Most files of v1 repeat the counters of others or are empty; which ones depends on the kernel and is the
-    same for all groups. Files that never added a counter in any group are read only in every tenth scan.
+    same for all groups. Files that never added a counter in any group are read rarely.
     """
 
     def __init__(self, tree: CgroupTree) -> None:
@@ -243,8 +245,8 @@ class CounterReader:
             group.scans_left -= 1
         else:
             # Spread the complete readings of groups that were found together over different scans.
-            known = group.by_device is not None
-            group.scans_left = RECHECK_SCANS - 1 if known else len(self._last) % RECHECK_SCANS
+            scans = max(RECHECK_SCANS, len(self._last) // RECHECKED_GROUPS)
+            group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
             for index, path in enumerate(group.paths):
                 if index not in self._useful:
                     texts[index] = _read(read_record, path, note)

@@ -207,9 +207,7 @@ class BlockDevice:
         for stream in streams:
             if stream.device == self.number and stream.cgroup is not None:
                 counters_of.setdefault(stream.vm, {})[stream.cgroup] = stream.counters or _NO_COUNTERS
-        self._readings = {vm: self._comparable(vm, counters) for vm, counters in counters_of.items()}
-        for vm, counters in counters_of.items():
-            self._readings[vm].add(now_s, counters)
+        self._readings = {vm: self._with_reading(vm, now_s, counters) for vm, counters in counters_of.items()}
         self.windows = {vm: _stream_window(vm, readings) for vm, readings in self._readings.items()}
         self._latencies = {vm: self._latencies.get(vm) or LatencyWindow(self._window_s) for vm in latencies}
         for vm, disks in latencies.items():
@@ -218,22 +216,23 @@ class BlockDevice:
             self.windows[vm] = self._latencies[vm].add_to(window)
         return self.windows
 
-    def _comparable(self, vm: str, counters: _GroupCounters) -> SlidingWindow[_GroupCounters]:
-        """Readings of the VM with which `counters` can be compared."""
+    def _with_reading(self, vm: str, now_s: float, counters: _GroupCounters) -> SlidingWindow[_GroupCounters]:
+        """Readings of the VM that can be compared with `counters`, and these."""
         readings = self._readings.get(vm)
         last = readings.last if readings is not None else None
         if readings is None or last is None or last.keys() != counters.keys():
-            return SlidingWindow(self._window_s)
-        if not _are_same(last, counters) and any(
-            _decreased(last[cgroup], counters[cgroup]) for cgroup in counters
-        ):
+            readings = SlidingWindow(self._window_s)
+        elif _are_same(last, counters):
+            counters = last
+        elif any(_decreased(last[cgroup], counters[cgroup]) for cgroup in counters):
             readings.clear()
+        readings.add(now_s, counters)
         return readings
 
 
 def _are_same(first: _GroupCounters, last: _GroupCounters) -> bool:
     """Whether these are the same objects, as they are for a VM without I/O."""
-    return all(map(operator.is_, first.values(), last.values()))
+    return first is last or all(map(operator.is_, first.values(), last.values()))
 
 
 def _stream_window(vm: str, readings: SlidingWindow[_GroupCounters]) -> StreamWindow:
