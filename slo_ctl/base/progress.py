@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -23,6 +25,20 @@ class ProgressSink(Protocol):
 
     def note(self, text: str) -> None:
         """Show a note once, such as why a phase ended early."""
+
+
+@contextmanager
+def drive_writes_on(sink: ProgressSink, name: str) -> Iterator[Callable[[float], None]]:
+    """A phase of unknown length, to be called with the drive writes so far."""
+    phase, written = sink.phase(name, None, "drive writes"), 0.0
+
+    def advance(now: float) -> None:
+        nonlocal written
+        phase.advance(now - written)
+        written = now
+
+    yield advance
+    phase.done()
 
 
 class Silent:

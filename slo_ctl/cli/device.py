@@ -12,6 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
+from slo_ctl.base.progress import drive_writes_on
 from slo_ctl.base.text import counted
 from slo_ctl.cli import device_namespace, device_policy, profile, write_size
 from slo_ctl.cli.completion import (
@@ -388,10 +389,13 @@ def precondition(name: DEVICE, root: ROOT = None, quiet: QUIET = False, json_: J
 def _precondition(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Preconditioned:
     from slo_ctl.drives.store import check_preconditionable
     from slo_ctl.drives.store import precondition as precondition_device
-    from slo_ctl.show.terminal import drive_writes_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     check_preconditionable(store, record)
-    with drive_writes_on_stderr(f"preconditioning {record.name}", quiet=quiet) as advance:
+    with (
+        progress_on_stderr(quiet) as progress,
+        drive_writes_on(progress, f"preconditioning {record.name}") as advance,
+    ):
         return precondition_device(store, record, advance)
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import ObserveGone, UnreachableError, UserError
+from slo_ctl.base.progress import drive_writes_on
 from slo_ctl.base.text import printable
 from slo_ctl.cli.options import root_option
 from slo_ctl.cli.try_guest import Guests
@@ -25,7 +26,7 @@ from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.observe.ssd import ServedDevice
 from slo_ctl.show.history_summary import MET
 from slo_ctl.show.status import verdict_text
-from slo_ctl.show.terminal import Column, console_for, drive_writes_on_stderr, table_of
+from slo_ctl.show.terminal import Column, console_for, progress_on_stderr, table_of
 
 _NOTICEABLE = 0.05
 """Smaller changes, relative to the entitlement of a VM, are neither a gain nor a loss."""
@@ -312,7 +313,7 @@ class ActivityMeter:
 
 
 def _create_drive(host: TryHost) -> None:
-    with drive_writes_on_stderr("preconditioning the drive") as advance:
+    with progress_on_stderr() as progress, drive_writes_on(progress, "preconditioning the drive") as advance:
         preconditioned = host.create_drive(DRIVE, advance)
     _print_line(f"garbage collection is in its steady state: WAF {numbers.decimal(preconditioned.waf)}")
 

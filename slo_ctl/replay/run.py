@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ftl_emul import Device
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.progress import ProgressSink, Silent
+from slo_ctl.base.progress import ProgressSink, Silent, drive_writes_on
 from slo_ctl.decide.policies import make_policy, policy_entry
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model import Placement, TimingModel
@@ -205,16 +205,8 @@ class PreparedRuns:
         if not self._scenario.device.preconditioned:
             device.save(path, placement.value)
             return tenants
-        phase = self._progress.phase(f"preconditioning the drive ({placement.value})", None, "drive writes")
-        reported = 0.0
-
-        def report(drive_writes: float) -> None:
-            nonlocal reported
-            phase.advance(drive_writes - reported)
-            reported = drive_writes
-
-        preconditioning = device.precondition(self._scenario.seed, report)
-        phase.done()
+        with drive_writes_on(self._progress, f"preconditioning the drive ({placement.value})") as advance:
+            preconditioning = device.precondition(self._scenario.seed, advance)
         self.preconditioning_drive_writes = preconditioning.host_page_writes / self.plan.total_pages
         if not preconditioning.settled:
             self.notes.append(

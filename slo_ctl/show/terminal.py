@@ -218,21 +218,6 @@ def progress_on_stderr(quiet: bool = False) -> Iterator[ProgressSink]:
         yield Lines(sys.stderr)
 
 
-@contextmanager
-def drive_writes_on_stderr(name: str, quiet: bool = False) -> Iterator[Callable[[float], None]]:
-    """Progress of a phase of unknown length, to be called with the drive writes so far."""
-    with progress_on_stderr(quiet) as sink:
-        phase, written = sink.phase(name, None, "drive writes"), 0.0
-
-        def advance(now: float) -> None:
-            nonlocal written
-            phase.advance(now - written)
-            written = now
-
-        yield advance
-        phase.done()
-
-
 _LINE_INTERVAL_S = 10.0
 
 
