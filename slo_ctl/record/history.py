@@ -196,7 +196,8 @@ def _number(value: float | None) -> float | None:
     return round(value) if 100 <= value < 2**62 else round(value, 4)
 
 
-_BUSY_TIMEOUT_S = 0.2
+_BUSY_TIMEOUT_S = 1.0
+"""How long an epoch waits for a checkpoint, or for another program, until it is not recorded."""
 _FILE_MODE = 0o640
 _DAMAGED_SUFFIX = ".damaged"
 _CHECKPOINT_S = 30.0

@@ -71,7 +71,10 @@ def test_a_node_that_cannot_be_opened_is_left_out(
 
 
 class Killing(LocalNodes):
-    """Kills a process when it is given its third piece of work."""
+    """Kills a process when it is given its second piece of work.
+
+    After two, its times could be judged, and differ from the other's on a busy machine.
+    """
 
     victim = 1
     given = 0
@@ -79,7 +82,7 @@ class Killing(LocalNodes):
     def give(self, node: Node, work: Work) -> None:
         if node == self.victim:
             self.given += 1
-            if self.given == 3:
+            if self.given == 2:
                 pid = self.pid(node)
                 assert pid is not None
                 os.kill(pid, signal.SIGKILL)
