@@ -5,5 +5,5 @@
 #   scripts/guest-host.sh shell [COMMAND]   boots one with NVMe drives and opens a shell in it; it ends with the shell
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export PYTHONPATH=tests/real
+export PYTHONPATH=tests:tests/real
 exec .venv/bin/python -m guest "$@"

@@ -194,7 +194,8 @@ class Namespaces:
 BY_ID = Path("/dev/disk/by-id")
 _STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
 """Prefixes of udev's links, preferred first: by identifier of the namespace, or by drive and NSID."""
-_LINK_TIMEOUT_S = 5.0
+_LINK_TIMEOUT_S = 20.0
+"""A host whose CPUs are busy took more than 5 s."""
 _UNPLUG_TIMEOUT_S = 10.0
 _DISK_POLL_S = 0.1
 

@@ -15,6 +15,8 @@ _BUILD_S = 1800.0
 _INSTALL_S = 1800.0
 """Unpacking 140 MB and compiling Python under emulation."""
 _DAEMON_S = 900.0
+STOP_DAEMON = "systemctl stop slo-ctld"
+"""A daemon that is about to start need not import all it consists of."""
 _RESET = """
 systemctl stop slo-ctld 'slo-ctl-*' 'machine-qemu*.scope'
 for vm in $(virsh list --all --name); do virsh destroy $vm; virsh undefine $vm; done >/dev/null 2>&1
@@ -65,7 +67,7 @@ def _install_in(parts: Parts, package: Path, image: Path) -> bool:
 
 
 def install(guest: Guest, package: Path) -> None:
-    """By apt, which has no network to get anything else from; the daemon that this starts is up.
+    """By apt, which has no network to get anything else from; no daemon runs.
 
     Raises CommandError.
     """
@@ -76,7 +78,7 @@ def install(guest: Guest, package: Path) -> None:
     # Into a file: the daemon that it starts must not hold the connection.
     guest.run(f"{command} >/root/install.log 2>&1 || (cat /root/install.log; false)", timeout_s=_INSTALL_S)
     guest.run(f"rm /root/{package.name} && cp -a /etc/slo-ctl /root/etc-slo-ctl")
-    guest.run("until systemctl is-active -q slo-ctld; do sleep 0.5; done", timeout_s=_DAEMON_S)
+    guest.run(STOP_DAEMON, timeout_s=_DAEMON_S)
 
 
 def reset(guest: Guest) -> None:

@@ -53,7 +53,6 @@ def guest(installed: Guest) -> Iterator[Guest]:
     """With the package, bpftrace, and our unit with `_MEASURE` in the place of the daemon."""
     if not (newer_bpftrace.FOLDER / "bin").exists():
         pytest.skip("build/bpftrace is not there (scripts/setup.sh --real)")
-    installed.run("systemctl stop slo-ctld", timeout_s=_SLOWEST_S)
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "bpftrace.tar"
         with tarfile.open(archive, "w", dereference=True) as tar:

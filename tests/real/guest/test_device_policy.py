@@ -29,7 +29,6 @@ store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(mi
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Iterator[Guest]:
     """With the package, and no libvirt to be asked."""
-    installed.run("systemctl stop slo-ctld", timeout_s=180)
     start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)

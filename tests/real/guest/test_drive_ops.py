@@ -22,12 +22,12 @@ import pytest
 from serving import Server, make_device, served
 
 from .commands import SLO_CTL, start_commands
-from .guests import LIMITED
+from .guests import POOL
 from .machine import Guest
 from .nvme_tcp import connected_to
-from .vm_scopes import VmScope, first_that, rates, start, stop, until
+from .vm_scopes import VmScope, first_that, freeze, rates, start, stop, until
 
-GUEST = LIMITED
+GUEST = POOL
 _SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
 _WEIGHTS = {"db": 1, "web": 3, "mail": 6}
 _BLOCKS = (4 << 20) // 512
@@ -85,16 +85,10 @@ class Drive:
     def limits(self) -> str:
         return self.guest.run("cat /sys/fs/cgroup/machine.slice/machine-qemu*/io.max").stdout
 
-    def freeze(self, *, frozen: bool) -> None:
-        """Stop or continue the clients, whose cgroups stay."""
-        files = " ".join(f"'{each.folder}/cgroup.freeze'" for each in _SCOPES)
-        self.guest.run(f"for file in {files}; do echo {frozen:d} >$file; done")
-
 
 @pytest.fixture(scope="module")
 def drive(installed: Guest) -> Iterator[Drive]:
     """A drive with a namespace for each of three VMs."""
-    installed.run("systemctl stop slo-ctld", timeout_s=180)
     start_commands(installed)
     root = Path(tempfile.mkdtemp(prefix="slo-"))  # sockets have short names
     make_device(root, _DRIVE, "name=other")
@@ -130,20 +124,20 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     for scope in _SCOPES:
         until(guest, f"grep -q 'wios=[1-9][0-9]' '{scope.folder}/io.stat'", _COMMAND_S, show="nvme list")
     # The daemon looks first while nothing is written.
-    drive.freeze(frozen=True)
+    freeze(guest, _SCOPES, frozen=True)
     guest.run("cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION.replace("{drive}", drive.name))
     guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
     before, split = drive.spaces(), drive.ops_blocks()
     rows = first_that(lambda rows: _ops_of(rows) == split, drive.status, looks=60, pause_s=1.0)
     assert _ops_of(rows) == split, guest.run(_SHOW, check=False).stdout
-    drive.freeze(frozen=False)
+    freeze(guest, _SCOPES, frozen=False)
     iops = first_that(_as_weights, lambda: _measured(guest), looks=12)
     assert _as_weights(iops), guest.run(_SHOW, check=False).stdout
 
     # OPS moves once GC has collected 20 blocks of each VM, so that u is known.
     moved = first_that(lambda found: found != split, drive.ops_blocks, looks=150, pause_s=2.0)
     assert moved != split, guest.run(_SHOW, check=False).stdout
-    drive.freeze(frozen=True)
+    freeze(guest, _SCOPES, frozen=True)
     rows = first_that(lambda rows: _agrees(rows, before, drive.spaces()), drive.status, looks=15, pause_s=2.0)
     now = drive.spaces()
     for vm, row in rows.items():
@@ -151,7 +145,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     assert _agrees(rows, before, now), guest.run(_SHOW, check=False).stdout
 
     # It is restored while the clients write: blocks are free when GC has emptied them.
-    drive.freeze(frozen=False)
+    freeze(guest, _SCOPES, frozen=False)
     guest.run("systemctl stop slo-ctld", timeout_s=_COMMAND_S)
     assert drive.limits() == ""
     # The drive goes on moving what is still occupied.

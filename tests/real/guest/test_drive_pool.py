@@ -50,7 +50,6 @@ _SHOW = "slo-ctl status; journalctl -u slo-ctld --no-pager -n 30"
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Iterator[Guest]:
     """`db` and `web` read as much as they can, each from its own namespace."""
-    installed.run("systemctl stop slo-ctld", timeout_s=180)
     start_commands(installed)
     for each in (_DB, _WEB):
         read_in(installed, each)

@@ -34,7 +34,6 @@ print(json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Guest:
-    installed.run("systemctl stop slo-ctld", timeout_s=180)
     start_commands(installed)
     return installed
 

@@ -11,15 +11,16 @@ from .commands import SLO_CTL, start_commands
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
-from .vm_scopes import VmScope, first_that, rates, start, stop, until
+from .vm_scopes import VmScope, first_that, freeze, rates, start, stop, until
 
 GUEST = PLAIN
 _SCOPES = (VmScope("a", 1), VmScope("b", 2), VmScope("c", 3))
 _WEIGHTS = {"a": 1, "b": 3, "c": 6}
-_MODEL_IOPS = 450
-"""Of the profile, at 4 KiB: well below `PLAIN_IOPS`, as io.cost divides what its model says."""
-_MAX_IOPS = 203
-"""99 % of it are 200 writes, 20 in each of the kernel's slices of 100 ms, as it counts whole requests: 118
+_MODEL_IOPS = 200
+"""Of the profile, at 4 KiB: well below `PLAIN_IOPS`, as io.cost divides what its model says; and few, as a
+guest whose CPU is busy does not do as much as that."""
+_MAX_IOPS = 102
+"""99 % of it are 100 writes, 10 in each of the kernel's slices of 100 ms, as it counts whole requests: 118
 came out as 110."""
 _SECONDS = 12.0
 _SETTLE_S = 4.0
@@ -51,7 +52,6 @@ _GROUP_FILES = ("io.weight", "io.max")
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Guest:
     """Three writers on a drive of which a profile is stored, and no daemon yet."""
-    installed.run("systemctl stop slo-ctld", timeout_s=180)
     start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
@@ -70,6 +70,12 @@ def number(guest: Guest) -> str:
 def write_in(guest: Guest, scope: VmScope) -> None:
     place = f"--filename=/dev/{guest.disk('PLAIN0')}"
     start(guest, scope, place, "--rw=randwrite", "--bs=4k", "--iodepth=16")
+
+
+def start_daemon(guest: Guest) -> None:
+    freeze(guest, _SCOPES, frozen=True)
+    guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
+    freeze(guest, _SCOPES, frozen=False)
 
 
 def state(guest: Guest) -> str:
@@ -124,7 +130,7 @@ def test_weights_become_shares_with_the_profile(guest: Guest) -> None:
     guest.run(
         "cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION.replace("{name}", guest.disk("PLAIN0"))
     )
-    guest.run("systemctl restart slo-ctld", timeout_s=_IN_FORCE_S)
+    start_daemon(guest)
     until_weights(guest, a=100, b=300, c=600)
     assert f"wrandiops={_MODEL_IOPS}" in state(guest)
     assert_shares(guest, _WEIGHTS)
@@ -141,7 +147,7 @@ def test_a_maximum_is_kept(guest: Guest) -> None:
     guest.run(f"{SLO_CTL} vm set c max={_MAX_IOPS}", timeout_s=120)
     # Writes have all but 1 % of it once the daemon has seen that it does nothing else.
     file = f"'{_SCOPES[2].folder}/io.max'"
-    until(guest, f"grep -q 'wiops=200' {file}", _IN_FORCE_S, show=f"cat {file}; {_SHOW}")
+    until(guest, f"grep -q 'wiops=100' {file}", _IN_FORCE_S, show=f"cat {file}; {_SHOW}")
     kept = pytest.approx(_MAX_IOPS, rel=_LIMIT_WITHIN)
     _, iops = first_that(lambda found: found[1]["c"] == kept, lambda: shares(guest))
     assert iops["c"] == kept
@@ -151,7 +157,7 @@ def test_a_maximum_is_kept(guest: Guest) -> None:
 def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
     guest.run("systemctl stop slo-ctld", timeout_s=180)
     assert state(guest) == guest.run("cat /root/before").stdout
-    guest.run("systemctl start slo-ctld", timeout_s=180)
+    start_daemon(guest)
     until_weights(guest, a=100, b=300, c=600)
 
 
@@ -159,6 +165,7 @@ def test_settings_are_back_after_a_power_failure(guest: Guest) -> None:
     """What was set is gone with the kernel; what `vm set` wrote is kept, and so is the profile."""
     guest.run(f"sync; {SLO_CTL} vm set a weight=2", timeout_s=120)
     guest.reset()
+    guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
     for each in _SCOPES:
         write_in(guest, each)
     until_weights(guest, a=200, b=300, c=600)

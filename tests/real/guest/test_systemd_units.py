@@ -49,7 +49,6 @@ def guest(installed: Guest) -> Iterator[Guest]:
 
     Nothing asks for the io controller there, so that the scope has none of its files yet.
     """
-    installed.run("systemctl stop slo-ctld", timeout_s=180)
     installed.run("cat >/root/act.py", stdin=_ACT)
     installed.run(
         f"systemd-run --scope --slice=machine.slice --unit='{_SCOPE.unit}' sleep 3600"

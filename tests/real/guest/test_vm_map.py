@@ -100,8 +100,6 @@ class Host:
 
 @pytest.fixture(scope="module")
 def host(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    # It is not what is tested here, and each program is emulated.
-    installed.run("systemctl stop slo-ctld", timeout_s=120)
     start_commands(installed)
     vms = NestedVms(installed, tmp_path_factory.mktemp("nested"))
     vms.define("web")

@@ -61,6 +61,12 @@ def stop(guest: Guest, scopes: Sequence[VmScope]) -> None:
     guest.run(f"systemctl stop {units}", timeout_s=_STARTS_S)
 
 
+def freeze(guest: Guest, scopes: Sequence[VmScope], *, frozen: bool) -> None:
+    """Stop or continue the clients, whose cgroups stay: they leave the CPU to what starts meanwhile."""
+    files = " ".join(f"'{each.folder}/cgroup.freeze'" for each in scopes)
+    guest.run(f"for file in {files}; do echo {frozen:d} >$file; done")
+
+
 def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -> None:
     """Wait until a command of the shell succeeds; else the test fails with what `show` prints."""
     guest.run(
