@@ -64,5 +64,5 @@ if [ -z "$quick" ]; then
     pytest tests/real/guest "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
-pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 3 + 2)) || status=$?
+pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
 exit "$status"
