@@ -72,8 +72,10 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
         slos = {"a": "weight = 1", "b": f"weight = 3\nmax_iops = {MAXIMUM}", "c": "weight = 6"}
         configure(root, path, groups, slos)
         before = knobs(groups, vms, number)
-        for vm in vms:
-            readers.start(vm, *fio_on(path))
+        # Two that read all the time, at real-time priority, would leave the third no CPU.
+        readers.start("b", *fio_on(path))
+        for vm in ("a", "c"):
+            readers.start(vm, *fio_on(path), "--rate_iops=2000")
         with running(root) as daemon:
 
             def capped(status: HostStatus) -> bool:
@@ -98,6 +100,9 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
             assert row_of(output, "b").slo.max_iops == MAXIMUM
             # Without its maximum b is not throttled any more; with two busy VMs left, shares are bfq's.
             readers.stop("b")
+            for vm in ("a", "c"):
+                readers.stop(vm)
+                readers.start(vm, *fio_on(path))
             configure(root, path, groups, {"a": "weight = 1", "b": "weight = 3", "c": "weight = 3"})
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
 
