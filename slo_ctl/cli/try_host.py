@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +42,9 @@ _MIN_FREE_BYTES = 2 << 30
 _POLL_S = 0.1
 _GUEST = "guest "
 _CLIENT_RUNTIME_S = 86400
+_FIRST_WRITES_S = 10.0
+_STALLED_S = 1.0
+"""Guests write some hundred requests in this time."""
 _ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 
 
@@ -115,6 +119,36 @@ class TryHost:
         """Wait until all guests have their disk."""
         for name in [each for each in self._processes if each.startswith(_GUEST)]:
             self._wait_for(name, partial(self._has_disk, name))
+
+    def guests_write(self) -> bool:
+        """Whether all guests write to their disks; on the KVM of some hosts they do so at first only."""
+        guests = [name.removeprefix(_GUEST) for name in self._processes if name.startswith(_GUEST)]
+        run, deadline_s = self.store.places.run_of(DEVICE), time.monotonic() + _FIRST_WRITES_S
+        before = dict.fromkeys(guests, 0)
+        while time.monotonic() < deadline_s:
+            with ControlClient(run.control) as control:
+                namespaces = control.statistics()["namespaces"]
+            writes = {each["name"]: each["queue"]["completed"]["writes"] for each in namespaces}
+            if all(writes[vm] > before[vm] > 0 for vm in guests):
+                return True
+            before = writes
+            self.pause(_STALLED_S)
+        return False
+
+    def replace_guests(self, *, emulated: bool) -> None:
+        """Stop guests that do not write. Others with an emulated processor take their place, or fio.
+
+        Raises UserError if they have an emulated processor already, or fio cannot.
+        """
+        for name in [each for each in self._processes if each.startswith(_GUEST)]:
+            _stop_process(self._processes.pop(name))
+        if emulated and self.guests is not None and self.guests.accelerator == "kvm":
+            self.guests = replace(self.guests, accelerator="tcg")
+            return
+        if emulated:
+            raise UserError("guests of QEMU start, but soon stop writing to their disks", "use --no-guests")
+        self.guests = None
+        _check_fio_has_nbd()
 
     def start_fio(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
         """Start fio with random writes of 4 KiB, or with the requests of a trace, in the cgroup of the VM.

@@ -203,6 +203,16 @@ def run(
     for vm in vms:
         _start_client(host, vm, traces.get(vm.vm))
     host.wait_for_guests()
+    while host.guests is not None and not host.guests_write():
+        emulated = guests is True
+        host.replace_guests(emulated=emulated)
+        others = "QEMU emulates their processors" if emulated else "fio takes their place"
+        _print_line(f"note: guests start on this host's KVM, but soon stop writing to their disks: {others}")
+        vms = compared_vms(weights, traces, host.guests)
+        for vm in vms:
+            if vm.vm not in traces:
+                _start_client(host, vm, None)
+        host.wait_for_guests()
     noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
     _print_line(
         f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}"
