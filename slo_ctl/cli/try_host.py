@@ -126,8 +126,11 @@ class TryHost:
         run, deadline_s = self.store.places.run_of(DEVICE), time.monotonic() + _FIRST_WRITES_S
         before = dict.fromkeys(guests, 0)
         while time.monotonic() < deadline_s:
-            with ControlClient(run.control) as control:
-                namespaces = control.statistics()["namespaces"]
+            try:
+                with ControlClient(run.control) as control:
+                    namespaces = control.statistics()["namespaces"]
+            except ControlError as error:
+                raise UserError(f"the server of the drive does not answer: {error}", "try again") from None
             writes = {each["name"]: each["queue"]["completed"]["writes"] for each in namespaces}
             if all(writes[vm] > before[vm] > 0 for vm in guests):
                 return True

@@ -203,16 +203,7 @@ def run(
     for vm in vms:
         _start_client(host, vm, traces.get(vm.vm))
     host.wait_for_guests()
-    while host.guests is not None and not host.guests_write():
-        emulated = guests is True
-        host.replace_guests(emulated=emulated)
-        others = "QEMU emulates their processors" if emulated else "fio takes their place"
-        _print_line(f"note: guests start on this host's KVM, but soon stop writing to their disks: {others}")
-        vms = compared_vms(weights, traces, host.guests)
-        for vm in vms:
-            if vm.vm not in traces:
-                _start_client(host, vm, None)
-        host.wait_for_guests()
+    vms = _with_writing_guests(host, vms, weights, traces, emulated=guests is True)
     noisy = next(vm.vm for vm in vms if vm.queue_depth == NOISY_QUEUE_DEPTH)
     _print_line(
         f"{noisy} is the noisy neighbour: {NOISY_QUEUE_DEPTH} requests at a time, all others {QUEUE_DEPTH}"
@@ -267,6 +258,27 @@ def _clients(vms: Sequence[ComparedVm]) -> str:
     if guests == len(vms):
         return f"QEMU guests ({vms[0].client})"
     return f"clients, {guests} of them QEMU guests" if guests else "fio clients"
+
+
+def _with_writing_guests(
+    host: TryHost,
+    vms: tuple[ComparedVm, ...],
+    weights: Mapping[str, float],
+    traces: Mapping[str, Path],
+    *,
+    emulated: bool,
+) -> tuple[ComparedVm, ...]:
+    """The VMs, with others in the place of guests that stop writing. `emulated`: guests again, else fio."""
+    while host.guests is not None and not host.guests_write():
+        host.replace_guests(emulated=emulated)
+        others = "QEMU emulates their processors" if emulated else "fio takes their place"
+        _print_line(f"note: guests start on this host's KVM, but soon stop writing to their disks: {others}")
+        vms = compared_vms(weights, traces, host.guests)
+        for vm in vms:
+            if vm.vm not in traces:
+                _start_client(host, vm, None)
+        host.wait_for_guests()
+    return vms
 
 
 def _start_client(host: TryHost, vm: ComparedVm, trace: Path | None) -> None:

@@ -210,7 +210,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
 
 
 def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[ControlledVm]:
-    """VMs that miss an objective. Neither their own limit nor their low demand may explain a low rate."""
+    """VMs that miss an objective: a p99, or a rate that neither their own limit nor low demand explains."""
     # Limits that are being lowered continue to fall until the middle of the dead band is reached.
     missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
     return [
