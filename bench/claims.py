@@ -163,7 +163,7 @@ CLAIMS = (
     Claim(
         "the scheduler that `device policy` chooses is within 5 % of the best",
         "docs/profiling.md",
-        f"{_PYTHON} bench/policy_choice.py",
+        f"{_PYTHON} bench/policy_choice.py --emulated name=hdd0,preset=cheetah-15k7,size=24GiB",
     ),
     Claim(
         "the scheduler that it chooses for namespaces of an emulated SSD is within 5 % of the best",

@@ -16,17 +16,12 @@ NBDFUSE, NBDINFO = (shutil.which(name) or name for name in ("nbdfuse", "nbdinfo"
 _NEEDED = {"nbdfuse": "libnbd-bin", "nbdinfo": "libnbd-bin", "losetup": "mount"}
 
 
-def missing_for(device: str | None) -> list[str]:
-    """Programs, with their Debian packages, that a loop device over this source needs and that are not
-    installed.
+def missing_for(*, export: bool) -> list[str]:
+    """Programs, with their Debian packages, that a loop device over a file or an NBD export needs and that
+    are not installed.
     """
-    names = list(_NEEDED) if device is not None and is_uri(device) else ["losetup"]
+    names = _NEEDED if export else ["losetup"]
     return [f"{name} (package {_NEEDED[name]})" for name in names if shutil.which(name) is None]
-
-
-def is_uri(device: str) -> bool:
-    """Whether it is the URI of an NBD export."""
-    return device.startswith(("nbd:", "nbd+"))
 
 
 def over_file(stack: ExitStack, size_bytes: int) -> str:

@@ -2,13 +2,13 @@
 
     .venv/bin/python bench/policy_choice.py [--seconds 8] [--rounds 5] [--objective weights] [--json]
     python bench/policy_choice.py --device /dev/vdb --allow-write /dev/vdb      # any device: overwritten
-    python bench/policy_choice.py --device URI --allow-write URI                # an NBD export, by nbdfuse
+    python bench/policy_choice.py --emulated name=hdd0,preset=cheetah-15k7,size=24GiB    # served, by nbdfuse
 
-Without --device a loop device over a file is made, for an NBD URI one over the file that nbdfuse shows: so
-the kernel's own schedulers order what a modelled device then serves in its own time. The device is profiled
-first (`slo-ctl device profile`), then three groups of fio load it, each in a cgroup of its own, under every
-scheduler that the kernel offers, with the parameters and weights that would go with it; rounds are
-interleaved. Objectives:
+Without a device a loop device over a file is made. An emulated one is served with `--latency real`, and the
+loop device is over the file that nbdfuse shows: so the kernel's own schedulers order what a modelled device
+then serves in its own time. The device is profiled first (`slo-ctl device profile`), then three groups of fio
+load it, each in a cgroup of its own, under every scheduler that the kernel offers, with the parameters and
+weights that would go with it; rounds are interleaved. Objectives:
 
 - throughput: no SLO is set; total IOPS.
 - weights: 1:3:6; total IOPS among those that keep every share within 15 %.
@@ -17,11 +17,11 @@ interleaved. Objectives:
 In the first two every VM has the same mixture of reads and writes, in sequence and at random, so that IOPS
 can be added up and shares mean something. How far the choice is behind the best is said by the medians of
 rounds, and for each round. Exit code 1 where it is more than 5 % by the medians. Needs root, fio and losetup,
-for an NBD URI nbdfuse and nbdinfo.
+for an emulated device nbdfuse and nbdinfo.
 
 The devices of docs/profiling.md: name=hdd0,preset=cheetah-15k7,size=24GiB;
-name=raid0,class=raid0,disks=4,stripe=64KiB,size=24GiB; name=ssd0,preset=tlc,size=16GiB,op=28%. They are
-served with `--latency real`, the SSD with `--time-scale 40`. 13 minutes each.
+name=raid0,class=raid0,disks=4,stripe=64KiB,size=24GiB; name=ssd0,preset=tlc,size=16GiB,op=28% with
+`--time-scale 40`. 13 minutes each.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from pathlib import Path
 from typing import Any
 
 import checkout  # noqa: F401 - finds the packages of this checkout
-from nbd_block import is_uri, missing_for, over_export, over_file
+from nbd_block import missing_for, over_export, over_file
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Lag, Round, Row, lag, one_round, show_rows
+from served import Served
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
@@ -177,8 +178,10 @@ def measure(bench: Bench, objective: str, needs: Needs, rounds: int) -> tuple[li
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", help="a block device or an NBD URI, instead of a file")
+    parser.add_argument("--device", help="a block device, instead of a file")
     parser.add_argument("--allow-write", help="the same device: it is overwritten")
+    parser.add_argument("--emulated", help="as for `slo-ctl device create`, instead of a file")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="of an emulated device")
     parser.add_argument("--objective", choices=[*LOADS], action="append")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=5)
@@ -186,7 +189,8 @@ def main() -> int:
     parser.add_argument("--budget", default="30s", help="of the profile")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    missing = missing_for(options.device) + [name for name in ("fio",) if shutil.which(name) is None]
+    missing = missing_for(export=options.emulated is not None)
+    missing += [name for name in ("fio",) if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
     if options.device != options.allow_write:
@@ -195,10 +199,10 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
-        if options.device is None:
-            path = over_file(stack, 600 << 20)
+        if options.emulated is not None:
+            path = over_export(stack, Served(stack, options.emulated, ["all"], options.time_scale).uri("all"))
         else:
-            path = over_export(stack, options.device) if is_uri(options.device) else options.device
+            path = options.device or over_file(stack, 600 << 20)
         bench = Bench(stack, path, options.seconds)
         bench.profile(options.budget)
         for objective in options.objective or LOADS:

@@ -18,70 +18,50 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
 from replayed_tenants import replayed
+from served import Served
 
 from slo_ctl.decide.scheduler import Needs, choose_tenant_scheduler
 from slo_ctl.drives.control import ControlClient
-from slo_ctl.drives.places import RunPlaces, places
-from slo_ctl.drives.status import nbd_uri
-from slo_ctl.drives.store import DeviceStore
 
 SCHEDULERS = ("fifo", "rr", "wfq")
 FIO = shutil.which("fio") or "fio"
 
 
-def serve(stack: ExitStack, root: Path, device: str, time_scale: float) -> str:
-    """Make and serve the device until the stack is closed; returns its name."""
-    command = [sys.executable, "-m", "slo_ctl.cli", "device"]
-    parts = [word for name in NAMES for word in ("--namespace", f"name={name}")]
-    subprocess.run([*command, "create", device, *parts, "--root", str(root)], check=True, stdout=sys.stderr)
-    name = next(word.partition("=")[2] for word in device.split(",") if word.startswith("name="))
-    options = ("--latency", "real", "--time-scale", f"{time_scale:g}", "--root", str(root))
-    server = subprocess.Popen([*command, "serve", name, *options], stdout=subprocess.PIPE, text=True)
-    stack.callback(server.wait)
-    stack.callback(server.send_signal, signal.SIGTERM)
-    if not any(line.strip() == "ready" for line in server.stdout or ()):
-        sys.exit(f"{name} is not served")
-    return name
-
-
-def round_of(run: RunPlaces, objective: str, seconds: float) -> Round:
+def round_of(served: Served, objective: str, seconds: float) -> Round:
     """Run the three VMs at once."""
 
     def start(length: float) -> list[subprocess.Popen[str]]:
-        return [fio(run, name, load, length) for name, load in zip(NAMES, LOADS[objective], strict=True)]
+        return [fio(served, name, load, length) for name, load in zip(NAMES, LOADS[objective], strict=True)]
 
     def counted() -> list[int]:
-        with ControlClient(run.control) as control:
+        with ControlClient(served.run.control) as control:
             reply = {each["name"]: each["answered"] for each in control.statistics()["namespaces"]}
         return [sum(reply[name][kind]["requests"] for kind in ("reads", "writes")) for name in NAMES]
 
     return one_round(start, counted, seconds)
 
 
-def fio(run: RunPlaces, name: str, load: tuple[str, ...], seconds: float) -> subprocess.Popen[str]:
+def fio(served: Served, name: str, load: tuple[str, ...], seconds: float) -> subprocess.Popen[str]:
     """Run fio as a VM on that namespace."""
-    uri = nbd_uri(run.export(name), name)
-    common = ("--name=load", "--ioengine=nbd", f"--uri={uri}", "--size=100%", "--ramp_time=1")
+    common = ("--name=load", "--ioengine=nbd", f"--uri={served.uri(name)}", "--size=100%", "--ramp_time=1")
     timed = ("--time_based", f"--runtime={seconds - 1:g}", "--output-format=json")
     return subprocess.Popen([FIO, *common, *timed, *load], stdout=subprocess.PIPE, text=True)
 
 
-def served_round(run: RunPlaces, scheduler: str, objective: str, seconds: float) -> Round:
+def served_round(served: Served, scheduler: str, objective: str, seconds: float) -> Round:
     """A round on the served device, after setting its scheduler."""
-    with ControlClient(run.control) as control:
+    with ControlClient(served.run.control) as control:
         control.set_scheduler(scheduler)
         for name, weight in zip(NAMES, WEIGHTS, strict=True):
             control.set_weight(name, weight if objective == "weights" else 1.0)
-    return round_of(run, objective, seconds)
+    return round_of(served, objective, seconds)
 
 
 def measure(one: Callable[[str, int], Round], rounds: int) -> list[Row]:
@@ -110,22 +90,18 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
-        kind, run = "ssd", None
-        if not options.replay:
-            folder = tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")
-            root = Path(stack.enter_context(folder))
-            name = serve(stack, root, options.device, options.time_scale)
-            kind, run = DeviceStore(places(root)).load(name).kind, places(root).run_of(name)
+        served = None if options.replay else Served(stack, options.device, NAMES, options.time_scale)
+        rotates = served is not None and served.kind != "ssd"
         for objective in options.objective or LOADS:
 
             def one(scheduler: str, number: int, objective: str = objective) -> Round:
-                if run is None:
+                if served is None:
                     return replayed(options.device, scheduler, objective, options.drive_writes, number + 1)
-                return served_round(run, scheduler, objective, options.seconds)
+                return served_round(served, scheduler, objective, options.seconds)
 
             rows = measure(one, options.rounds)
             needs = Needs(objective == "weights", 1.0 if objective == "p99" else None)
-            choice = choose_tenant_scheduler(needs, len(NAMES), rotates=kind != "ssd")
+            choice = choose_tenant_scheduler(needs, len(NAMES), rotates=rotates)
             behind = lag(rows, choice.value, objective)
             late |= behind is None or behind.behind > BEST_BAR
             reply[objective] = {
