@@ -1,6 +1,7 @@
 """Speeds as ratios: the emulated SSD against memory, trace readers in records per second.
 
-`make bench` runs it; BENCH_ARGS="--json" prints one JSON object, BENCH_ARGS="8" only the drive of 8 GiB.
+`make bench` runs it; BENCH_ARGS="--json" prints one JSON object, BENCH_ARGS="8" only the drive of 8 GiB,
+BENCH_ARGS="--plot FILE.svg 1 4 16 64 256 1024" plots speed and memory by size (10 minutes, 8 GiB of memory).
 """
 
 from __future__ import annotations
@@ -73,17 +74,53 @@ def bench_reader(name: str, folder: Path) -> dict[str, Any]:
     return {"format": name, "records": records, "records_per_s": statistics.median(rates)}
 
 
+def plot(core: list[dict[str, Any]], path: Path) -> None:
+    """Speed and memory of the core by size of the drive."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    from slo_ctl.base import numbers
+    from slo_ctl.show.file_plots import colour_of, drawn_to
+
+    sizes = [row["gib"] << 30 for row in core]
+    curves = {
+        "count-only": [row["count_only_per_cpu_s"] / 1e6 for row in core],
+        "timed": [row["timed_per_cpu_s"] / 1e6 for row in core],
+        "memory limit": [row["dram_updates_per_cpu_s"] / row["waf"] / 1e6 for row in core],
+    }
+    with drawn_to(path, 8.4, 3.2) as figure:
+        speed, memory = figure.subplots(1, 2)
+        for index, (name, values) in enumerate(curves.items()):
+            style = "dashed" if name == "memory limit" else "solid"
+            speed.plot(sizes, values, marker="o", color=colour_of(index), linestyle=style, label=name)
+        speed.set_ylabel("page writes per CPU-second, millions")
+        speed.legend()
+        memory.plot(sizes, [row["drive_bytes"] for row in core], marker="o", color=colour_of(0))
+        memory.set_ylabel("memory")
+        memory.yaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.size(value)))
+        for axes in (speed, memory):
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.set_xticks(sizes)
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.size(value)))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.set_xlabel("size of the emulated SSD")
+        speed.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
 def main() -> int:
     """Run, print, return an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--mappings", action="store_true", help="the mappings beside each other, instead")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="speed and memory by size of the drive")
     parser.add_argument("gib", nargs="*", help="drive sizes in GiB (default 1 8 64)")
     arguments = parser.parse_args()
     if arguments.mappings:
         return run_core(["--mappings", *(["--json"] if arguments.json else []), *arguments.gib]).returncode
     print("measuring the core ...", file=sys.stderr)
     core = bench_core(arguments.gib)
+    if arguments.plot is not None:
+        plot(core, arguments.plot)
     readers = []
     with tempfile.TemporaryDirectory() as folder:
         for name in TEXT_LINES:
@@ -93,12 +130,13 @@ def main() -> int:
         print(json.dumps({"format_version": 1, "core": core, "trace_readers": readers}, indent=2))
         return 0
     print("4 KiB uniform random writes, preconditioned EMULATED SSD, S_f .15, millions per CPU-second")
-    print(f"{'GiB':>5} {'WAF':>6} {'count-only':>11} {'timed':>7} {'memory limit':>13} {'ratio':>6}")
+    print(f"{'GiB':>5} {'WAF':>6} {'count-only':>11} {'timed':>7} {'limit':>7} {'ratio':>6} {'memory':>11}")
     for row in core:
         limit = row["dram_updates_per_cpu_s"] / row["waf"]
         print(
             f"{row['gib']:>5} {row['waf']:>6.2f} {row['count_only_per_cpu_s'] / 1e6:>11.1f} "
-            f"{row['timed_per_cpu_s'] / 1e6:>7.1f} {limit / 1e6:>13.1f} {row['ratio_of_limit']:>6.2f}"
+            f"{row['timed_per_cpu_s'] / 1e6:>7.1f} {limit / 1e6:>7.1f} {row['ratio_of_limit']:>6.2f} "
+            f"{row['drive_bytes'] >> 20:>7,} MiB"
         )
     print("\nreading and summarising text traces, millions of records per second; medians of 3")
     for row in readers:

@@ -36,12 +36,23 @@ struct Row {
     dram_plain_per_s: f64,
     dram_prefetched_per_s: f64,
     ratio_of_limit: f64,
+    /// Memory of the drive that counts, without data of guests.
+    drive_bytes: u64,
+}
+
+/// Memory of this process that is in use.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("a number of pages");
+    pages * 4096
 }
 
 fn measure(gib: u64) -> Row {
     let pages = (gib << 30) / 4096;
-    let mut memory = dram::Table::new(pages);
+    let before_bytes = resident_bytes();
     let mut counting = ftl::Counting::preconditioned(pages, SPARE_FACTOR, mappings::page);
+    let drive_bytes = resident_bytes() - before_bytes;
+    let mut memory = dram::Table::new(pages);
     let mut timed = ftl::Timed::preconditioned(pages, SPARE_FACTOR);
     let mut columns: [Vec<f64>; 5] = Default::default();
     let mut waf = 0.0;
@@ -56,7 +67,16 @@ fn measure(gib: u64) -> Row {
         }
     }
     let [dram_plain_per_s, dram_prefetched_per_s, count_only_per_s, timed_per_s, ratio_of_limit] = columns.map(median);
-    Row { gib, waf, count_only_per_s, timed_per_s, dram_plain_per_s, dram_prefetched_per_s, ratio_of_limit }
+    Row {
+        gib,
+        waf,
+        count_only_per_s,
+        timed_per_s,
+        dram_plain_per_s,
+        dram_prefetched_per_s,
+        ratio_of_limit,
+        drive_bytes,
+    }
 }
 
 fn main() {
@@ -84,8 +104,8 @@ fn main() {
     if !json {
         println!("{ROUNDS} rounds each, medians; S_f {SPARE_FACTOR}, 128 pages a block, 4 KiB uniform random writes");
         println!(
-            "{:>6} {:>7} {:>13} {:>13} {:>13} {:>13} {:>10}",
-            "GiB", "WAF", "count-only/s", "timed/s", "DRAM/s", "prefetched/s", "of limit"
+            "{:>6} {:>7} {:>13} {:>13} {:>13} {:>13} {:>10} {:>10}",
+            "GiB", "WAF", "count-only/s", "timed/s", "DRAM/s", "prefetched/s", "of limit", "memory"
         );
     }
     for gib in sizes {
@@ -93,26 +113,29 @@ fn main() {
         if json {
             println!(
                 "{{\"gib\": {}, \"waf\": {:.4}, \"count_only_per_cpu_s\": {:.0}, \"timed_per_cpu_s\": {:.0}, \
-                 \"dram_updates_per_cpu_s\": {:.0}, \"dram_prefetched_per_cpu_s\": {:.0}, \"ratio_of_limit\": {:.4}}}",
+                 \"dram_updates_per_cpu_s\": {:.0}, \"dram_prefetched_per_cpu_s\": {:.0}, \"ratio_of_limit\": {:.4}, \
+                 \"drive_bytes\": {}}}",
                 row.gib,
                 row.waf,
                 row.count_only_per_s,
                 row.timed_per_s,
                 row.dram_plain_per_s,
                 row.dram_prefetched_per_s,
-                row.ratio_of_limit
+                row.ratio_of_limit,
+                row.drive_bytes
             );
         } else {
             let m = 1e6;
             println!(
-                "{:>6} {:>7.3} {:>11.2} M {:>11.2} M {:>11.1} M {:>11.1} M {:>10.2}",
+                "{:>6} {:>7.3} {:>11.2} M {:>11.2} M {:>11.1} M {:>11.1} M {:>10.2} {:>6} MiB",
                 row.gib,
                 row.waf,
                 row.count_only_per_s / m,
                 row.timed_per_s / m,
                 row.dram_plain_per_s / m,
                 row.dram_prefetched_per_s / m,
-                row.ratio_of_limit
+                row.ratio_of_limit,
+                row.drive_bytes >> 20
             );
         }
     }
