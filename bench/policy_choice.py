@@ -41,7 +41,19 @@ from typing import Any
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 from nbd_block import missing_for, over_export, over_file
-from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Lag, Round, Row, lag, one_round, show_rows
+from policy_rounds import (
+    BEST_BAR,
+    LOADS,
+    NAMES,
+    WEIGHTS,
+    Lag,
+    Round,
+    Row,
+    lag,
+    one_round,
+    show_rows,
+    show_summary,
+)
 from served import Served
 
 from slo_ctl.act.cgroup import CgroupActuator
@@ -195,7 +207,8 @@ def main() -> int:
         sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
     if options.device != options.allow_write:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
-    late, reply = False, {}
+    lags: dict[str, Lag | None] = {}
+    reply = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
@@ -209,7 +222,7 @@ def main() -> int:
             needs = needs_of_objective(objective, options.p99_target)
             rows, chosen = measure(bench, objective, needs, options.rounds)
             behind = lag(rows, chosen.choice.scheduler, objective)
-            late |= behind is None or behind.behind > BEST_BAR
+            lags[objective] = behind
             reply[objective] = {
                 "chosen": asdict(chosen.choice),
                 "rows": [asdict(row) for row in rows],
@@ -219,7 +232,9 @@ def main() -> int:
                 show(objective, rows, chosen, behind)
     if options.json:
         print(json.dumps(reply, indent=1))
-    return int(late)
+    else:
+        show_summary(lags)
+    return int(any(behind is None or behind.behind > BEST_BAR for behind in lags.values()))
 
 
 def show(objective: str, rows: list[Row], chosen: SchedulerAdvice, behind: Lag | None) -> None:

@@ -139,8 +139,14 @@ def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
             f"1:3:6 {row.worst_share:4.0%} off, "
             f"p99 {row.p99_us / 1e3:7.1f} ms ({min(each_ms):.1f} to {max(each_ms):.1f})"
         )
-    verdict = "does not do what is asked"
+    verdict = "which does not meet the objective"
     if behind is not None:
         noise = f"rounds {min(behind.by_round):.0%} to {max(behind.by_round):.0%}"
-        verdict = f"{behind.behind:.1%} ({noise}) behind {behind.best}; at most {BEST_BAR:.0%} is wanted"
+        verdict = f"{behind.behind:.1%} ({noise}) behind {behind.best}"
     print(f"   chosen: {chosen}, {verdict}", flush=True)
+
+
+def show_summary(lags: dict[str, Lag | None]) -> None:
+    """Print how far the choices are behind the best, by objective."""
+    parts = [f"{name} {behind.behind:.1%}" if behind else f"{name} not met" for name, behind in lags.items()]
+    print(f"behind the best: {', '.join(parts)}; at most {BEST_BAR:.0%} is wanted")

@@ -23,7 +23,19 @@ from contextlib import ExitStack
 from dataclasses import asdict
 
 import checkout  # noqa: F401 - finds the packages of this checkout
-from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
+from policy_rounds import (
+    BEST_BAR,
+    LOADS,
+    NAMES,
+    WEIGHTS,
+    Lag,
+    Round,
+    Row,
+    lag,
+    one_round,
+    show_rows,
+    show_summary,
+)
 from replayed_tenants import replayed
 from served import Served
 
@@ -86,7 +98,8 @@ def main() -> int:
     options = parser.parse_args()
     if shutil.which("fio") is None and not options.replay:
         sys.exit("not installed: fio")
-    late, reply = False, {}
+    lags: dict[str, Lag | None] = {}
+    reply = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
@@ -103,7 +116,7 @@ def main() -> int:
             needs = Needs(objective == "weights", 1.0 if objective == "p99" else None)
             choice = choose_tenant_scheduler(needs, len(NAMES), rotates=rotates)
             behind = lag(rows, choice.value, objective)
-            late |= behind is None or behind.behind > BEST_BAR
+            lags[objective] = behind
             reply[objective] = {
                 "chosen": asdict(choice),
                 "rows": [asdict(row) for row in rows],
@@ -114,7 +127,9 @@ def main() -> int:
                 show_rows(rows, choice.value, behind)
     if options.json:
         print(json.dumps(reply, indent=1))
-    return int(late)
+    else:
+        show_summary(lags)
+    return int(any(behind is None or behind.behind > BEST_BAR for behind in lags.values()))
 
 
 if __name__ == "__main__":
