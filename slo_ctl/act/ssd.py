@@ -271,7 +271,7 @@ class ServedFtlActuator:
         return self._reading
 
     def _ask(self) -> _Reading:
-        return self.use_statistics(self._command(lambda client: client.statistics(), changes=False))
+        return self.use_statistics(self._command(lambda client: client.brief_statistics(), changes=False))
 
     def _command(
         self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True, changes: bool = True

@@ -32,6 +32,8 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """HTTP server on an open listening socket, with a thread for each connection."""
 
     daemon_threads = True
+    # Of the socket that TCPServer makes, and that the open one replaces. The unit may forbid sockets of IP.
+    address_family = socket.AF_UNIX
 
     def __init__(
         self, listening: socket.socket, connection: type[OneRequest], max_connections: int, name: str

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client, get, start_hint, vm_history
@@ -86,8 +87,6 @@ def status(
     slo-ctl status web db --watch 5
     slo-ctl status --verdict insufficient,unapplied --json
     """
-    from slo_ctl.show.status import parse_verdicts
-
     selection = _Selection(vms or [], parse_verdicts(verdict))
     if watch is not None:
         _watch(root, selection, _interval_s(watch), json_)
@@ -99,6 +98,33 @@ def status(
         _print(selected)
     if _is_degraded(selected):
         raise typer.Exit(EXIT_CHECK)
+
+
+def parse_verdicts(text: str | None) -> frozenset[Verdict]:
+    """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
+    if text is None:
+        return frozenset()
+    from slo_ctl.model import Verdict
+
+    names = [name.strip().lower() for name in text.split(",")]
+    for name in names:
+        if name not in set(Verdict):
+            problem = f"{name} is not known" if name else f"{text or 'an empty value'} has an empty part"
+            raise UserError(f"--verdict: {problem}", f"known: {', '.join(Verdict)}")
+    return frozenset(map(Verdict, names))
+
+
+def selected_vms(
+    status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]
+) -> tuple[VmStatus, ...]:
+    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
+    existing = {vm.vm for vm in status.vms}
+    for name in names:
+        if name not in existing:
+            raise UserError(f"VM {name} not found", near_or_listed(name, existing, "no VMs at present"))
+    return tuple(
+        vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
+    )
 
 
 def _interval_s(text: str) -> float:
@@ -137,7 +163,6 @@ class _Selection:
     def of(self, body: dict[str, Any]) -> _Selected:
         """The selected VMs of a reply of the daemon. Raises UserError for an unknown name, and typer.Exit."""
         from slo_ctl.model.status_json import StatusFormatError, from_json
-        from slo_ctl.show.status import selected_vms
 
         try:
             status = from_json(body)

@@ -62,14 +62,21 @@ class ControlClient:
         """Counters and space of every namespace."""
         return self.command("stats")
 
+    def brief_statistics(self) -> dict[str, Any]:
+        """The part of `statistics` that is needed in every epoch."""
+        return self._statistics_instead_of("stats", brief=True)
+
     def settings(self) -> dict[str, Any]:
         """Weight and limits of every namespace, and the scheduler, named as in `statistics`."""
+        return self._statistics_instead_of("settings")
+
+    def _statistics_instead_of(self, op: str, **fields: object) -> dict[str, Any]:
+        """The reply to `op`; all statistics from a server of an earlier release, which does not know it."""
         try:
-            return self.command("settings")
+            return self.command(op, **fields)
         except ControlError as error:
             if error.code != "malformed":
                 raise
-            # A server of an earlier release does not know the command.
             return self.statistics()
 
     def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import lt, sub
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -210,6 +209,8 @@ class ServedDevice:
         self._paused_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._window: SlidingWindow[_Readings] = SlidingWindow(window_s)
+        self._bounds_s: tuple[float, ...] = ()
+        """Bounds of the latency counts of all namespaces; empty if they are not reported."""
 
     @property
     def window_length_s(self) -> float:
@@ -251,6 +252,7 @@ class ServedDevice:
         # The status window has its configured length in real time, whatever the time scale is.
         self._window.add(self._clock(), totals)
         first = self._window.first or totals
+        self._bounds_s = tuple(bound / _US_PER_S for bound in statistics.get("latency_bounds_us", ()))
         self.totals = tuple(totals.values())
         self.windows = {}
         vms = []
@@ -346,8 +348,8 @@ class ServedDevice:
                 written_bytes=totals.write_bytes,
                 host_page_writes=totals.host_page_writes if ssd else None,
                 gc_page_writes=totals.gc_page_writes if ssd else None,
-                read_latency=_latency(namespace, "read"),
-                write_latency=_latency(namespace, "write"),
+                read_latency=self._latency(namespace, "read"),
+                write_latency=self._latency(namespace, "write"),
             ),
             iops=rate(window.requests),
             bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
@@ -368,6 +370,14 @@ class ServedDevice:
             ops_bytes=(ops_blocks or 0) * ssd.drive.block_pages * ssd.drive.page_bytes if ssd else None,
         )
 
+    def _latency(self, namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
+        """Latency counts since the device was served; None if they are not reported."""
+        histogram = namespace.get("latency_histogram")
+        if histogram is None or not self._bounds_s:
+            return None
+        counts = histogram[kind]
+        return LatencyCounts(self._bounds_s, tuple(counts["counts"]), counts["sum_us"] / _US_PER_S)
+
     def _query(self) -> dict[str, Any]:
         """The server's statistics. Raises ObserveGone."""
         now_s = self._clock()
@@ -378,7 +388,7 @@ class ServedDevice:
                 # Earlier counters may be those of another process.
                 self._disconnect()
                 self._client = self._connect(self._path, _TIMEOUT_S)
-            statistics = self._client.statistics()
+            statistics = self._client.brief_statistics()
         except ControlError as error:
             if self._clock() - now_s >= _TIMEOUT_S:
                 self._paused_until_s = self._clock() + self._pause_s
@@ -398,7 +408,7 @@ class ServedDevice:
 def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
     # A hard disk has no flash.
     flash: dict[str, Any] = namespace.get("flash") or defaultdict(int)
-    queue, answered = namespace.get("queue"), namespace["answered"]
+    queue, answered = namespace.get("queue"), namespace.get("answered", {})
     done = queue["completed"] if queue else {kind: each["requests"] for kind, each in answered.items()}
     return VmReading(
         now_ns=now_ns,
@@ -432,19 +442,3 @@ def _p99_us(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
     recent = namespace.get("recent")
     value = recent["latency_us"][kind].get("p99") if recent else None
     return None if value is None else float(value) / scale
-
-
-def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
-    """Latency counts since the device was served; None if they are not reported."""
-    histogram = namespace.get("latency_histogram")
-    if histogram is None:
-        return None
-    bounds_s = _bounds_s(tuple(histogram["bounds_us"]))
-    counts = histogram[kind]
-    return LatencyCounts(bounds_s, tuple(counts["counts"]), counts["sum_us"] / _US_PER_S)
-
-
-@lru_cache(maxsize=16)
-def _bounds_s(bounds_us: tuple[float, ...]) -> tuple[float, ...]:
-    """The bounds in seconds; cached, because all namespaces of a server have the same ones."""
-    return tuple(bound / _US_PER_S for bound in bounds_us)

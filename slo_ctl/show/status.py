@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.text import counted, printable
 from slo_ctl.model import DEGRADED, HostStatus, Outcome, OutcomeState, Verdict, VmStatus, WafSource
 from slo_ctl.model.decision import change_of
@@ -37,31 +36,6 @@ STYLES = {
 def verdict_text(verdict: Verdict) -> Text:
     """The verdict in its colour."""
     return Text(verdict.value, style=STYLES[verdict])
-
-
-def parse_verdicts(text: str | None) -> frozenset[Verdict]:
-    """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
-    if text is None:
-        return frozenset()
-    names = [name.strip().lower() for name in text.split(",")]
-    for name in names:
-        if name not in set(Verdict):
-            problem = f"{name} is not known" if name else f"{text or 'an empty value'} has an empty part"
-            raise UserError(f"--verdict: {problem}", f"known: {', '.join(Verdict)}")
-    return frozenset(map(Verdict, names))
-
-
-def selected_vms(
-    status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]
-) -> tuple[VmStatus, ...]:
-    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
-    existing = {vm.vm for vm in status.vms}
-    for name in names:
-        if name not in existing:
-            raise UserError(f"VM {name} not found", near_or_listed(name, existing, "no VMs at present"))
-    return tuple(
-        vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
-    )
 
 
 class DaemonOutage:

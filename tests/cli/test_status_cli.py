@@ -17,7 +17,9 @@ import pytest
 from fake_daemon import FakeDaemon
 from fake_status import device_status, host_status, vm_status
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.cli import app
+from slo_ctl.cli.status import parse_verdicts, selected_vms
 from slo_ctl.model.status_json import to_json
 
 OK_VMS = (vm_status("web"), vm_status("lazy"))
@@ -36,13 +38,15 @@ def test_status_of_satisfied_vms_exits_with_0(tmp_path: Path, capsys: pytest.Cap
     assert shown.err == "note: libvirt does not answer\n"
 
 
-def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "unneeded"), [([], set()), (["--json"], {"rich"})])
+def test_status_imports_nothing_heavy(tmp_path: Path, options: list[str], unneeded: set[str]) -> None:
+    unneeded |= {"numpy", "pydantic", "importlib.metadata", "ftl_emul"}
     code = (
         "import os, sys\n"
         "from slo_ctl.cli.app import run\n"
         "os.geteuid = lambda: 1000\n"
-        "status = run(['status', 'web'])\n"
-        "heavy = {'numpy', 'pydantic', 'importlib.metadata', 'ftl_emul'} & set(sys.modules)\n"
+        f"status = run({['status', 'web', *options]})\n"
+        f"heavy = {unneeded} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else status)\n"
     )
     (tmp_path / "slo-ctl").symlink_to(tmp_path / "run")
@@ -218,3 +222,14 @@ def test_watch_into_a_pipe_prints_json_lines(tmp_path: Path) -> None:
             process.kill()
             process.wait()
             process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_filters_select_vms() -> None:
+    status = host_status()
+    assert [vm.vm for vm in selected_vms(status, ["db", "web"], ())] == ["web", "db"]
+    assert [vm.vm for vm in selected_vms(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
+    with pytest.raises(UserError, match="VM webb not found") as refusal:
+        selected_vms(status, ["webb"], ())
+    assert refusal.value.hint == "did you mean web?"
+    with pytest.raises(UserError, match="--verdict: fine is not known"):
+        parse_verdicts("ok,fine")

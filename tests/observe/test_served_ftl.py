@@ -96,7 +96,6 @@ def stats(
         }
         namespace["recent"] = {"latency_us": {"read": {"p99": 300.0}, "write": {"p99": None}}}
         namespace["latency_histogram"] = {
-            "bounds_us": [100, 1000],
             "read": {"counts": [done, 0, 1], "sum_us": 5000.0},
             "write": {"counts": [0, 0, 0], "sum_us": 0.0},
         }
@@ -104,6 +103,7 @@ def stats(
         "time_scale": scale if timed else None,
         "now_ns": now_ns if timed else None,
         "spare_blocks": 7,
+        "latency_bounds_us": [100, 1000],
         "namespaces": [namespace],
     }
 

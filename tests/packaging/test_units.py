@@ -20,7 +20,7 @@ from slo_ctl.drives.places import RunPlaces
 
 GROUP = "installed tree"
 INSTANCE = "ssd0"
-MOST_EXPOSURE = {"slo-ctld.service": 29, "slo-ctl-ftl@.service": 10, "slo-ctl-profile@.service": 10}
+MOST_EXPOSURE = {"slo-ctld.service": 27, "slo-ctl-ftl@.service": 10, "slo-ctl-profile@.service": 10}
 """Tenths of 10."""
 SERVICES = tuple(MOST_EXPOSURE)
 WITHOUT_NVME = 24
@@ -61,10 +61,12 @@ def test_unit_names_settings_that_lower_its_exposure(instances: Path) -> None:
     unit = instances / "slo-ctld.service"
     named = re.findall(r"^#   ((?!\[)\w+=.*)", unit.read_text(), re.MULTILINE)
     assert len(named) == 5
-    unit.write_text("\n".join([unit.read_text(), "[Service]", *named[:3], ""]))
+    unit.write_text("\n".join([unit.read_text(), "[Service]", *named[:2], ""]))
     assert exposed_above(unit, WITHOUT_NVME) == ""
-    unit.write_text("\n".join([unit.read_text(), *named[3:], ""]))
+    unit.write_text("\n".join([unit.read_text(), *named[2:4], ""]))
     assert exposed_above(unit, WITHOUT_NVME - 3) == ""
+    unit.write_text("\n".join([unit.read_text(), *named[4:], ""]))
+    assert exposed_above(unit, WITHOUT_NVME - 4) == ""
 
 
 def test_drop_in_for_tracing_is_understood_and_adds_two_tenths(instances: Path, installed: Installed) -> None:

@@ -52,11 +52,40 @@ def test_histogram_has_modelled_times_of_the_last_real_seconds(root: Path) -> No
         for number in range(20):
             client.write(number * 4096, b"x" * 4096)
         with server.control() as control:
-            (namespace,) = control.statistics()["namespaces"]
+            statistics = control.statistics()
+    (namespace,) = statistics["namespaces"]
     histogram, last = namespace["latency_histogram"]["write"], namespace["recent"]["latency_us"]["write"]
     assert sum(histogram["counts"]) == last["count"] == 20
-    assert {bound / 1e6 for bound in namespace["latency_histogram"]["bounds_us"]} == BOUNDS_S
+    assert {bound / 1e6 for bound in statistics["latency_bounds_us"]} == BOUNDS_S
     assert 4 * histogram["sum_us"] == pytest.approx(20 * last["mean"], rel=1e-6)
+
+
+def is_part(part: Any, whole: Any) -> bool:
+    """Whether each name in `part` is in `whole`, with the same value."""
+    if isinstance(part, dict):
+        return all(name in whole and is_part(each, whole[name]) for name, each in part.items())
+    if isinstance(part, list):
+        return len(part) == len(whole) and all(map(is_part, part, whole))
+    return bool(part == whole)
+
+
+@pytest.mark.parametrize("latency", ["none", "real"])
+def test_brief_statistics_are_a_part_of_all(root: Path, latency: str) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2", "name=a", "name=b")
+    with served(root, "d", "--latency", latency) as server, NbdClient(server.run.export("a"), "a") as client:
+        client.write(0, b"x" * 4096)
+        with server.control() as control:
+            brief, whole = control.brief_statistics(), control.statistics()
+    for statistics in (brief, whole):
+        del statistics["now_ns"], statistics["punctuality"]
+        for namespace in statistics["namespaces"]:
+            del namespace["recent"]["window_s"]
+    assert is_part(brief, whole)
+    assert not is_part(whole, brief)
+    # Requests are counted by the queue, where there is one.
+    assert [("answered" in each, "queue" in each) for each in brief["namespaces"]] == [
+        (latency == "none", latency == "real")
+    ] * 2
 
 
 TRIES = 4

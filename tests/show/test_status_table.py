@@ -12,7 +12,6 @@ from hostile import HOSTILE
 from rich.console import Console
 from rich.text import Text
 
-from slo_ctl.base.errors import UserError
 from slo_ctl.base.numbers import UNKNOWN, duration
 from slo_ctl.model import HostStatus, Slo, Verdict
 from slo_ctl.show.status import (
@@ -22,9 +21,7 @@ from slo_ctl.show.status import (
     header_lines,
     ops_text,
     p99_text,
-    parse_verdicts,
     problem_lines,
-    selected_vms,
     status_columns,
     target_text,
 )
@@ -176,17 +173,6 @@ def test_control_characters_in_names_are_escaped(name: str) -> None:
 def test_durations_are_shown_in_words() -> None:
     texts = [duration(s) for s in (0.5, 10, 60, 90, 150, 3600, 86400, 300 * 86400)]
     assert texts == ["0.5 s", "10 s", "1 min", "90 s", "2.5 min", "1 h", "1 d", "300 d"]
-
-
-def test_filters_select_vms() -> None:
-    status = host_status()
-    assert [vm.vm for vm in selected_vms(status, ["db", "web"], ())] == ["web", "db"]
-    assert [vm.vm for vm in selected_vms(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
-    with pytest.raises(UserError, match="VM webb not found") as refusal:
-        selected_vms(status, ["webb"], ())
-    assert refusal.value.hint == "did you mean web?"
-    with pytest.raises(UserError, match="--verdict: fine is not known"):
-        parse_verdicts("ok,fine")
 
 
 def test_lines_are_wrapped_at_words_on_a_narrow_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,11 @@ struct Envelope {
 enum Command {
     /// The served device, and the version of the server.
     Hello {},
-    /// Counters and space of every namespace.
-    Stats {},
+    /// Counters and space of every namespace; `brief`: only what the controller reads in every epoch.
+    Stats {
+        #[serde(default)]
+        brief: bool,
+    },
     /// Weight and limits in force of every namespace, and the scheduler: the part of `stats` that commands set.
     Settings {},
     /// Move OPS blocks; an end that is absent or null is the spare of the device.
@@ -216,7 +219,7 @@ fn parse(line: &[u8]) -> Result<(Option<u64>, Command), Misread> {
 fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
     match command {
         Command::Hello {} => Ok(statistics::hello(server)),
-        Command::Stats {} => statistics::statistics(server),
+        Command::Stats { brief } => statistics::statistics(server, brief),
         Command::Settings {} => Ok(statistics::settings_in_force(server)),
         Command::Move { from, to, blocks } => {
             let end = |name: Option<&String>| name.map(|name| server.require(name)).transpose();
@@ -288,7 +291,8 @@ mod tests {
         let (id, command) = parse(br#"{"v":1,"id":7,"op":"move","from":"vm1","blocks":3}"#).unwrap();
         assert_eq!(id, Some(7));
         assert_eq!(command, Command::Move { from: Some("vm1".into()), to: None, blocks: 3 });
-        assert_eq!(parse(br#"{"v":1,"op":"stats"}"#).unwrap().1, Command::Stats {});
+        assert_eq!(parse(br#"{"v":1,"op":"stats"}"#).unwrap().1, Command::Stats { brief: false });
+        assert_eq!(parse(br#"{"v":1,"op":"stats","brief":true}"#).unwrap().1, Command::Stats { brief: true });
         assert_eq!(parse(br#"{"v":1,"op":"settings"}"#).unwrap().1, Command::Settings {});
     }
 

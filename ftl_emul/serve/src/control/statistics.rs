@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::Medium;
 use crate::error::ServeError;
+use crate::histogram::BOUNDS_US;
 use crate::namespace::Namespace;
 use crate::server::Server;
 use crate::settings::Settings;
@@ -33,8 +34,8 @@ pub fn hello(server: &Server) -> Value {
     })
 }
 
-/// Counters and space of every namespace.
-pub fn statistics(server: &Server) -> Result<Value, ServeError> {
+/// Counters and space of every namespace; `brief`: without what the controller does not read in every epoch.
+pub fn statistics(server: &Server, brief: bool) -> Result<Value, ServeError> {
     // Before the drive: those who change settings take the two in this order.
     let (settings, namespaces) = {
         let settings = server.settings();
@@ -42,10 +43,11 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     };
     let mut fields = common(server, &settings);
     let parts = match server.config.medium {
-        Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &namespaces, &settings, drive))??,
-        Medium::Disks(..) => disk_parts(server, &namespaces, &settings)?,
+        Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &namespaces, &settings, drive, brief))??,
+        Medium::Disks(..) => disk_parts(server, &namespaces, &settings, brief)?,
     };
     extend(&mut fields, parts);
+    fields["latency_bounds_us"] = json!(BOUNDS_US);
     // Not while the drive is locked, as this takes time with many namespaces.
     let throttled = server.throttled(&namespaces);
     for (number, namespace) in namespaces.iter().enumerate() {
@@ -118,13 +120,18 @@ fn flash_parts(
     namespaces: &[Arc<Namespace>],
     settings: &Settings,
     drive: &Drive,
+    brief: bool,
 ) -> Result<Value, ServeError> {
     let of = |namespace: &Arc<Namespace>| -> Result<Value, ServeError> {
-        let mut fields = of_namespace(settings, namespace);
-        add_flash(&mut fields, drive, namespace)?;
+        let mut fields = of_namespace(server, settings, namespace, brief);
+        fields["flash"] = of_flash(drive, namespace, brief)?;
+        fields["space"] = of_space(drive, namespace)?;
         if let Some(queue) = server.model.queue_counters(drive, namespace.tenant) {
             fields["queue"] = of_queue(&queue);
-            add_latencies(&mut fields["queue"], drive, namespace)?;
+            fields["queue"]["outstanding"] = json!(drive.outstanding(namespace.tenant)?);
+            if !brief {
+                fields["queue"]["latency_us"] = of_latencies(drive, namespace)?;
+            }
         }
         Ok(fields)
     };
@@ -144,8 +151,14 @@ fn flash_parts(
     }))
 }
 
-fn disk_parts(server: &Server, namespaces: &[Arc<Namespace>], settings: &Settings) -> Result<Value, ServeError> {
-    let mut described: Vec<Value> = namespaces.iter().map(|namespace| of_namespace(settings, namespace)).collect();
+fn disk_parts(
+    server: &Server,
+    namespaces: &[Arc<Namespace>],
+    settings: &Settings,
+    brief: bool,
+) -> Result<Value, ServeError> {
+    let mut described: Vec<Value> =
+        namespaces.iter().map(|namespace| of_namespace(server, settings, namespace, brief)).collect();
     let clocked = server.model.with_disks(|disks| {
         for (fields, namespace) in described.iter_mut().zip(namespaces) {
             if let Ok(queue) = disks.queue_counters(namespace.tenant) {
@@ -161,26 +174,37 @@ fn disk_parts(server: &Server, namespaces: &[Arc<Namespace>], settings: &Setting
     Ok(json!({"now_ns": now_ns, "queue_depth": queue_depth, "busy_ns": busy_ns, "namespaces": described}))
 }
 
-fn of_namespace(settings: &Settings, namespace: &Namespace) -> Value {
-    let ailment = namespace.backing.ailment();
-    let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
-    let mut fields = json!({
-        "name": namespace.name,
-        "nsid": namespace.nsid(),
-        "size_bytes": namespace.size_bytes(),
-        "healthy": ailment.is_none(),
-        "reason": ailment.map(|ailment| ailment.to_string()),
-        "recorded": namespace.is_recorded(),
-        "answered": {
-            "reads": answered(Op::Read),
-            "writes": answered(Op::Write),
-            "trims": answered(Op::Trim),
-            "zeroes": answered(Op::WriteZeroes),
-            "flushes": answered(Op::Flush),
-        },
-    });
+fn of_namespace(server: &Server, settings: &Settings, namespace: &Namespace, brief: bool) -> Value {
+    let mut fields = json!({"name": namespace.name, "size_bytes": namespace.size_bytes()});
     extend(&mut fields, set_of_namespace(settings, namespace));
+    if !brief {
+        let ailment = namespace.backing.ailment();
+        extend(
+            &mut fields,
+            json!({
+                "nsid": namespace.nsid(),
+                "healthy": ailment.is_none(),
+                "reason": ailment.map(|ailment| ailment.to_string()),
+                "recorded": namespace.is_recorded(),
+            }),
+        );
+    }
+    // With a clock, requests are counted by the queue.
+    if !brief || server.time_scale.is_none() {
+        fields["answered"] = of_answered(namespace);
+    }
     fields
+}
+
+fn of_answered(namespace: &Namespace) -> Value {
+    let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
+    json!({
+        "reads": answered(Op::Read),
+        "writes": answered(Op::Write),
+        "trims": answered(Op::Trim),
+        "zeroes": answered(Op::WriteZeroes),
+        "flushes": answered(Op::Flush),
+    })
 }
 
 fn extend(fields: &mut Value, parts: Value) {
@@ -189,32 +213,45 @@ fn extend(fields: &mut Value, parts: Value) {
     }
 }
 
-fn add_flash(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
-    let (flash, space) = (drive.counters(namespace.tenant)?, drive.space(namespace.tenant)?);
-    let merges = drive.mapping_counters(namespace.tenant)?;
-    fields["flash"] = json!({
+fn of_flash(drive: &Drive, namespace: &Namespace, brief: bool) -> Result<Value, ServeError> {
+    let flash = drive.counters(namespace.tenant)?;
+    let mut fields = json!({
         "host_page_writes": flash.host_page_writes,
         "host_page_reads": flash.host_page_reads,
         "unmapped_page_reads": flash.unmapped_page_reads,
-        "rmw_page_reads": flash.rmw_page_reads,
-        "trimmed_pages": flash.trimmed_pages,
         "gc_page_writes": flash.gc_page_writes,
-        "reclaim_page_writes": flash.reclaim_page_writes,
         "victims": flash.victims,
         "victim_valid_pages": flash.victim_valid_pages,
-        "erases": flash.erases,
-        "switch_merges": merges.switch_merges,
-        "partial_merges": merges.partial_merges,
-        "full_merges": merges.full_merges,
-        "merged_blocks": merges.merged_blocks,
-        "switch_merge_ns": merges.switch_merge_ns,
-        "partial_merge_ns": merges.partial_merge_ns,
-        "full_merge_ns": merges.full_merge_ns,
-        "map_reads": merges.map_reads,
-        "map_writes": merges.map_writes,
-        "map_ns": merges.map_ns,
     });
-    fields["space"] = json!({
+    if brief {
+        return Ok(fields);
+    }
+    let merges = drive.mapping_counters(namespace.tenant)?;
+    extend(
+        &mut fields,
+        json!({
+            "rmw_page_reads": flash.rmw_page_reads,
+            "trimmed_pages": flash.trimmed_pages,
+            "reclaim_page_writes": flash.reclaim_page_writes,
+            "erases": flash.erases,
+            "switch_merges": merges.switch_merges,
+            "partial_merges": merges.partial_merges,
+            "full_merges": merges.full_merges,
+            "merged_blocks": merges.merged_blocks,
+            "switch_merge_ns": merges.switch_merge_ns,
+            "partial_merge_ns": merges.partial_merge_ns,
+            "full_merge_ns": merges.full_merge_ns,
+            "map_reads": merges.map_reads,
+            "map_writes": merges.map_writes,
+            "map_ns": merges.map_ns,
+        }),
+    );
+    Ok(fields)
+}
+
+fn of_space(drive: &Drive, namespace: &Namespace) -> Result<Value, ServeError> {
+    let space = drive.space(namespace.tenant)?;
+    Ok(json!({
         "logical_pages": space.logical_pages,
         "mapped_pages": space.mapped_pages,
         "logical_blocks": space.logical_blocks,
@@ -223,8 +260,7 @@ fn add_flash(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result
         "free_blocks": space.free_blocks,
         "pending_out_blocks": space.pending_out_blocks,
         "isolated": space.placement == ftl_core::Placement::Isolated,
-    });
-    Ok(())
+    }))
 }
 
 fn of_moves(namespaces: &[Arc<Namespace>], drive: &Drive) -> Value {
@@ -266,7 +302,7 @@ fn of_queue(queue: &QueueCounters) -> Value {
     })
 }
 
-fn add_latencies(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
+fn of_latencies(drive: &Drive, namespace: &Namespace) -> Result<Value, ServeError> {
     let latency = drive.latency(namespace.tenant)?;
     let percentiles = |histogram: &Histogram| {
         let mut values = json!({"count": histogram.len(), "mean": histogram.mean() / 1e3});
@@ -275,7 +311,5 @@ fn add_latencies(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Re
         }
         values
     };
-    fields["outstanding"] = json!(drive.outstanding(namespace.tenant)?);
-    fields["latency_us"] = json!({"read": percentiles(latency.reads()), "write": percentiles(latency.writes())});
-    Ok(())
+    Ok(json!({"read": percentiles(latency.reads()), "write": percentiles(latency.writes())}))
 }
