@@ -46,12 +46,13 @@ def start_all(writers: Clients, server: Server) -> None:
         start(writers, server, vm)
 
 
-def start(writers: Clients, server: Server, vm: str) -> None:
+def start(writers: Clients, server: Server, vm: str, *options: str) -> None:
     writers.start(
         vm,
         "--ioengine=nbd",
         f"--uri={server.uri(vm)}",
         *("--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=32m", "--time_based", "--runtime=600"),
+        *options,
     )
 
 
@@ -170,6 +171,7 @@ def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> No
             while not (notes := [note for note in daemon.status().notes if "no known VM" in note]):
                 assert time.monotonic() < deadline_s, daemon.log()
                 client.read(0, 4096)
+                time.sleep(0.02)
             what_to_write = 'add [vm.ssd0] with namespaces = ["ssd0/ssd0"] to slo-ctl.toml'
             assert notes == [f"ssd0/ssd0 is used by no known VM: {what_to_write}"]
             (root / "slo-ctl.toml").write_text(f'{CONFIG}[vm.ssd0]\nnamespaces = ["ssd0/ssd0"]\n')
@@ -187,7 +189,8 @@ def test_without_latency_there_is_no_mechanism(root: Path) -> None:
         configure(root, groups, {"a": 1.0, "b": 3.0, "c": 6.0})
         server = Server(root, "ssd0")
         try:
-            start(writers, server, "b")
+            # Nothing else limits it: it would take all CPUs.
+            start(writers, server, "b", "--rate_iops=500")
             with running(root) as daemon:
 
                 def has_no_mechanism(status: HostStatus) -> bool:

@@ -1,7 +1,5 @@
 """A minimum and a p99 are judged under every policy as the daemon judges them, and the reason says why."""
 
-from functools import cache
-
 import pytest
 
 from slo_ctl.base.progress import Silent
@@ -17,20 +15,20 @@ UNREACHABLE = ("name=a,workload=uniform,qd=1,p99=1ms", "name=b,workload=uniform,
 LIGHT = "name=light,workload=uniform,mode=open,iops=100"
 
 
-@cache
-def replay(*vms: str, duration: str = "8x", compare: str = "") -> dict[str, RunResult]:
+def replay(*vms: str, policy: str = "proportional", duration: str = "8x") -> RunResult:
     text = ScenarioText()
     text.add_device("preset=fast15,size=256MiB,op=15%")
     for vm in vms:
         text.add_vm(vm)
-    for key, value in {"alone": "no", "compare": compare, "duration": duration}.items():
+    for key, value in {"alone": "no", "policy": policy, "duration": duration}.items():
         text.set(key, value)
-    return {run.policy: run for run in engine.run(build_scenario(text), Silent()).runs}
+    (run,) = engine.run(build_scenario(text), Silent()).runs
+    return run
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_p99_out_of_reach_is_insufficient_under_every_policy(policy: str) -> None:
-    run = replay(*UNREACHABLE, compare=",".join(POLICIES))[policy]
+    run = replay(*UNREACHABLE, policy=policy)
     judged = run.vms[0].judged()
     assert judged.verdict is Verdict.INSUFFICIENT
     measured_us = run.vms[0].latency_us.write.p99
@@ -46,17 +44,17 @@ def test_a_p99_out_of_reach_is_insufficient_under_every_policy(policy: str) -> N
 
 def test_neighbours_are_not_limited_for_long_for_a_p99_out_of_reach() -> None:
     # One trial of 12 windows is in the measured half.
-    run = replay(*UNREACHABLE, duration="16x")["proportional"]
-    without = replay("name=a,workload=uniform,qd=1", UNREACHABLE[1], duration="16x")["proportional"]
+    run = replay(*UNREACHABLE, duration="16x")
+    without = replay("name=a,workload=uniform,qd=1", UNREACHABLE[1], duration="16x")
     assert run.vms[1].limit_iops is None
     assert (run.vms[1].iops or 0.0) > 0.85 * (without.vms[1].iops or 0.0)
 
 
 def test_a_p99_is_reached_by_limits_on_others() -> None:
     others = ("name=b,workload=uniform,qd=16", "name=c,workload=uniform,qd=16")
-    missed = replay("name=a,workload=uniform,qd=16", *others)["proportional"].vms[0]
+    missed = replay("name=a,workload=uniform,qd=16", *others).vms[0]
     assert (missed.latency_us.write.p99 or 0.0) > 15_000
-    run = replay("name=a,workload=uniform,qd=16,p99=15ms", *others)["proportional"]
+    run = replay("name=a,workload=uniform,qd=16,p99=15ms", *others)
     assert run.vms[0].judged().verdict is Verdict.OK
     assert run.vms[0].judged().reason.startswith("p99 ")
     assert all(vm.limit_iops is not None for vm in run.vms[1:])
@@ -64,8 +62,8 @@ def test_a_p99_is_reached_by_limits_on_others() -> None:
 
 @pytest.mark.parametrize("policy", ["shared", "static"])
 def test_minimum_without_a_lever_is_reported(policy: str) -> None:
-    run = replay("name=a,workload=uniform,qd=1,min=1500", "name=b,workload=uniform,qd=8", compare=policy)
-    judged = run[policy].vms[0].judged()
+    run = replay("name=a,workload=uniform,qd=1,min=1500", "name=b,workload=uniform,qd=8", policy=policy)
+    judged = run.vms[0].judged()
     assert judged.verdict is Verdict.INSUFFICIENT
     assert "below its minimum of 1,500" in judged.reason
     assert f"policy {policy} has no lever for a minimum" in judged.reason
@@ -73,5 +71,5 @@ def test_minimum_without_a_lever_is_reported(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["shared", "proportional"])
 def test_vm_that_asks_for_less_than_its_minimum_is_ok(policy: str) -> None:
-    run = replay(f"{LIGHT},min=300", "name=b,workload=uniform,qd=8", compare="shared")[policy]
+    run = replay(f"{LIGHT},min=300", "name=b,workload=uniform,qd=8", policy=policy)
     assert run.vms[0].judged().verdict is Verdict.OK
