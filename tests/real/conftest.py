@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    """A root with a short path: the names of sockets are short."""
-    folder = Path(tempfile.mkdtemp(prefix="slo-"))
+def root(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A root with a short path: the names of sockets are short. A parameter is the folder that it is in."""
+    folder = Path(tempfile.mkdtemp(prefix="slo-", dir=getattr(request, "param", None)))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,9 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore
 
+IN_MEMORY = "/dev/shm"  # noqa: S108 - mkdtemp creates a directory in it
+"""A folder on tmpfs, where data is mapped; parameter of the fixture `root`."""
+
 
 def require(*programs: str) -> None:
     """Skip the test when a program is not there, naming it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import FUA, NbdClient
-from serving import READY_S, Server, make_device, served
+from serving import IN_MEMORY, READY_S, Server, make_device, served
 from waiting import until
 
 BLOCK = 16384
@@ -84,7 +84,9 @@ def verify(client: NbdClient, writer: Writer) -> None:
             writer.durable[block] = high + 1
 
 
-@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize(
+    ("root", "mapping"), [*((None, mapping) for mapping in MAPPINGS), (IN_MEMORY, "page")], indirect=["root"]
+)
 def test_flushed_data_survives_kill_9(root: Path, mapping: str) -> None:
     make_device(root, f"name=d,size=32MiB,op=40%,mapping={mapping}")
     durable: list[dict[int, int]] = [{} for _ in range(WRITERS)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient
-from serving import make_device, served
+from serving import IN_MEMORY, make_device, served
 from vhost_user_client import VhostUserClient
 from waiting import until
 
@@ -68,6 +68,7 @@ def test_namespace_of_an_offline_device_is_resized(made: Path, capsys: pytest.Ca
     assert sizes(made) == (24 * MIB, bytes(4096))
 
 
+@pytest.mark.parametrize("root", [None, IN_MEMORY], indirect=True)
 def test_namespace_of_a_served_device_is_resized(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with served(made, "d") as server:
         with NbdClient(server.run.export("a"), "a") as before:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient, NbdError
-from serving import Server, make_device, require, run, served
+from serving import IN_MEMORY, Server, make_device, require, run, served
 from waiting import until
 
 from slo_ctl.drives.status import nbd_uri
@@ -83,6 +83,7 @@ def test_qemu_io_writes_reads_discards_and_zeroes(server: Server) -> None:
     assert "Pattern verification failed" not in run("qemu-io", "-f", "raw", *words, server.uri())
 
 
+@pytest.mark.parametrize("root", [None, IN_MEMORY], indirect=True)
 def test_block_status_follows_writes_and_trims(server: Server) -> None:
     require("nbdinfo")
     with NbdClient(server.run.export("d"), "d") as client:

@@ -3,6 +3,8 @@
 //! Everything acknowledged to the guest is in this file (or its page cache) before the reply goes out; nothing else
 //! holds guest data. So what survives a crash of the server is what a plain file would keep.
 
+mod mapping;
+
 use ftl_core::convert::exact;
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut};
@@ -11,13 +13,14 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use vm_memory::VolatileSlice;
 
 use crate::error::{ServeError, refuse};
 use crate::sync;
+use mapping::Mapping;
 
 /// Bytes written to the file at once, and the alignment of the pieces. Kernels keep what is written at once as one piece
 /// of page cache, and some (ext4 in 6.18) look at all of a piece to change a part of it: after writes of 1 MiB, random
@@ -27,7 +30,9 @@ const PIECE_BYTES: u64 = 16 << 10;
 /// One backing file.
 #[derive(Debug)]
 pub struct Backing {
-    file: File,
+    file: Arc<File>,
+    /// None where reads and writes are system calls.
+    mapping: Option<Mapping>,
     /// A flush has failed: the kernel may have lost writes, which it reports only once.
     failed: AtomicBool,
     /// Held while the file is synced: of two at once the kernel tells only one that writes were lost.
@@ -84,8 +89,11 @@ impl Backing {
                 found.len()
             ));
         }
+        let file = Arc::new(file);
+        let mapping = Mapping::of(&file, path);
         let backing = Self {
             file,
+            mapping,
             failed: AtomicBool::new(false),
             syncing: Mutex::new(()),
             syncs: AtomicU64::new(0),
@@ -104,6 +112,9 @@ impl Backing {
 
     /// Fills `buffer` from `offset`; beyond the end of the file there are zeroes.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        if self.read_mapped(buffer, offset) {
+            return Ok(());
+        }
         let mut done = 0;
         while done < buffer.len() {
             match self.file.read_at(&mut buffer[done..], offset + done as u64) {
@@ -119,8 +130,15 @@ impl Backing {
         Ok(())
     }
 
+    fn read_mapped(&self, buffer: &mut [u8], offset: u64) -> bool {
+        self.mapping.as_ref().is_some_and(|mapping| mapping.read(&[VolatileSlice::from(buffer)], offset))
+    }
+
     /// The same for cached data: `WouldBlock` if the disk would have to be read.
     pub fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        if self.read_mapped(buffer, offset) {
+            return Ok(());
+        }
         let length = buffer.len();
         match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => Ok(()),
@@ -134,7 +152,8 @@ impl Backing {
     /// Writes all of `buffer` at `offset`; with `fua` it is on stable storage when this returns.
     pub fn write(&self, buffer: &[u8], offset: u64, fua: bool) -> io::Result<()> {
         self.usable()?;
-        let (mut rest, mut at) = (buffer, offset);
+        let is_mapped = self.mapping.as_ref().is_some_and(|mapping| mapping.write(buffer, offset));
+        let (mut rest, mut at) = (if is_mapped { &[] } else { buffer }, offset);
         while !rest.is_empty() {
             let fits = (PIECE_BYTES - at % PIECE_BYTES).min(rest.len() as u64);
             let (piece, after) = rest.split_at(exact::<usize>(fits));
@@ -146,6 +165,9 @@ impl Backing {
 
     /// Reads cached data into a guest's memory; `WouldBlock` if the disk would have to be read.
     pub fn read_guest(&self, parts: &[VolatileSlice<'_>], offset: u64) -> io::Result<()> {
+        if self.mapping.as_ref().is_some_and(|mapping| mapping.read(parts, offset)) {
+            return Ok(());
+        }
         match self.move_guest(parts, offset, |fd, vectors, count, at| {
             // SAFETY: see `move_guest`.
             unsafe { libc::preadv2(fd, vectors, count, at, libc::RWF_NOWAIT) }
@@ -166,6 +188,9 @@ impl Backing {
     /// why it fails.
     pub fn write_guest(&self, parts: &[VolatileSlice<'_>], offset: u64) -> io::Result<()> {
         self.usable()?;
+        if self.mapping.as_ref().is_some_and(|mapping| mapping.write_guest(parts, offset)) {
+            return Ok(());
+        }
         let length: usize = parts.iter().map(VolatileSlice::len).sum();
         if offset % PIECE_BYTES + length as u64 > PIECE_BYTES {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -225,11 +250,18 @@ impl Backing {
 
     /// Makes a range read as zeroes and frees its space. `EOPNOTSUPP` if the file system cannot.
     pub fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
+        let punch = || self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length);
+        match &self.mapping {
+            Some(mapping) if length > 0 => mapping.punch(offset, length, punch),
+            _ => punch(),
+        }
     }
 
     /// Makes a range read as zeroes and keeps its space. `EOPNOTSUPP` if the file system cannot do it quickly.
     pub fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
+        if self.mapping.as_ref().is_some_and(Mapping::is_mapped) {
+            return self.punch(offset, length);
+        }
         let zeroed = self.fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, offset, length);
         match zeroed {
             Err(e) if is_unsupported(&e) => {
@@ -326,7 +358,10 @@ impl Backing {
     /// Changes the length of the file; it is so on stable storage when this returns.
     pub fn resize(&self, size_bytes: u64) -> io::Result<()> {
         self.usable()?;
-        self.file.set_len(size_bytes)?;
+        match &self.mapping {
+            Some(mapping) => mapping.resize(|| self.file.set_len(size_bytes))?,
+            None => self.file.set_len(size_bytes)?,
+        }
         #[cfg(test)]
         crate::faults::resized(&self.file);
         self.flush()?;
@@ -389,42 +424,49 @@ mod tests {
         (folder, Backing::open(&path, SIZE).unwrap())
     }
 
+    /// On disk, with system calls, and on tmpfs, mapped.
+    fn backings() -> [(tempfile::TempDir, Backing); 2] {
+        [backing(), mapping::tests::mapped(SIZE)]
+    }
+
     #[test]
     fn written_data_is_kept_and_holes_read_as_zeroes() {
-        let (_folder, backing) = backing();
-        backing.write(&[7; 5000], 4000, true).unwrap();
-        let mut found = vec![1; 6000];
-        backing.read(&mut found, 3500).unwrap();
-        assert!(found[..500].iter().all(|&b| b == 0));
-        assert!(found[500..5500].iter().all(|&b| b == 7));
-        assert!(found[5500..].iter().all(|&b| b == 0));
+        for (_folder, backing) in backings() {
+            backing.write(&[7; 5000], 4000, true).unwrap();
+            let mut found = vec![1; 6000];
+            backing.read(&mut found, 3500).unwrap();
+            assert!(found[..500].iter().all(|&b| b == 0));
+            assert!(found[500..5500].iter().all(|&b| b == 7));
+            assert!(found[5500..].iter().all(|&b| b == 0));
+        }
     }
 
     #[test]
     fn holes_and_data_follow_writes_and_punches() {
-        let (_folder, backing) = backing();
-        assert_eq!(backing.extent_at(0, SIZE).unwrap(), Extent { offset: 0, length: SIZE, hole: true });
-        backing.write(&[1; 65_536], 65_536, false).unwrap();
-        assert_eq!(backing.extent_at(0, SIZE).unwrap(), Extent { offset: 0, length: 65_536, hole: true });
-        let data = backing.extent_at(65_536, SIZE).unwrap();
-        assert_eq!(data, Extent { offset: 65_536, length: 65_536, hole: false });
-        backing.punch(65_536, 65_536).unwrap();
-        assert!(backing.extent_at(65_536, SIZE).unwrap().hole);
-        backing.zero(0, 8192).unwrap();
-        let mut found = [9; 8192];
-        backing.read(&mut found, 0).unwrap();
-        assert!(found.iter().all(|&b| b == 0));
+        for (_folder, backing) in backings() {
+            assert_eq!(backing.extent_at(0, SIZE).unwrap(), Extent { offset: 0, length: SIZE, hole: true });
+            backing.write(&[1; 65_536], 65_536, false).unwrap();
+            assert_eq!(backing.extent_at(0, SIZE).unwrap(), Extent { offset: 0, length: 65_536, hole: true });
+            let data = backing.extent_at(65_536, SIZE).unwrap();
+            assert_eq!(data, Extent { offset: 65_536, length: 65_536, hole: false });
+            backing.punch(65_536, 65_536).unwrap();
+            assert!(backing.extent_at(65_536, SIZE).unwrap().hole);
+            backing.zero(0, 8192).unwrap();
+            let mut found = [9; 8192];
+            backing.read(&mut found, 0).unwrap();
+            assert!(found.iter().all(|&b| b == 0));
+        }
     }
 
     #[test]
     fn nothing_is_accepted_after_a_failed_flush() {
         let (_folder, mut backing) = backing();
         // It cannot be synced.
-        backing.file = File::options().read(true).write(true).open("/dev/null").unwrap();
+        backing.file = Arc::new(File::options().read(true).write(true).open("/dev/null").unwrap());
         assert_eq!(backing.ailment(), None);
         backing.flush().unwrap_err();
         assert_eq!(backing.ailment(), Some(Ailment::FlushFailed));
-        backing.file = tempfile::tempfile().unwrap();
+        backing.file = Arc::new(tempfile::tempfile().unwrap());
         let refused = [backing.flush(), backing.write(&[1], 0, false), backing.punch(0, 1), backing.resize(SIZE)];
         assert!(refused.iter().all(|done| done.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EIO))));
     }
