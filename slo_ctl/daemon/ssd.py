@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,7 +46,6 @@ from slo_ctl.model import (
     MoveStatus,
     Setting,
     ShareBy,
-    Slo,
     StreamWindow,
     Tenant,
     TimingModel,
@@ -307,8 +306,9 @@ class EmulatedDevice:
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)
         shares, iops = self._entitlements()
-        amount = sum(window.amount(self.share_by) for window in self.windows.values())
+        share_of = self._share_of_total()
         slos = [occupant.slo for occupant in self.occupants.values()]
+        weights = {slo.weight for slo in slos}
         moves = self._served.moves
         return DeviceView(
             name=self.name,
@@ -329,7 +329,8 @@ class EmulatedDevice:
             moved_s=moves["done_ns"] / 1e9 if moves else None,
             moved_blocks=moves.get("moved_blocks") if moves else None,
             vms={
-                vm: self._delivered(occupants, shares, iops, amount, slos) for vm, occupants in by_vm.items()
+                vm: self._delivered(occupants, shares, iops, share_of, weights)
+                for vm, occupants in by_vm.items()
             },
         )
 
@@ -400,12 +401,12 @@ class EmulatedDevice:
         occupants: list[Occupant],
         shares: Mapping[str, float],
         entitled_iops: Mapping[str, float],
-        total: float,
-        slos: list[Slo],
+        share_of: Callable[[StreamWindow], float | None],
+        weights: Set[float],
     ) -> Delivered:
         """Work delivered to the VM of `occupants`.
 
-        `shares` and `entitled_iops`: entitlements by stream. `total`: work delivered to all VMs. `slos`: of
+        `shares` and `entitled_iops`: entitlements by stream. `share_of`: see `_share_of_total`. `weights`: of
         all VMs.
         """
         keys = [occupant.key for occupant in occupants]
@@ -413,11 +414,6 @@ class EmulatedDevice:
         windows = [self.windows[key] for key in keys if key in self.windows]
         window = merge_windows(windows) if windows else StreamWindow(occupants[0].vm, 0.0)
         wants_more = timed and any(self.wants_more(key) for key in keys)
-        if timed and total:
-            share: float | None = window.amount(self.share_by) / total
-        else:
-            iops = total_iops(self.windows.values())
-            share = window.iops / iops if window.iops is not None and iops else None
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
         lacking = [without_lever(self.policy, occupant.slo) for occupant in occupants if timed]
         remarks += [remark for remark in dict.fromkeys(lacking) if remark]
@@ -427,20 +423,28 @@ class EmulatedDevice:
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
             wants_more=wants_more,
             busy=timed and bool(windows) and window.backlog_share >= BUSY_FROM,
-            share=share,
+            share=share_of(window),
             unit=self.share_by if timed else "IOPS",
             target_share=sum(shares[key] for key in entitled) if entitled else None,
             target_iops=sum(entitled_iops[key] for key in entitled) if entitled else None,
-            no_mechanism=self._no_mechanism(occupants, slos),
+            no_mechanism=self._no_mechanism(occupants, weights),
             remark="; ".join(remarks),
             settling=self._activity.recent_change(self._now_s),
         )
 
-    def _no_mechanism(self, occupants: list[Occupant], slos: list[Slo]) -> str:
+    def _share_of_total(self) -> Callable[[StreamWindow], float | None]:
+        """A function that returns the share of a window in the work of all VMs, or in their IOPS."""
+        amount = sum(window.amount(self.share_by) for window in self.windows.values())
+        if self.timed and amount:
+            return lambda window: window.amount(self.share_by) / amount
+        iops = total_iops(self.windows.values())
+        return lambda window: window.iops / iops if window.iops is not None and iops else None
+
+    def _no_mechanism(self, occupants: list[Occupant], weights: Set[float]) -> str:
         if self.sample is None:
             return ""
         own, ops = [occupant.slo for occupant in occupants], self.record.isolated
-        return why_not_kept(self.name, self._served.scheduler, own, slos, timed=self.timed, ops=ops)
+        return why_not_kept(self.name, self._served.scheduler, own, weights, timed=self.timed, ops=ops)
 
     def _entitlements(self) -> tuple[dict[str, float], dict[str, float]]:
         """Entitlement of each active stream in the status window, as a share of the work and in IOPS."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slo_ctl.model import Slo
 
@@ -28,8 +29,7 @@ LEAST_SHARE = 0.05
 """Fraction of its share by weight that minimums of others and limits leave to every VM."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """Weight, bounds and demand of one VM. Rates are in units of shares per second."""
 
     vm: str

@@ -16,6 +16,7 @@ SSDs), z^2 - (1.56 - 0.44 G) z + 0.56 is stable for 0 < G < 7.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
@@ -57,8 +58,7 @@ def at_limit(iops: float, limit_iops: float | None, granted_iops: float | None =
     return iops >= AT_LIMIT * (limit_iops if granted_iops is None else granted_iops)
 
 
-@dataclass(frozen=True, slots=True)
-class ControlledVm:
+class ControlledVm(NamedTuple):
     """Measurements and objectives of one VM in a window. Rates in requests per second."""
 
     vm: str

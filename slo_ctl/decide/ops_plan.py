@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split, gc_time_us
@@ -104,8 +105,7 @@ _VICTIM_MEMORY_WINDOWS = 32.0
 """Time constant of the average of u, in windows."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpsTrack:
+class OpsTrack(NamedTuple):
     """Write activity and GC curve of one VM."""
 
     curve: GcCurve
@@ -154,8 +154,7 @@ def assume_rates(sample: DeviceSample) -> OpsState:
     pages = _logical_pages(sample)
     state = next_ops_state(OpsState(), sample)
     tracks = {
-        v.vm: replace(
-            state.tracks[v.vm],
+        v.vm: state.tracks[v.vm]._replace(
             written=pages * v.slo.weight / weights if v.active and weights else 0.0,
             fitted=True,
         )
@@ -203,8 +202,7 @@ def _update_track(
         written, read = (track.written, track.read) if track else (0.0, 0.0)
         track = OpsTrack(prior, vm.ops_blocks, written, read)
     if track.ops_blocks != vm.ops_blocks:
-        track = replace(
-            track,
+        track = track._replace(
             ops_blocks=vm.ops_blocks,
             gained=vm.ops_blocks > track.ops_blocks,
             victim_pages=0.0,
@@ -213,8 +211,7 @@ def _update_track(
         )
     owned = pages_per_block * max(1, vm.logical_blocks + vm.ops_blocks)
     settled = track.pool_writes >= SETTLED_FROM_POOL_WRITES
-    track = replace(
-        track,
+    track = track._replace(
         written=keep * track.written + vm.host_page_writes,
         read=keep * track.read + vm.host_page_reads,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
@@ -228,8 +225,7 @@ def _update_track(
     pages = decay * track.victim_pages + vm.victim_pages
     valid = decay * track.victim_valid_pages + vm.victim_valid_pages
     enough = pages >= FIT_FROM_VICTIMS * pages_per_block
-    return replace(
-        track,
+    return track._replace(
         victim_pages=pages,
         victim_valid_pages=valid,
         curve=track.curve.fit(vm.ops_blocks, valid / pages) if enough else track.curve,
@@ -247,7 +243,7 @@ def _refit_if_refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> Op
         return track
     u, expected = vm.victim_valid_pages / vm.victim_pages, track.curve.u_at(vm.ops_blocks)
     excess = expected - u if track.gained else u - expected
-    return replace(track, curve=track.curve.fit(vm.ops_blocks, u)) if excess > REFUTED_FROM else track
+    return track._replace(curve=track.curve.fit(vm.ops_blocks, u)) if excess > REFUTED_FROM else track
 
 
 def best_blocks(

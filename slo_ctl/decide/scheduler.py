@@ -5,7 +5,7 @@ The thresholds are in scheduler_parameters.py; every choice has a reason.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -416,16 +416,16 @@ def choose_tenant_scheduler(
 
 
 def why_not_kept(
-    device: str, scheduler: str, own: Collection[Slo], everybody: Collection[Slo], *, timed: bool, ops: bool
+    device: str, scheduler: str, own: Collection[Slo], weights: Set[float], *, timed: bool, ops: bool
 ) -> str:
     """Why no mechanism of the device can keep the SLO of a VM; empty if one can.
 
-    `own`: SLOs of the VM's namespaces; `everybody`: SLOs of all namespaces; `timed`: requests take modelled
+    `own`: SLOs of the VM's namespaces; `weights`: of all namespaces; `timed`: requests take modelled
     time; `ops`: namespaces have over-provisioning of their own that a policy can move.
     """
     if not timed:
         return _UNTIMED if any(slo != Slo() for slo in own) else ""
-    if ops or scheduler == FAIR_SCHEDULER or len({slo.weight for slo in everybody}) < 2:
+    if ops or scheduler == FAIR_SCHEDULER or len(weights) < 2:
         return ""
     return (
         f"{device} divides itself by {scheduler}, by which weights have no effect, and has no OPS to move "

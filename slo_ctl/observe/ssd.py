@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from operator import lt, sub
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,8 +94,7 @@ _COUNTERS = len(VmReading._fields) - 1
 """Number of fields before `moved_pages_of`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """Blocks that a VM owns; OPS without the blocks that GC keeps free."""
 
     logical: int

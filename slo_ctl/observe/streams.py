@@ -127,9 +127,10 @@ class NamespaceFinder:
         if tree is not None and self._run.is_dir():
             found = {s.vm for s in streams if s.disk and self._exports.tenant_of_source(s.disk.source)}
             cgroups = [vm.cgroup for vm in vms if vm.cgroup and vm.name not in found]
-            connected = self._peers.paths_of(
-                tree, cgroups, self._exports.is_export, changed=changed, note=note
-            )
+            if cgroups:
+                connected = self._peers.paths_of(
+                    tree, cgroups, self._exports.is_export, changed=changed, note=note
+                )
         cgroup_of = {vm.name: vm.cgroup for vm in vms}
         return assign_namespaces(streams, self._exports, connected, namespaces, cgroup_of, note)
 

@@ -258,13 +258,13 @@ def test_the_profile_of_an_emulated_device_decides(
 @pytest.mark.parametrize("scheduler", ["fifo", "rr", "wfq"])
 @pytest.mark.parametrize("ops", [False, True])
 def test_weights_on_a_device_that_ignores_them_are_reported(scheduler: str, ops: bool) -> None:
-    unequal, equal = [Slo(), Slo(weight=3)], [Slo(weight=3), Slo(weight=3)]
-    reason = why_not_kept("d", scheduler, unequal[:1], unequal, timed=True, ops=ops)
+    heavy, unequal, equal = [Slo(weight=3)], {1.0, 3.0}, {3.0}
+    reason = why_not_kept("d", scheduler, heavy, unequal, timed=True, ops=ops)
     assert bool(reason) == (scheduler != "wfq" and not ops)
     assert not reason or (f"by {scheduler}" in reason and "device policy d --apply" in reason)
-    assert not why_not_kept("d", scheduler, equal[:1], equal, timed=True, ops=ops)
-    assert "without latency" in why_not_kept("d", scheduler, equal[:1], equal, timed=False, ops=ops)
-    assert not why_not_kept("d", scheduler, unequal[:1], unequal, timed=False, ops=ops)
+    assert not why_not_kept("d", scheduler, heavy, equal, timed=True, ops=ops)
+    assert "without latency" in why_not_kept("d", scheduler, heavy, equal, timed=False, ops=ops)
+    assert not why_not_kept("d", scheduler, [Slo()], unequal, timed=False, ops=ops)
 
 
 def test_every_threshold_has_a_source_and_every_choice_a_reason() -> None:

@@ -18,6 +18,7 @@ circle for 0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i.
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import (
@@ -54,8 +55,7 @@ COSTLY_FROM = 2.0
 the total."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """Activity of one VM, as sums over the last windows with an exponential decay."""
 
     seconds: float = 0.0
@@ -104,8 +104,7 @@ class Activity:
         return self.amount / self.requests if self.requests and self.amount else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
+class Meter(NamedTuple):
     """Measurements of one VM, and the integral term of its weight."""
 
     recent: Activity = Activity()
@@ -190,7 +189,7 @@ class Proportional:
         meters = state.meters
         if any(slo != state.active_slos.get(vm, slo) for vm, slo in active_slos.items()):
             # The integral terms belong to the previous SLOs.
-            meters = {vm: replace(meter, trim=0.0) for vm, meter in meters.items()}
+            meters = {vm: meter._replace(trim=0.0) for vm, meter in meters.items()}
         meters = next_meters(meters, sample, reset=changed)
         due = _entitlements(sample, meters)
         keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
@@ -289,7 +288,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
         error = (due_rate - claim.used) * due_s / due_amount if due_amount else 0.0
         missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
-        trimmed[claim.vm] = replace(meter, due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
+        trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
     return trimmed
 
 

@@ -190,7 +190,8 @@ def test_unit_with_the_least_rights_finds_devices_and_sets_their_scheduler(guest
         " >/run/systemd/system/slo-ctld.service.d/least.conf && systemctl daemon-reload",
         timeout_s=_TIMEOUT_S,
     )
-    until_scheduler(guest, "none")
+    guest.run(f"echo none >{scheduler(guest)}")
+    guest.run("cat >/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION.format(name=guest.disk("PLAIN0")))
     guest.run("systemctl start slo-ctld", timeout_s=_TIMEOUT_S)
     until_scheduler(guest, "mq-deadline")
     assert properties(guest, "ProtectHome", "PrivateDevices") == {
