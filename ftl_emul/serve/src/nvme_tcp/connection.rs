@@ -22,6 +22,7 @@ use crate::nvme_tcp::placement;
 use crate::nvme_tcp::queue::{Incoming, Next, Queue, When, Work};
 use crate::nvme_tcp::quick;
 use crate::nvme_tcp::subsystem::Subsystem;
+use crate::polling::Polling;
 
 /// Timeout for the rest of a PDU, and for Connect.
 const STALLED: Duration = Duration::from_secs(10);
@@ -98,7 +99,8 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn converse<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> End {
-        let mut stream = BufReader::with_capacity(READ_BYTES, Incoming(self.queue));
+        let polling = Polling::new(self.subsystem.server.max_poll);
+        let mut stream = BufReader::with_capacity(READ_BYTES, Incoming { queue: self.queue, polling });
         loop {
             if let Err(end) = self.one(&mut stream, scope) {
                 return end;
