@@ -1,11 +1,18 @@
 """The front ends of one served device side by side, and nbdkit's memory plugin: 4 KiB, random.
 
-    .venv/bin/python bench/frontends.py [--rounds 5] [--seconds 1] [--latency-seconds 3] [--json]
+    .venv/bin/python bench/frontends.py [--rounds 5] [--seconds 1] [--latency-seconds 3] [--poll]
+        [--folder /dev/shm] [--json]
 
 One server, one namespace for each front end, written full first; in each round every front end has its turn,
 and medians are compared. All clients are `front_end_load` (`bench/src/bin`): one thread each, which sleeps
 while nothing is answered. CPU is that of the server, for each request. Then the same with modelled latency:
 the mean that the client sees over the modelled mean.
+
+What is compared (`BARS`): requests per second of one front end over those of another, with the same kind of
+client, kind of request and queue depth, and the data of all front ends on the same file system, that of
+`--folder`. nbdkit's memory plugin has its data in memory in any case. The bars are those for clients that
+sleep. `--poll` also measures clients that poll and holds them to the same bars, in addition: a front end that
+only meets a bar with one kind of client misses it.
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +44,8 @@ ROOT = Path(__file__).parents[1]
 MEMORY_PLUGIN = "nbdkit memory"
 FRONT_ENDS = ("NBD", "vhost-user", "NVMe/TCP")
 DEPTHS, LATENCY_DEPTHS = (1, 32), (1, 8, 32)
+CLIENTS = {"sleep": (), "poll": ("--poll",)}
+"""What clients do while nothing is answered, with options of `front_end_load`."""
 BLOCK_BYTES = 4096
 SIZE_BYTES = 128 << 20
 TOLERANCE = 0.05
@@ -60,6 +70,8 @@ class Speed:
     """Median results of one front end under one load."""
 
     front_end: str
+    client: str
+    """One of `CLIENTS`."""
     kind: str
     depth: int
     iops: float
@@ -90,8 +102,11 @@ def load_program() -> Path:
     return folder / "release" / "front_end_load"
 
 
-def load(program: Path, target: Target, kind: str, depth: int, seconds: float) -> dict[str, float]:
-    command = [str(program), *target.words, kind, str(depth), str(SIZE_BYTES // BLOCK_BYTES), str(seconds)]
+def load(
+    program: Path, target: Target, kind: str, depth: int, seconds: float, client: str = "sleep"
+) -> dict[str, float]:
+    blocks = str(SIZE_BYTES // BLOCK_BYTES)
+    command = [str(program), *CLIENTS[client], *target.words, kind, str(depth), blocks, str(seconds)]
     reply = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     measured: dict[str, float] = json.loads(reply)
     return measured
@@ -152,19 +167,20 @@ def _wait_until(ready: Any) -> None:
         time.sleep(0.05)
 
 
-def speeds(program: Path, targets: list[Target], rounds: int, seconds: float) -> list[Speed]:
+def speeds(
+    program: Path, targets: list[Target], clients: list[str], rounds: int, seconds: float
+) -> list[Speed]:
     for target in targets:
         load(program, target, "write", 32, 3 * seconds)
-    found: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}
     for _ in range(rounds):
-        for kind in ("read", "write"):
-            for depth in DEPTHS:
-                for target in targets:
-                    before = cpu_s(target.pid)
-                    done = load(program, target, kind, depth, seconds)
-                    used = cpu_s(target.pid) - before
-                    key = (target.name, kind, depth)
-                    found.setdefault(key, []).append((done["iops"], 1e6 * used / done["requests"]))
+        for kind, depth, client in product(("read", "write"), DEPTHS, clients):
+            for target in targets:
+                before = cpu_s(target.pid)
+                done = load(program, target, kind, depth, seconds, client)
+                used = cpu_s(target.pid) - before
+                key = (target.name, client, kind, depth)
+                found.setdefault(key, []).append((done["iops"], 1e6 * used / done["requests"]))
     medians = {
         key: [statistics.median(column) for column in zip(*runs, strict=True)] for key, runs in found.items()
     }
@@ -189,26 +205,24 @@ def punctualities(program: Path, root: Path, rounds: int, seconds: float) -> lis
     return [min(rounds_, key=lambda each: abs(each.ratio - 1)) for rounds_ in found.values()]
 
 
-def print_speeds(found: list[Speed], names: list[str]) -> None:
-    by_key = {(each.front_end, each.kind, each.depth): each for each in found}
-    print(f"{'4 KiB, random':16}" + "".join(f"{name:>24}" for name in names))
-    for kind in ("read", "write"):
-        for depth in DEPTHS:
-            row = [by_key[name, kind, depth] for name in names]
-            cells = "".join(f"{each.iops:>12,.0f}/s {each.cpu_us:>6.1f} us" for each in row)
-            print(f"{kind:6} QD{depth:<8}{cells}")
+def print_speeds(found: list[Speed], names: list[str], clients: list[str]) -> None:
+    by_key = {(each.front_end, each.client, each.kind, each.depth): each for each in found}
+    print(f"{'4 KiB, random, clients':24}" + "".join(f"{name:>24}" for name in names))
+    for client, kind, depth in product(clients, ("read", "write"), DEPTHS):
+        row = [by_key[name, client, kind, depth] for name in names]
+        cells = "".join(f"{each.iops:>12,.0f}/s {each.cpu_us:>6.1f} us" for each in row)
+        print(f"{kind:6} QD{depth:<3} that {client:7}{cells}")
 
 
-def ratios(found: list[Speed]) -> list[tuple[str, float, bool]]:
+def ratios(found: list[Speed], clients: list[str]) -> list[tuple[str, float, bool]]:
     """Description of each comparison, its ratio, and whether the ratio is sufficient."""
-    by_key = {(each.front_end, each.kind, each.depth): each.iops for each in found}
+    by_key = {(each.front_end, each.client, each.kind, each.depth): each.iops for each in found}
     compared = []
-    for (faster, slower), depths in BARS.items():
-        for kind in ("read", "write"):
-            for depth in depths:
-                ratio = by_key[faster, kind, depth] / by_key[slower, kind, depth]
-                text = f"{faster} / {slower}, {kind} QD{depth}"
-                compared.append((text, ratio, ratio >= BAR[faster, slower]))
+    for client, ((faster, slower), depths) in product(clients, BARS.items()):
+        for kind, depth in product(("read", "write"), depths):
+            ratio = by_key[faster, client, kind, depth] / by_key[slower, client, kind, depth]
+            text = f"{faster} / {slower}, {kind} QD{depth}, clients {client}"
+            compared.append((text, ratio, ratio >= BAR[faster, slower]))
     return compared
 
 
@@ -217,20 +231,24 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--latency-seconds", type=float, default=3, help="0: without that part")
-    parser.add_argument("--folder", type=Path, help="where the device is made (its file system matters)")
+    parser.add_argument("--poll", action="store_true", help="also measure clients that poll")
+    parser.add_argument(
+        "--folder", type=Path, help="where the device is made: on tmpfs, its data is mapped into the server"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if shutil.which("nbdkit") is None:
         sys.exit("nbdkit is not installed: apt-get install nbdkit")
     program = load_program()
+    clients = list(CLIENTS) if arguments.poll else ["sleep"]
     with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:
         root = Path(folder)
         with memory_plugin(root) as memory, device(root / "fast", "name=d,size=1GiB,op=15%") as (_, targets):
-            found = speeds(program, [memory, *targets], arguments.rounds, arguments.seconds)
+            found = speeds(program, [memory, *targets], clients, arguments.rounds, arguments.seconds)
         late = []
         if arguments.latency_seconds:
             late = punctualities(program, root / "timed", arguments.rounds, arguments.latency_seconds)
-    compared = ratios(found)
+    compared = ratios(found, clients)
     if arguments.json:
         plain = {
             "format_version": 1,
@@ -240,9 +258,9 @@ def main() -> int:
         }
         print(json.dumps(plain, indent=2))
     else:
-        print_speeds(found, [MEMORY_PLUGIN, *FRONT_ENDS])
+        print_speeds(found, [MEMORY_PLUGIN, *FRONT_ENDS], clients)
         for what, ratio, enough in compared:
-            print(f"{what:36} {ratio:6.2f}{'' if enough else '  below the bar'}")
+            print(f"{what:52} {ratio:6.2f}{'' if enough else '  below the bar'}")
         for each in late:
             modelled = f"modelled {each.modelled_ms:6.2f} ms, client {each.ratio:.3f} of it"
             print(f"{each.front_end:12} QD{each.depth:<3} {modelled}")

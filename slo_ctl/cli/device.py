@@ -283,14 +283,14 @@ def serve(
         bool,
         typer.Option("--vhost-user", help="Serve it to VMs with shared memory (vhost-user-blk) as well."),
     ] = False,
-    vhost_user_poll: Annotated[
+    poll: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=1000,
             metavar="MICROSECONDS",
-            help="How long a queue of --vhost-user is polled after a request, before it waits for a "
-            "notification; 0: never. [default: 32]",
+            help="How long a client is polled after a request, before the server sleeps; 0: never. "
+            "[default: 32]",
         ),
     ] = None,
     nvme_allow: Annotated[
@@ -325,7 +325,6 @@ def serve(
         ("--nvme-hosts", nvme_hosts is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-discovery", nvme_discovery is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-allow", nvme_allow is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
-        ("--vhost-user-poll", vhost_user_poll is not None, "--vhost-user", not vhost_user),
         ("--tls-verify-peer", tls_verify_peer, "--tls-certificates DIR", tls_certificates is None),
     ):
         if is_set and is_missing:
@@ -342,7 +341,7 @@ def serve(
         checkpoint_s=checkpoint,
         group=group,
         vhost_user=vhost_user,
-        vhost_user_poll_us=vhost_user_poll,
+        poll_us=poll,
         nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, rights, nvme_discovery),
         tls_certificates=tls_certificates,
         tls_verify_peer=tls_verify_peer,

@@ -59,8 +59,8 @@ class ServeOptions:
     """Address for NVMe hosts; None: no NVMe/TCP."""
     vhost_user: bool = False
     """Whether each namespace also has a vhost-user socket."""
-    vhost_user_poll_us: int | None = None
-    """How long vhost-user queues are polled after a request; None: the server's default."""
+    poll_us: int | None = None
+    """How long clients are polled after a request; None: the server's default."""
     tls_certificates: Path | None = None
     """Directory of certificates, with which NBD clients must use TLS; None: no TLS."""
     tls_verify_peer: bool = False
@@ -113,7 +113,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     *(f"latency={options.latency}", f"time-scale={options.time_scale!r}"),
                     f"checkpoint-seconds={options.checkpoint_s!r}",
                     *([f"threads={options.threads}"] if options.threads else []),
-                    *_vhost_user_words(options),
+                    *_poll_words(options),
                     *_tls_words(options),
                     *(f"{key}={value}" for key, values in inherited.items() for value in values),
                     *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
@@ -220,9 +220,8 @@ class _AddedSockets:
         return {item.namespace.name: item.created_ns for item in read_settings(self._folder).created}
 
 
-def _vhost_user_words(options: ServeOptions) -> list[str]:
-    poll_us = options.vhost_user_poll_us
-    return [] if poll_us is None else [f"vhost-user-poll-us={poll_us}"]
+def _poll_words(options: ServeOptions) -> list[str]:
+    return [] if options.poll_us is None else [f"poll-us={options.poll_us}"]
 
 
 def _tls_words(options: ServeOptions) -> list[str]:

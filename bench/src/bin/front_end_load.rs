@@ -1,10 +1,10 @@
 //! Load on one namespace of a served device, through any of its front ends: as many requests of 4 KiB at once as asked
 //! for, at random places, for so many seconds. Prints one JSON object.
 //!
-//! All clients are alike but for the transport: one thread, which sleeps while nothing is answered. That for vhost-user is
-//! libblkio's.
+//! All clients are alike but for the transport: one thread, which sleeps while nothing is answered, or with `--poll` asks
+//! again and again, as SPDK, libblkio and QEMU's I/O threads do. That for vhost-user is libblkio's.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -26,17 +26,45 @@ trait Client {
     fn answers(&mut self, tags: &mut Vec<usize>) -> Result<(), Failure>;
 }
 
+/// A socket; one that does not block is polled.
+struct Socket<S>(S);
+
+fn poll<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match attempt() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            done => return done,
+        }
+    }
+}
+
+impl<S: Read> Read for Socket<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll(|| self.0.read(buffer))
+    }
+}
+
+impl<S: Write> Write for Socket<S> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        poll(|| self.0.write(buffer))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// NBD, fixed newstyle, simple replies.
 struct Nbd {
-    stream: UnixStream,
-    reader: BufReader<UnixStream>,
+    stream: Socket<UnixStream>,
+    reader: BufReader<Socket<UnixStream>>,
     out: Vec<u8>,
     /// By tag, whether data comes with the reply.
     reads: Vec<bool>,
 }
 
 impl Nbd {
-    fn connect(path: &str, export: &str, depth: usize) -> Result<Self, Failure> {
+    fn connect(path: &str, export: &str, depth: usize, polls: bool) -> Result<Self, Failure> {
         let mut stream = UnixStream::connect(path)?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
@@ -49,8 +77,9 @@ impl Nbd {
         stream.write_all(&hello)?;
         let mut size_and_flags = [0; 10];
         stream.read_exact(&mut size_and_flags)?;
-        let reader = BufReader::with_capacity(256 << 10, stream.try_clone()?);
-        Ok(Self { stream, reader, out: Vec::new(), reads: vec![false; depth] })
+        stream.set_nonblocking(polls)?;
+        let reader = BufReader::with_capacity(256 << 10, Socket(stream.try_clone()?));
+        Ok(Self { stream: Socket(stream), reader, out: Vec::new(), reads: vec![false; depth] })
     }
 
     fn answer(&mut self) -> Result<usize, Failure> {
@@ -96,14 +125,14 @@ impl Client for Nbd {
 /// NVMe over TCP without digests: one controller with one I/O queue.
 struct Nvme {
     _admin: TcpStream,
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
+    stream: Socket<TcpStream>,
+    reader: BufReader<Socket<TcpStream>>,
     out: Vec<u8>,
     namespace: u32,
 }
 
 impl Nvme {
-    fn connect(address: &str, nqn: &str, namespace: u32) -> Result<Self, Failure> {
+    fn connect(address: &str, nqn: &str, namespace: u32, polls: bool) -> Result<Self, Failure> {
         let mut admin = Self::queue(address)?;
         let controller = Self::associate(&mut admin, nqn, 0, 0xffff)?;
         // Property Set of CC: entries of 64 and 16 bytes, enabled.
@@ -114,8 +143,9 @@ impl Nvme {
         response(&mut admin)?;
         let mut stream = Self::queue(address)?;
         Self::associate(&mut stream, nqn, 1, controller)?;
-        let reader = BufReader::with_capacity(256 << 10, stream.try_clone()?);
-        Ok(Self { _admin: admin, stream, reader, out: Vec::new(), namespace })
+        stream.set_nonblocking(polls)?;
+        let reader = BufReader::with_capacity(256 << 10, Socket(stream.try_clone()?));
+        Ok(Self { _admin: admin, stream: Socket(stream), reader, out: Vec::new(), namespace })
     }
 
     /// ICReq and ICResp.
@@ -161,8 +191,8 @@ impl Nvme {
                 // C2HData: a header of 24 bytes.
                 7 => {
                     let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize - 24;
-                    let mut data = vec![0; length];
-                    self.reader.read_exact(&mut data)?;
+                    let mut data = [0; BLOCK];
+                    self.reader.read_exact(data.get_mut(..length).ok_or("more data than asked for")?)?;
                 }
                 other => return Err(format!("an unexpected PDU {other}").into()),
             }
@@ -179,17 +209,23 @@ fn command(opcode: u8, id: u16) -> [u8; 64] {
 
 /// CapsuleCmd with its data, if any.
 fn capsule(entry: &[u8; 64], data: &[u8]) -> Vec<u8> {
+    let mut pdu = Vec::new();
+    add_capsule(&mut pdu, entry, data);
+    pdu
+}
+
+/// Without a copy of its own, as over NBD.
+fn add_capsule(pdus: &mut Vec<u8>, entry: &[u8; 64], data: &[u8]) {
     let mut entry = *entry;
     if !data.is_empty() {
         entry[32..36].copy_from_slice(&u32::try_from(data.len()).unwrap_or(0).to_le_bytes());
         // A data block in the capsule.
         entry[39] = 0x01;
     }
-    let mut pdu = vec![4, 0, 72, if data.is_empty() { 0 } else { 72 }];
-    pdu.extend(u32::try_from(72 + data.len()).unwrap_or(0).to_le_bytes());
-    pdu.extend(entry);
-    pdu.extend(data);
-    pdu
+    pdus.extend([4, 0, 72, if data.is_empty() { 0 } else { 72 }]);
+    pdus.extend(u32::try_from(72 + data.len()).unwrap_or(0).to_le_bytes());
+    pdus.extend(entry);
+    pdus.extend(data);
 }
 
 fn response(stream: &mut TcpStream) -> Result<[u8; 16], Failure> {
@@ -208,12 +244,12 @@ impl Client for Nvme {
         entry[40..48].copy_from_slice(&(offset >> 9).to_le_bytes());
         entry[48..52].copy_from_slice(&7_u32.to_le_bytes());
         if write {
-            self.out.extend(capsule(&entry, &[0x5a; BLOCK]));
+            add_capsule(&mut self.out, &entry, &[0x5a; BLOCK]);
         } else {
             // A data block with the host.
             entry[32..36].copy_from_slice(&u32::try_from(BLOCK)?.to_le_bytes());
             entry[39] = 0x5a;
-            self.out.extend(capsule(&entry, &[]));
+            add_capsule(&mut self.out, &entry, &[]);
         }
         Ok(())
     }
@@ -233,12 +269,13 @@ impl Client for Nvme {
 struct VhostUser {
     queue: Blkioq,
     memory: MemoryRegion,
+    polls: bool,
     // Dropped after its queue.
     _device: Blkio,
 }
 
 impl VhostUser {
-    fn connect(path: &str, depth: usize) -> Result<Self, Failure> {
+    fn connect(path: &str, depth: usize, polls: bool) -> Result<Self, Failure> {
         let failed = |e: blkio::Error| -> Failure { e.message().into() };
         let mut device = Blkio::new("virtio-blk-vhost-user").map_err(failed)?;
         device.set_str("path", path).map_err(failed)?;
@@ -246,7 +283,7 @@ impl VhostUser {
         let BlkioStartOutcome { mut queues, .. } = device.start().map_err(failed)?;
         let memory = device.alloc_mem_region(depth * BLOCK).map_err(failed)?;
         device.map_mem_region(&memory).map_err(failed)?;
-        Ok(Self { queue: queues.remove(0), memory, _device: device })
+        Ok(Self { queue: queues.remove(0), memory, polls, _device: device })
     }
 }
 
@@ -263,7 +300,13 @@ impl Client for VhostUser {
 
     fn answers(&mut self, tags: &mut Vec<usize>) -> Result<(), Failure> {
         let mut found = [const { MaybeUninit::<Completion>::uninit() }; 64];
-        let count = self.queue.do_io(&mut found, 1, None, None).map_err(|e| e.message().to_owned())?;
+        let least = usize::from(!self.polls);
+        let count = loop {
+            match self.queue.do_io(&mut found, least, None, None).map_err(|e| e.message().to_owned())? {
+                0 => std::hint::spin_loop(),
+                count => break count,
+            }
+        };
         for completion in &found[..count] {
             // SAFETY: do_io has filled in as many as it says.
             let completion = unsafe { completion.assume_init_ref() };
@@ -309,18 +352,19 @@ fn run(
     Ok((requests, started.elapsed().as_secs_f64(), waited.as_secs_f64() / requests as f64))
 }
 
-const USAGE: &str = "usage: front_end_load (nbd SOCKET EXPORT | vhost-user SOCKET | nvme-tcp ADDRESS:PORT NQN NSID) \
+const USAGE: &str = "usage: front_end_load [--poll] (nbd SOCKET EXPORT | vhost-user SOCKET | nvme-tcp ADDRESS:PORT NQN NSID) \
                      (read|write) DEPTH BLOCKS SECONDS";
 
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let [way @ .., kind, depth, blocks, seconds] = &words[..] else { return Err(USAGE.into()) };
+    let polls = words.first() == Some(&"--poll");
+    let [way @ .., kind, depth, blocks, seconds] = &words[usize::from(polls)..] else { return Err(USAGE.into()) };
     let (depth, blocks): (usize, u64) = (depth.parse()?, blocks.parse()?);
     let mut client: Box<dyn Client> = match way {
-        ["nbd", socket, export] => Box::new(Nbd::connect(socket, export, depth)?),
-        ["vhost-user", socket] => Box::new(VhostUser::connect(socket, depth)?),
-        ["nvme-tcp", address, nqn, namespace] => Box::new(Nvme::connect(address, nqn, namespace.parse()?)?),
+        ["nbd", socket, export] => Box::new(Nbd::connect(socket, export, depth, polls)?),
+        ["vhost-user", socket] => Box::new(VhostUser::connect(socket, depth, polls)?),
+        ["nvme-tcp", address, nqn, namespace] => Box::new(Nvme::connect(address, nqn, namespace.parse()?, polls)?),
         _ => return Err(USAGE.into()),
     };
     let lasts = Duration::from_secs_f64(seconds.parse()?);

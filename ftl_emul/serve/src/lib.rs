@@ -41,6 +41,7 @@ mod occasional_log;
 mod offline;
 mod outgoing;
 mod parameters;
+mod polling;
 mod preconditioning;
 mod recent;
 mod recording;

@@ -51,8 +51,8 @@ pub struct Parameters {
     pub nvme_hosts: Vec<String>,
     /// Listening sockets for vhost-user clients, inherited, each with its namespace.
     pub vhost_user_fds: Vec<(RawFd, String)>,
-    /// For so long a queue of such a client is polled after a request, before its thread sleeps; zero: never.
-    pub vhost_user_poll: Duration,
+    /// For so long clients are polled after a request, before a thread sleeps; zero: never.
+    pub poll: Duration,
     /// Where listening sockets of namespaces come that are added while the device is served, inherited.
     pub sockets_fd: Option<RawFd>,
     /// What NVMe hosts may do beside reading and writing.
@@ -82,7 +82,7 @@ impl Default for Parameters {
             nvme_discovery_fd: None,
             nvme_hosts: Vec::new(),
             vhost_user_fds: Vec::new(),
-            vhost_user_poll: Duration::from_micros(32),
+            poll: Duration::from_micros(32),
             sockets_fd: None,
             nvme_permissions: Permissions::default(),
             checkpoint_s: 60.0,
@@ -130,8 +130,8 @@ impl Parameters {
                 Some((fd, name)) => self.vhost_user_fds.push((descriptor(key, fd)?, name.to_owned())),
                 None => return refuse(format!("{key}={value}: write FD:NAMESPACE")),
             },
-            "vhost-user-poll-us" => {
-                self.vhost_user_poll = match value.parse() {
+            "poll-us" => {
+                self.poll = match value.parse() {
                     Ok(poll_us) if poll_us <= MAX_POLL_US => Duration::from_micros(poll_us),
                     _ => return refuse(format!("{key}={value}: write a number from 0 to {MAX_POLL_US}")),
                 }
@@ -147,7 +147,7 @@ impl Parameters {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, threads, pid-file, \
                      nbd-fd, control-fd, lock-fd, stop-fd, sockets-fd, nvme-tcp-fd, nvme-discovery-fd, nvme-host, \
-                     nvme-allow, vhost-user-fd, vhost-user-poll-us, tls-certificates, tls-verify-peer and command"
+                     nvme-allow, vhost-user-fd, poll-us, tls-certificates, tls-verify-peer and command"
                 ));
             }
         }

@@ -57,6 +57,8 @@ pub struct Server {
     pub origin: Option<Origin>,
     /// Real seconds for each modelled one; None without a clock.
     pub time_scale: Option<f64>,
+    /// For so long a client is polled after a request, see [`crate::polling`]; zero: never.
+    pub max_poll: Duration,
     /// What happened in the last seconds.
     pub history: History,
     /// Memory for the data of requests.
@@ -101,6 +103,8 @@ impl Server {
             model,
             origin,
             time_scale,
+            // Requests that wait for the modelled drive are not polled for.
+            max_poll: if time_scale.is_none() { parameters.poll } else { Duration::ZERO },
             history: History::default(),
             request_memory: Arc::default(),
             descriptors: Budget::of_process(parameters.tls_certificates.is_some()),

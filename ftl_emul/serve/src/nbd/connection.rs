@@ -21,6 +21,7 @@ use crate::nbd::negotiation::Agreed;
 use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
 use crate::nbd::{Front, has_hung_up};
 use crate::outgoing::Outgoing;
+use crate::polling::Polling;
 use crate::request_memory::{Pool, Room, Taken};
 
 /// Largest reads and writes that the reading thread executes itself.
@@ -58,6 +59,7 @@ struct Incoming {
     begin: usize,
     end: usize,
     replies: Outgoing,
+    polling: Polling,
 }
 
 /// A request that takes longer, with its data.
@@ -101,8 +103,13 @@ pub struct Connection {
 impl Connection {
     /// Serves requests until the client disconnects, in this thread and others.
     pub fn serve(front: &'static Front, client: Arc<UnixStream>, agreed: Agreed, descriptors: Option<Descriptors>) {
-        let incoming =
-            Incoming { buffer: vec![0; INCOMING_BYTES].into(), begin: 0, end: 0, replies: Outgoing::default() };
+        let incoming = Incoming {
+            buffer: vec![0; INCOMING_BYTES].into(),
+            begin: 0,
+            end: 0,
+            replies: Outgoing::default(),
+            polling: Polling::new(front.server.max_poll),
+        };
         let connection = Arc::new(Self {
             front,
             stream: agreed.stream,
@@ -210,7 +217,7 @@ impl Connection {
                 incoming.buffer.copy_within(incoming.begin..incoming.end, 0);
                 (incoming.begin, incoming.end) = (0, incoming.end - incoming.begin);
             }
-            match (&*self.stream).read(&mut incoming.buffer[incoming.end..]) {
+            match incoming.polling.receive(&*self.stream, &mut incoming.buffer[incoming.end..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => incoming.end += read,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -2,7 +2,6 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, Scope};
@@ -22,6 +21,7 @@ use crate::nvme_tcp::placement;
 use crate::nvme_tcp::queue::{Incoming, Next, Queue, When, Work};
 use crate::nvme_tcp::quick;
 use crate::nvme_tcp::subsystem::Subsystem;
+use crate::polling::Polling;
 
 /// Timeout for the rest of a PDU, and for Connect.
 const STALLED: Duration = Duration::from_secs(10);
@@ -92,13 +92,14 @@ struct Reader<'a> {
     association: Option<Association>,
     threads: usize,
     began: Instant,
-    /// Reused buffer for the data of capsules.
+    /// Reused buffer for the data of capsules that arrive in parts.
     capsule: Vec<u8>,
 }
 
 impl<'a> Reader<'a> {
     fn converse<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> End {
-        let mut stream = BufReader::with_capacity(READ_BYTES, Incoming(self.queue));
+        let polling = Polling::new(self.subsystem.server.max_poll);
+        let mut stream = BufReader::with_capacity(READ_BYTES, Incoming { queue: self.queue, polling });
         loop {
             if let Err(end) = self.one(&mut stream, scope) {
                 return end;
@@ -130,10 +131,21 @@ impl<'a> Reader<'a> {
             (FromHost::Terminate, _) => Err(End::Closed),
             (FromHost::Initialize(_), true) | (_, false) => Err(faulty(Fault::Sequence)),
             (FromHost::Command(entry), true) => {
-                let mut data = std::mem::take(&mut self.capsule);
-                data.resize(layout.data, 0);
-                let damaged = read_data(stream, &mut data, layout.data_digest)?;
-                self.command(Command(entry), data, damaged, scope).map_err(|end| match end {
+                let bytes = layout.data + if layout.data_digest { DIGEST_BYTES } else { 0 };
+                let done = if stream.buffer().len() >= bytes {
+                    let (data, digest) = stream.buffer()[..bytes].split_at(layout.data);
+                    let done = self.command(Command(entry), data, is_damaged(data, digest), scope);
+                    stream.consume(bytes);
+                    done
+                } else {
+                    let mut data = std::mem::take(&mut self.capsule);
+                    data.resize(layout.data, 0);
+                    let damaged = read_data(stream, &mut data, layout.data_digest)?;
+                    let done = self.command(Command(entry), &data, damaged, scope);
+                    self.capsule = data;
+                    done
+                };
+                done.map_err(|end| match end {
                     End::Fault(fault, _) => faulty(fault),
                     End::Closed => End::Closed,
                 })
@@ -182,7 +194,7 @@ impl<'a> Reader<'a> {
     fn command<'s>(
         &mut self,
         command: Command,
-        mut capsule: Vec<u8>,
+        capsule: &[u8],
         damaged: bool,
         scope: &'s Scope<'s, 'a>,
     ) -> Result<(), End> {
@@ -195,7 +207,7 @@ impl<'a> Reader<'a> {
         if let Some(association) = &self.association {
             association.controller.hear();
         }
-        let (transfer, place) = match self.transfer(&command, &capsule, damaged) {
+        let (transfer, place) = match self.transfer(&command, capsule, damaged) {
             Ok(moved) => moved,
             Err(status) => {
                 self.note(&command, status);
@@ -207,21 +219,18 @@ impl<'a> Reader<'a> {
             return Err(End::Closed);
         }
         let data = match place {
-            _ if transfer.from_host == 0 => Some(0..0),
+            _ if transfer.from_host == 0 => Some(&[][..]),
             Place::Host => None,
-            Place::Capsule(offset) => Some(offset..offset + transfer.from_host),
+            Place::Capsule(offset) => Some(&capsule[offset..offset + transfer.from_host]),
         };
-        if let Some(data) = data.clone() {
-            if self.is_done_at_once(&command, transfer, &capsule[data])? {
-                self.capsule = capsule;
+        if let Some(data) = data {
+            if self.is_done_at_once(&command, transfer, data)? {
                 return Ok(());
             }
         }
-        let Range { start, end } = data.unwrap_or_default();
-        capsule.truncate(end);
-        capsule.drain(..start);
         let namespace = self.borrower(&command);
-        self.queue.admit(Work::new(command, transfer, capsule, namespace))?;
+        let data = data.map(<[u8]>::to_vec).unwrap_or_default();
+        self.queue.admit(Work::new(command, transfer, data, namespace))?;
         self.proceed(scope)
     }
 
@@ -364,12 +373,15 @@ impl<'a> Reader<'a> {
 /// Reads data, and its digest where it has one; true where the two do not agree.
 fn read_data(stream: &mut impl Read, data: &mut [u8], has_digest: bool) -> io::Result<bool> {
     stream.read_exact(data)?;
-    if !has_digest {
-        return Ok(false);
-    }
     let mut digest = [0; DIGEST_BYTES];
-    stream.read_exact(&mut digest)?;
-    Ok(u32::from_le_bytes(digest) != crc32c::crc32c(data))
+    let digest = if has_digest { &mut digest[..] } else { &mut [] };
+    stream.read_exact(digest)?;
+    Ok(is_damaged(data, digest))
+}
+
+/// `digest` is empty where none was agreed on.
+fn is_damaged(data: &[u8], digest: &[u8]) -> bool {
+    !digest.is_empty() && digest != crc32c::crc32c(data).to_le_bytes()
 }
 
 /// Carries out commands of an I/O queue until it ends.

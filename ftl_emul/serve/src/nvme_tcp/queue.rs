@@ -15,6 +15,7 @@ use crate::nvme_tcp::command::{Command, Completion, Status, Transfer};
 use crate::nvme_tcp::io::{MAX_TRANSFER_BYTES, opcode};
 use crate::nvme_tcp::pdu::{Fault, Format, HostData, IN_CAPSULE_BYTES};
 use crate::outgoing::Outgoing;
+use crate::polling::Polling;
 use crate::request_memory::{Pool, Room, Taken};
 
 /// Entries of a queue at most; CAP.MQES says so (one less, as it counts from 0).
@@ -431,16 +432,21 @@ impl Queue {
 
 /// What a host sends, for its reader: answers that wait are sent before the connection is read, so that a host never
 /// waits for these while this side waits for the host.
-pub struct Incoming<'a>(pub &'a Queue);
+pub struct Incoming<'a> {
+    /// Of the host.
+    pub queue: &'a Queue,
+    /// Until the host sends more.
+    pub polling: Polling,
+}
 
 impl Read for Incoming<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut unsent = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsent = self.queue.sending.lock().unwrap_or_else(PoisonError::into_inner);
         if !unsent.is_empty() {
-            self.0.send_all(&mut unsent)?;
+            self.queue.send_all(&mut unsent)?;
         }
         drop(unsent);
-        (&self.0.stream).read(buffer)
+        self.polling.receive(&self.queue.stream, buffer)
     }
 }
 

@@ -6,7 +6,6 @@
 
 mod in_flight;
 mod memory;
-mod polling;
 pub mod request;
 mod session;
 #[cfg(test)]
@@ -79,8 +78,6 @@ struct Slot {
 /// See the module.
 pub struct VhostUser {
     server: &'static Server,
-    /// See [`Serving`].
-    max_poll: Duration,
     slots: Mutex<Vec<Arc<Slot>>>,
     stopping: AtomicBool,
 }
@@ -91,9 +88,7 @@ pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<
     if listening.is_empty() {
         return Ok(None);
     }
-    // Requests that wait for the modelled drive are not polled for.
-    let max_poll = if server.time_scale.is_none() { parameters.vhost_user_poll } else { Duration::ZERO };
-    let served = Arc::new(VhostUser { server, max_poll, slots: Mutex::default(), stopping: AtomicBool::new(false) });
+    let served = Arc::new(VhostUser { server, slots: Mutex::default(), stopping: AtomicBool::new(false) });
     for (fd, name) in listening {
         // Without a namespace where it was deleted since the sockets were opened.
         if let Some(namespace) = server.namespace(name) {
@@ -198,7 +193,7 @@ impl VhostUser {
             granule_bytes: server.config.granule_bytes(),
             is_untimed: server.time_scale.is_none(),
             is_trusted,
-            max_poll: self.max_poll,
+            max_poll: server.max_poll,
         };
         let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), &server.request_memory, serving, descriptors)));
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));

@@ -87,7 +87,7 @@ pub struct Serving {
     pub is_untimed: bool,
     /// See [`Memory::map`].
     pub is_trusted: bool,
-    /// For so long a queue is polled, where that replaces notifications; zero: never.
+    /// See [`crate::server::Server`].
     pub max_poll: Duration,
 }
 

@@ -20,8 +20,8 @@ use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
+use crate::polling::Polling;
 use crate::vhost_user::in_flight::Tracker;
-use crate::vhost_user::polling::Polling;
 use crate::vhost_user::request::{BlockRequest, Disk};
 use crate::vhost_user::workers::Workers;
 

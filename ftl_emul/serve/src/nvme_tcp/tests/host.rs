@@ -140,16 +140,21 @@ impl Host {
     }
 
     /// Sends a command, its data in the capsule or kept until it is asked for; returns its identifier.
-    pub fn submit(&mut self, mut entry: [u8; 64], in_capsule: &[u8]) -> u16 {
+    pub fn submit(&mut self, entry: [u8; 64], in_capsule: &[u8]) -> u16 {
+        let pdu = self.capsule(entry, in_capsule);
+        self.stream.write_all(&pdu).unwrap();
+        self.next_id
+    }
+
+    /// The same, not sent yet.
+    pub fn capsule(&mut self, mut entry: [u8; 64], in_capsule: &[u8]) -> Vec<u8> {
         self.next_id += 1;
         entry[2..4].copy_from_slice(&self.next_id.to_le_bytes());
         if !in_capsule.is_empty() {
             entry[32..36].copy_from_slice(&(in_capsule.len() as u32).to_le_bytes());
             entry[39] = 0x01;
         }
-        let pdu = self.pdu(4, 0, &entry, in_capsule);
-        self.stream.write_all(&pdu).unwrap();
-        self.next_id
+        self.pdu(4, 0, &entry, in_capsule)
     }
 
     /// Sends a part of what an R2T asked for.

@@ -1,5 +1,7 @@
 //! The NVM Command Set on namespaces that are served over NBD as well.
 
+use std::io::Write;
+
 use ftl_core::Op;
 
 use super::host::with_host_data;
@@ -35,6 +37,39 @@ fn data_written_by_several_queues_is_read_over_nbd() {
     server.namespaces()[1].write(&server.model, &written, 65536, Flags::default(), || false).unwrap();
     let (_admin, id) = served.admin(true, true);
     assert_eq!(served.io(id, 1, true, true).run(blocks(2, 2, 128, 16)).data, written);
+}
+
+#[test]
+fn capsules_are_the_same_whole_and_in_parts() {
+    let served = served();
+    let (_admin, id) = served.admin(false, false);
+    for (queue, data_digest) in [(1, false), (2, true)] {
+        let mut io = served.io(id, queue, false, data_digest);
+        // More than is read at once, so that some are cut; the second time, all of them are.
+        for (round, piece) in [usize::MAX, 1000].into_iter().enumerate() {
+            let seed = queue as u8 * 2 + round as u8;
+            let data = pattern(40 * 4096, seed);
+            let mut capsules = Vec::new();
+            for (number, part) in data.chunks(4096).enumerate() {
+                io.damages_data = data_digest && number == 7;
+                capsules.extend(io.capsule(blocks(1, 1, number as u64 * 8, 8), part));
+            }
+            let before = served.data(0, 7 * 4096, 4096);
+            for part in capsules.chunks(piece) {
+                io.stream.write_all(part).unwrap();
+            }
+            let failed = (0..40).map(|_| io.answer(&[]).status).filter(|&status| status != 0).collect::<Vec<_>>();
+            let found = served.data(0, 0, data.len());
+            if data_digest {
+                assert_eq!(failed, [0x22], "transient transport error");
+                assert_eq!(found[7 * 4096..8 * 4096], before);
+            } else {
+                assert!(failed.is_empty());
+                assert_eq!(found[7 * 4096..8 * 4096], data[7 * 4096..8 * 4096]);
+            }
+            assert!(found[..7 * 4096] == data[..7 * 4096] && found[8 * 4096..] == data[8 * 4096..]);
+        }
+    }
 }
 
 #[test]
