@@ -258,7 +258,7 @@ CLAIMS = (
     Claim(
         "a sweep scales to two processes, and to two hosts by Dask",
         "docs/replay.md",
-        f"{_PYTHON} bench/sweep.py --replays 150 --rounds 1",
+        f"{_PYTHON} bench/sweep.py --replays 100 --rounds 1",
     ),
     Claim(
         "clients keep 0.77 of their IOPS while they are recorded",
