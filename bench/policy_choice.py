@@ -42,7 +42,6 @@ from typing import Any
 import checkout  # noqa: F401 - finds the packages of this checkout
 from nbd_block import missing_for, over_export, over_file
 from policy_rounds import (
-    BEST_BAR,
     LOADS,
     NAMES,
     WEIGHTS,
@@ -50,6 +49,7 @@ from policy_rounds import (
     Round,
     Row,
     lag,
+    misses_bar,
     one_round,
     show_rows,
     show_summary,
@@ -234,7 +234,7 @@ def main() -> int:
         print(json.dumps(reply, indent=1))
     else:
         show_summary(lags)
-    return int(any(behind is None or behind.behind > BEST_BAR for behind in lags.values()))
+    return int(misses_bar(lags))
 
 
 def show(objective: str, rows: list[Row], chosen: SchedulerAdvice, behind: Lag | None) -> None:

@@ -146,6 +146,11 @@ def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
     print(f"   chosen: {chosen}, {verdict}", flush=True)
 
 
+def misses_bar(lags: dict[str, Lag | None]) -> bool:
+    """Whether a choice does not meet its objective, or is too far behind the best."""
+    return any(behind is None or behind.behind > BEST_BAR for behind in lags.values())
+
+
 def show_summary(lags: dict[str, Lag | None]) -> None:
     """Print how far the choices are behind the best, by objective."""
     parts = [f"{name} {behind.behind:.1%}" if behind else f"{name} not met" for name, behind in lags.items()]

@@ -24,7 +24,7 @@ class Served:
         """`device`: as for `slo-ctl device create`, with a name."""
         folder = tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")
         root = Path(stack.enter_context(folder))
-        name = next((word[5:] for word in device.split(",") if word.startswith("name=")), "")
+        name = next(word.removeprefix("name=") for word in device.split(",") if word.startswith("name="))
         command = [sys.executable, "-m", "slo_ctl.cli", "device"]
         parts = [word for namespace in namespaces for word in ("--namespace", f"name={namespace}")]
         subprocess.run(

@@ -24,7 +24,6 @@ from dataclasses import asdict
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 from policy_rounds import (
-    BEST_BAR,
     LOADS,
     NAMES,
     WEIGHTS,
@@ -32,6 +31,7 @@ from policy_rounds import (
     Round,
     Row,
     lag,
+    misses_bar,
     one_round,
     show_rows,
     show_summary,
@@ -129,7 +129,7 @@ def main() -> int:
         print(json.dumps(reply, indent=1))
     else:
         show_summary(lags)
-    return int(any(behind is None or behind.behind > BEST_BAR for behind in lags.values()))
+    return int(misses_bar(lags))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ struct Row {
 
 /// Memory of this process that is in use.
 fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: u64 = text.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("a number of pages");
-    pages * 4096
+    let text = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let found = text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+    1024 * found.unwrap_or(0_u64)
 }
 
 fn measure(gib: u64) -> Row {

@@ -289,8 +289,8 @@ def serve(
             min=0,
             max=1000,
             metavar="MICROSECONDS",
-            help="How long a client is polled after a request, before the server sleeps; 0: never. "
-            "[default: 32]",
+            help="Without modelled latency: how long a client is polled after a request, before the server "
+            "sleeps; 0: never. [default: 32]",
         ),
     ] = None,
     nvme_allow: Annotated[

@@ -113,7 +113,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     *(f"latency={options.latency}", f"time-scale={options.time_scale!r}"),
                     f"checkpoint-seconds={options.checkpoint_s!r}",
                     *([f"threads={options.threads}"] if options.threads else []),
-                    *_poll_words(options),
+                    *([f"poll-us={options.poll_us}"] if options.poll_us is not None else []),
                     *_tls_words(options),
                     *(f"{key}={value}" for key, values in inherited.items() for value in values),
                     *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
@@ -218,10 +218,6 @@ class _AddedSockets:
     def _read_created(self) -> dict[str, int]:
         """Creation times of added namespaces, by name."""
         return {item.namespace.name: item.created_ns for item in read_settings(self._folder).created}
-
-
-def _poll_words(options: ServeOptions) -> list[str]:
-    return [] if options.poll_us is None else [f"poll-us={options.poll_us}"]
 
 
 def _tls_words(options: ServeOptions) -> list[str]:
