@@ -14,6 +14,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # The Python extension leaves Python's symbols for the interpreter to resolve, so a test binary of that crate
 # could not be linked without libpython; what it does is tested from Python.
 extension=$(sed -n 's/^name *= *"\(.*\)"/\1/p' ftl_emul/python/Cargo.toml | head -n 1)
+# The same examples in each run, as in tests/conftest.py.
+[ -n "${SLO_CTL_EXAMPLES:-}" ] || export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-0}"
 rust_tests() {
     cargo test --workspace --exclude "$extension" --profile fast-build "$@"
 }
