@@ -29,8 +29,8 @@ _MEASURED = _HERE.parent / "build" / "test-durations.txt"
 """Written by each complete run; a copy of it replaces `_RECORDED` when the order is no longer good."""
 _LEAST_RECORDED_S = 3.0
 
-# Other work on the machine must not fail a test, and without a change a test that passed passes again: the examples
-# are the same in each run, unless a number of them is asked for. Tests that need other numbers say so.
+# Other work on the machine must not fail a test, and what passed passes again if nothing is changed: each run
+# has the same examples, unless a number of them is asked for. Tests that need other numbers say so.
 _EXAMPLES = os.environ.get("SLO_CTL_EXAMPLES")
 settings.register_profile(
     "slo-ctl", deadline=None, max_examples=int(_EXAMPLES or 40), derandomize=_EXAMPLES is None
