@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slo_ctl.model import DeviceStatus, SettingValue
-    from slo_ctl.model.status import DevicePlan
+    from slo_ctl.model.replies import DevicePlan
 
 STYLES = {
     Verdict.OK: "green",
