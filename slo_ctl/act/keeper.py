@@ -23,9 +23,11 @@ class Actuator(Protocol[Value]):
     Methods raise ActError, and change no other knob.
     """
 
+    levers: frozenset[Lever]
+
     def owns(self, knob: Knob) -> bool:
         """Whether this actuator sets the knob."""
-        ...
+        return knob.lever in self.levers
 
     def read(self, knob: Knob) -> Value:
         """The present value; None: no limit, or the default weight."""
