@@ -13,17 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slo_ctl.model.decision import (
-        Decision,
-        Knob,
-        Lever,
-        MovePlan,
-        OpsMove,
-        Outcome,
-        OutcomeState,
-        Setting,
-        SettingValue,
-    )
+    from slo_ctl.model.decision import Decision, MovePlan, OpsMove
     from slo_ctl.model.device_waf import DeviceWaf, WafSource
     from slo_ctl.model.host import (
         DeviceNumber,
@@ -46,6 +36,7 @@ if TYPE_CHECKING:
         TimingModel,
         VmSample,
     )
+    from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
     from slo_ctl.model.slo import Slo
     from slo_ctl.model.status import (
         DEGRADED,
@@ -96,7 +87,7 @@ __all__ = [
     "WafSource",
 ]
 
-_MODULES = ("status", "decision", "device_waf", "host", "sample")
+_MODULES = ("status", "setting", "device_waf", "host", "decision", "sample")
 """Where names are searched, in this order: commands need the first ones more often."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slo_ctl.model.decision import Outcome
+from slo_ctl.model.setting import Outcome
 from slo_ctl.model.slo import ResolvedSlo, SloFields
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slo_ctl.base.text import counted
-from slo_ctl.model.decision import Outcome
 from slo_ctl.model.device_waf import DeviceWaf
+from slo_ctl.model.setting import Outcome
 from slo_ctl.model.slo import Slo
 
 

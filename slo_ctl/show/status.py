@@ -12,7 +12,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted, printable
 from slo_ctl.model import DEGRADED, HostStatus, Outcome, OutcomeState, Verdict, VmStatus, WafSource
-from slo_ctl.model.decision import change_of
+from slo_ctl.model.setting import change_of
 from slo_ctl.show.terminal import Column, table_of
 
 if TYPE_CHECKING:
