@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, read_record, write_line
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import Knob, Lever
-from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, CFQ, IO_COST, WeightScale
+from slo_ctl.model.setting import ActError
 
 DEFAULT_WEIGHT = 100.0
 
@@ -51,7 +52,7 @@ class _File:
     text: str
 
 
-class CgroupActuator:
+class CgroupActuator(Actuator[float | None]):
     """Sets weights, limits and latency targets of groups; never enables controllers.
 
     Reads and writes have separate limits: neither v1 nor v2 has one for their sum.
@@ -67,10 +68,6 @@ class CgroupActuator:
         """Directories of groups, by place of the knob."""
         self._v1_weight = ""
         """File with the weight on v1; empty until the first group was read."""
-
-    def owns(self, knob: Knob) -> bool:
-        """Whether the knob belongs to one of its levers."""
-        return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
         """The value as a whole number in the range of the knob; limits are rounded down."""

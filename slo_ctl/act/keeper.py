@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.model import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
-from slo_ctl.model.decision import ActError, in_force, value_text
+from slo_ctl.model.setting import ActError, in_force, value_text
 
 Scope = Callable[[Knob], bool]
 
@@ -23,9 +23,11 @@ class Actuator(Protocol[Value]):
     Methods raise ActError, and change no other knob.
     """
 
+    levers: frozenset[Lever]
+
     def owns(self, knob: Knob) -> bool:
         """Whether this actuator sets the knob."""
-        ...
+        return knob.lever in self.levers
 
     def read(self, knob: Knob) -> Value:
         """The present value; None: no limit, or the default weight."""

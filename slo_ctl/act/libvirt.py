@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.systemd import io_weight_for
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.host.disk_latency import (
@@ -24,8 +25,8 @@ from slo_ctl.host.disk_latency import (
 from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
 from slo_ctl.host.libvirt_events import connected, open_connection
 from slo_ctl.model import Knob, Lever
-from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
+from slo_ctl.model.setting import ActError
 
 # A read-write connection to libvirt.
 
@@ -161,7 +162,7 @@ def group_name(targets: Sequence[str]) -> str:
     return f"slo-ctl-{'-'.join(targets)}"
 
 
-class LibvirtActuator:
+class LibvirtActuator(Actuator[float | None]):
     """Reads and sets weights and limits of running VMs through libvirt.
 
     Knobs of the lever `libvirt blkiotune` are weights; of `libvirt blkdeviotune`, limits whose device is
@@ -190,10 +191,6 @@ class LibvirtActuator:
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
         self._libvirt.close()
-
-    def owns(self, knob: Knob) -> bool:
-        """Whether the knob belongs to one of its levers."""
-        return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
         """The value as a whole number in the range of the knob; limits are rounded down."""
@@ -362,7 +359,7 @@ def _text_of(tune: Mapping[str, Any], names: Sequence[str]) -> str:
 ON = "on"
 
 
-class LatencyHistogramActuator:
+class LatencyHistogramActuator(Actuator[str | None]):
     """Enables histograms of disks of running VMs; existing histograms are not changed."""
 
     levers = frozenset({Lever.LATENCY_HISTOGRAM})
@@ -373,10 +370,6 @@ class LatencyHistogramActuator:
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
         self._libvirt.close()
-
-    def owns(self, knob: Knob) -> bool:
-        """Whether the knob belongs to its lever."""
-        return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: str | None) -> str | None:
         """The value itself: `on`, or None (off)."""

@@ -14,9 +14,10 @@ import re
 import time
 from pathlib import Path
 
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, write_line
 from slo_ctl.model import Knob, Lever, SettingValue
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 NONE = "none"
 COST_FILES = {"qos": "io.cost.qos", "model": "io.cost.model"}
@@ -46,7 +47,7 @@ _MONOTONIC_COARSE = 6
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class BlockQueueActuator:
+class BlockQueueActuator(Actuator[SettingValue]):
     """Sets the scheduler of block devices, and io.cost in the root cgroup."""
 
     levers = frozenset({Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
@@ -59,10 +60,6 @@ class BlockQueueActuator:
         self._sys = sys
         self._cgroup = cgroup_v2
         self._tick_ms = tick_ms or time.clock_getres(_MONOTONIC_COARSE) * 1e3
-
-    def owns(self, knob: Knob) -> bool:
-        """Whether the knob belongs to one of its levers."""
-        return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
         """The value with times rounded to ticks, as the kernel stores them."""

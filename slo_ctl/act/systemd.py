@@ -18,11 +18,12 @@ from jeepney.io.blocking import DBusConnection, open_dbus_connection
 from jeepney.wrappers import unwrap_msg
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.model import Knob, Lever
-from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
+from slo_ctl.model.setting import ActError
 
 # systemd's weights: IOWeight= 1..10000, which is mapped to 1..1000 for bfq.
 
@@ -68,7 +69,7 @@ class UnitProperties(Protocol):
         """Set a property until the unit stops; entries of other devices are kept."""
 
 
-class SystemdActuator:
+class SystemdActuator(Actuator[float | None]):
     """Sets properties of units; the place of a knob is the unit's cgroup.
 
     Reading returns the value in the cgroup, because that is in force; systemd's default counts as not set.
@@ -101,10 +102,6 @@ class SystemdActuator:
     def close(self) -> None:
         """End the threads."""
         self._calls.close()
-
-    def owns(self, knob: Knob) -> bool:
-        """Whether the knob belongs to its lever."""
-        return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
         """As the cgroup rounds it; the default weight counts as not set."""

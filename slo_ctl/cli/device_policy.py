@@ -179,7 +179,7 @@ def _apply(
 
 def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str) -> list[Outcome]:
     from slo_ctl.daemon.files import only_daemon
-    from slo_ctl.model.decision import DEVICE_LEVERS
+    from slo_ctl.model.setting import DEVICE_LEVERS
 
     with only_daemon(host.places.lock):
         return _keeper(host, actuators).undo(lambda knob: knob.lever in DEVICE_LEVERS and knob.place == place)

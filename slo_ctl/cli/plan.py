@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model import Outcome
-    from slo_ctl.model.status import Plan
+    from slo_ctl.model.replies import Plan
 
 
 def plan(
@@ -53,7 +53,7 @@ def plan(
 
 def _read_plan(root: Path | None) -> Plan:
     """The plan of the daemon, or without a daemon that of its first epochs."""
-    from slo_ctl.model.status import Plan
+    from slo_ctl.model.replies import Plan
     from slo_ctl.model.status_json import StatusFormatError, from_plain
 
     try:

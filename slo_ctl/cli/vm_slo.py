@@ -22,8 +22,8 @@ from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
+    from slo_ctl.model.replies import VmSlo
     from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
-    from slo_ctl.model.status import VmSlo
 
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored; values in JSON."""
@@ -246,7 +246,7 @@ class _Changed:
 def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     """Change the SLOs through the daemon, or without one in the file that it reads when it starts."""
     from slo_ctl.api.client import ApiClient
-    from slo_ctl.model.status import VmSlo
+    from slo_ctl.model.replies import VmSlo
     from slo_ctl.model.status_json import StatusFormatError, from_plain
 
     socket, notes = host.places.api_socket, list[str]()

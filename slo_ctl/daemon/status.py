@@ -27,7 +27,7 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
-from slo_ctl.model.decision import FTL_LEVERS
+from slo_ctl.model.setting import FTL_LEVERS
 from slo_ctl.model.slo import ResolvedSlo, SloGroup
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 

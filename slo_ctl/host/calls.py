@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 Result = TypeVar("Result")
 

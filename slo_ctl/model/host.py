@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class VmState(StrEnum):
@@ -40,9 +41,8 @@ class FoundBy(StrEnum):
     """By a cgroup in the configuration or an option."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceNumber:
-    """Major and minor number of a block device."""
+class DeviceNumber(NamedTuple):
+    """Major and minor number of a block device; a tuple, as it is a key of many mappings."""
 
     major: int
     minor: int

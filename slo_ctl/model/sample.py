@@ -1,4 +1,4 @@
-"""The SLO of a VM, and samples of its activity in a window."""
+"""Samples of the activity of VMs in a window."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from slo_ctl.model.host import IoCounters
+from slo_ctl.model.slo import Slo
 
 # Flash of an emulated SSD.
 
@@ -69,17 +70,6 @@ class ShareBy(StrEnum):
                 return requests
             case ShareBy.DEVICE_TIME:
                 return device_s
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """The SLO of one VM; None: no bound."""
-
-    weight: float = 1.0
-    min_iops: float | None = None
-    max_iops: float | None = None
-    max_bandwidth_bytes_s: float | None = None
-    p99_latency_us: float | None = None
 
 
 def waf_of(host_page_writes: int, gc_page_writes: int) -> float | None:

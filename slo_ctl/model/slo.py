@@ -1,4 +1,4 @@
-"""Parsing and validation of SLOs for the configuration, `slo-ctl vm set`, libvirt metadata and the API."""
+"""SLOs, parsed and validated for the configuration, `slo-ctl vm set`, libvirt metadata and the API."""
 
 from __future__ import annotations
 
@@ -17,13 +17,24 @@ from slo_ctl.base.quantity import (
     parse_time_s,
 )
 from slo_ctl.base.text import printable
-from slo_ctl.model.sample import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The SLO of one VM; None: no bound."""
+
+    weight: float = 1.0
+    min_iops: float | None = None
+    max_iops: float | None = None
+    max_bandwidth_bytes_s: float | None = None
+    p99_latency_us: float | None = None
+
 
 SloFields = dict[str, float]
-"""Values of fields of `model.Slo` by name; missing fields are not set."""
+"""Values of fields of `Slo` by name; missing fields are not set."""
 
 FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
-"""Fields of `model.Slo`."""
+"""Fields of `Slo`."""
 
 
 @dataclass(frozen=True, slots=True)

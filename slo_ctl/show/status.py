@@ -12,14 +12,14 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted, printable
 from slo_ctl.model import DEGRADED, HostStatus, Outcome, OutcomeState, Verdict, VmStatus, WafSource
-from slo_ctl.model.decision import change_of
+from slo_ctl.model.setting import change_of
 from slo_ctl.show.terminal import Column, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from slo_ctl.model import DeviceStatus, SettingValue
-    from slo_ctl.model.status import DevicePlan
+    from slo_ctl.model.replies import DevicePlan
 
 STYLES = {
     Verdict.OK: "green",

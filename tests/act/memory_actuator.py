@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slo_ctl.model import Knob, Lever
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 
 class Crash(BaseException):

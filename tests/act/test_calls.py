@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from slo_ctl.host.calls import BoundedCalls
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 WHAT = "the hanging thing"
 

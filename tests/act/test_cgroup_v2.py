@@ -11,8 +11,8 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.host.block_device import probe, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Knob, Lever
-from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
+from slo_ctl.model.setting import ActError
 
 VM = "/machine.slice/vm.scope"
 NVME = DeviceNumber(259, 0)

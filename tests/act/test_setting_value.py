@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model.decision import SettingValue, change_of, in_force, value_text
+from slo_ctl.model.setting import SettingValue, change_of, in_force, value_text
 
 WORDS = st.lists(st.from_regex(r"[a-z_]+=[0-9]+", fullmatch=True), max_size=5).map(" ".join)
 VALUES: st.SearchStrategy[SettingValue] = st.one_of(st.none(), st.floats(-1e9, 1e9), WORDS)

@@ -17,7 +17,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.ssd import READING_VALID_S, ServedFtlActuator
 from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 STREAMS = {"web": "a", "db": "b", "ci": "c"}
 

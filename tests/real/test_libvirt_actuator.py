@@ -15,7 +15,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.libvirt import LibvirtActuator
 from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")

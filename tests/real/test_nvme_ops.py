@@ -13,7 +13,7 @@ from serving import Server, make_device, served
 from slo_ctl.act.nvme_ops import NvmeOpsActuator, ops_knob
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeSchemaError, NvmeTool
 from slo_ctl.host.nvme.ops import DriveOpsLog, parse_ops, uuid_index
-from slo_ctl.model.decision import ActError
+from slo_ctl.model.setting import ActError
 
 _SPEC = "name=d,size=64MiB,op=40%,dies=2"
 
