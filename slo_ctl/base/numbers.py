@@ -51,11 +51,7 @@ def size(size_bytes: float | None) -> str:
         return UNKNOWN
     for unit, name in _BYTE_UNITS:
         if size_bytes >= unit:
-            return (
-                f"{size_bytes / unit:.3g} {name}"
-                if size_bytes / unit < 1000
-                else f"{size_bytes / unit:.0f} {name}"
-            )
+            return f"{_digits(size_bytes / unit)} {name}"
     return f"{size_bytes:.0f} B"
 
 
@@ -65,26 +61,27 @@ def bandwidth(bytes_s: float | None) -> str:
 
 
 def latency(microseconds: float | None) -> str:
-    """`813 µs` or `1.24 ms`."""
+    """`813 µs`, `1.24 ms` or `1.25 s`."""
     if microseconds is None:
         return UNKNOWN
-    if microseconds < 1000:
+    if microseconds < 999.5:
         return f"{microseconds:.0f} µs"
-    if microseconds < 1_000_000:
-        return f"{microseconds / 1000:.3g} ms"
-    return f"{microseconds / 1e6:.3g} s"
+    if microseconds < 999_500:
+        return f"{_digits(microseconds / 1000)} ms"
+    return f"{_digits(microseconds / 1e6)} s"
 
 
 def duration(seconds: float) -> str:
     """`10 s`, `2 min`, `3.5 h` or `2 d`."""
     for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit_s or (seconds >= unit_s and seconds % unit_s == 0):
-            return (
-                f"{seconds / unit_s:.2g} {unit}"
-                if seconds < 100 * unit_s
-                else f"{seconds / unit_s:.0f} {unit}"
-            )
-    return f"{seconds:.3g} s"
+            return f"{_digits(seconds / unit_s, 2)} {unit}"
+    return f"{_digits(seconds)} s"
+
+
+def _digits(value: float, significant: int = 3) -> str:
+    """With so many significant digits, or all of those of a whole number; never with an exponent."""
+    return f"{value:.{significant}g}" if value < 10**significant - 0.5 else f"{value:,.0f}"
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:

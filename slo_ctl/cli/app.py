@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -86,6 +87,7 @@ def run(arguments: list[str]) -> int:
         return (
             _report_usage_error(error, arguments)
             or _report_trace_error(error)
+            or _report_full_disk(error)
             or _report_unexpected(error, session)
         )
     return status if isinstance(status, int) else EXIT_OK
@@ -313,6 +315,14 @@ def _report_trace_error(error: Exception) -> int | None:
     if errors is None or not isinstance(error, errors.TraceError):
         return None
     return _report_error(error.message, error.hint)
+
+
+def _report_full_disk(error: Exception) -> int | None:
+    """Report that there is no space for a file or the output; None when `error` is something else."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    place = error.filename or "output"
+    return _report_error(f"{place}: {error.strerror}", "free space there, or write elsewhere", EXIT_FAILURE)
 
 
 def _report_unexpected(error: Exception, session: GlobalOptions) -> int:

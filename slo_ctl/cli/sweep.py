@@ -223,6 +223,13 @@ def _summary(results: list[Capacity]) -> str:
         return "no drive supports a single copy of the VMs"
     best = [result for result in results if result.most_vms == most]
     named = "; ".join(
-        f"{result.drive or 'the drive'} op={result.op or 'as given'} {result.policy}" for result in best
+        " ".join(
+            [
+                result.drive or "the scenario's drive",
+                *([f"op={result.op}"] if result.op else []),
+                f"with {result.policy}",
+            ]
+        )
+        for result in best
     )
     return f"most VMs: {most}, on {named}"

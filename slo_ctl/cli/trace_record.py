@@ -83,8 +83,32 @@ def _source(device: str | None, block: Sequence[str], root: Path | None) -> Abst
         )
     if device is not None:
         store = device_store(root)
-        return served_device(store.load(device), store.places.run_of(device).control)
+        control = store.places.run_of(device).control
+        return served_device(store.load(device), control, _weights_of_slos(device, root))
     return block_devices(_named_disks(block))
+
+
+def _weights_of_slos(device: str, root: Path | None) -> dict[str, float]:
+    """Weights of the SLOs of VMs by namespace, where slo-ctl has set that of the device's queue.
+
+    A policy sets the queue's weight to what gives a VM its share just now.
+    """
+    from slo_ctl.act.journal import Journal
+    from slo_ctl.cli.vm_host import VmHost
+    from slo_ctl.model import Lever
+
+    host = VmHost(root)
+    set_by_us = {
+        knob.place
+        for knob in Journal(host.places.journal).originals()
+        if knob.lever is Lever.FTL_WEIGHT and knob.place.startswith(f"{device}/")
+    }
+    streams = host.inventory.streams if set_by_us else ()
+    return {
+        stream.tenant.namespace: host.resolved_slo(stream.vm).slo.weight
+        for stream in streams
+        if stream.tenant is not None and str(stream.tenant) in set_by_us
+    }
 
 
 def _named_disks(block: Sequence[str]) -> dict[str, Path]:

@@ -129,15 +129,7 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
             continue
         raise UserError(f'vm set {words[0]}: "{word}" is not key=value', f"write {word}=VALUE")
     if not pairs:
-        if "=" in words[0] and len(words) > 1:
-            reordered = shlex.join([*words[1:], words[0]])
-            raise UserError(
-                f"vm set {shlex.join(words)}: the VM comes first", f"write: slo-ctl vm set {reordered}"
-            )
-        quoted = shlex.join(names)
-        raise UserError(
-            f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500"
-        )
+        raise _nothing_to_set(words, names)
     for word in words[1:]:
         if _SEPARATED_BY_SPACE.search(word):
             problem = f"vm set {shlex.join(names)}: two fields are separated by a space"
@@ -155,6 +147,19 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
             problem = f"vm set {shlex.join(names)}: there is nothing between two commas"
             raise UserError(problem, f"write {re.sub(',+', ',', pair)}")
     return names, ",".join(pairs)
+
+
+def _nothing_to_set(words: Sequence[str], names: Sequence[str]) -> UserError:
+    """Words of `vm set` of which none after the first is a field."""
+    if "=" in words[0] and len(words) == 1:
+        return UserError(f"vm set {words[0]}: no VM is named", f"such as: slo-ctl vm set web {words[0]}")
+    if "=" in words[0]:
+        reordered = shlex.join([*words[1:], words[0]])
+        return UserError(
+            f"vm set {shlex.join(words)}: the VM comes first", f"write: slo-ctl vm set {reordered}"
+        )
+    quoted = shlex.join(names)
+    return UserError(f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500")
 
 
 def _parse(names: Sequence[str], pairs: str) -> SloUpdate:

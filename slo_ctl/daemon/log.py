@@ -98,10 +98,7 @@ class EpochLog:
 
     def log_problems(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
         """Log new and ended problems of devices, and settings that could not be applied."""
-        sentences = {
-            f"device {name}: {problem.removeprefix(f'{name}: ')}": {"device": name}
-            for name, problem in problems.items()
-        }
+        sentences = {f"device {name}: {problem}": {"device": name} for name, problem in problems.items()}
         sentences |= {
             outcome_line(outcome): journal_fields(outcome)
             for outcome in outcomes

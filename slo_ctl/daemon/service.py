@@ -129,7 +129,8 @@ class _EpochRunner:
             log.info("epochs continue")
             self._failure = ""
         if daemon.missed_epochs > self._missed:
-            log.warning("%d epochs skipped: earlier ones took too long", daemon.missed_epochs - self._missed)
+            skipped = counted(daemon.missed_epochs - self._missed, "epoch")
+            log.warning("%s skipped: earlier ones took too long", skipped)
             self._missed = daemon.missed_epochs
         self._notify(f"WATCHDOG=1\nSTATUS={summary(status)}")
         if self._ready is not None:

@@ -119,8 +119,8 @@ class EmulatedDevice:
         """Whether to cancel pending moves, because another policy decided them."""
         self._activity = ActivityTracker(window_s, window_s)
         self._now_s = 0.0
-        self.share_by = share_by
-        """Unit of shares."""
+        self.share_by = share_by if isinstance(record, SsdRecord) else ShareBy.DEVICE_TIME
+        """Unit of shares; of a disk, which has no flash pages, what its fair queue divides."""
         self.move_budget = DEFAULT_MOVE_BUDGET
 
     def close(self) -> None:
@@ -447,9 +447,14 @@ class EmulatedDevice:
         return why_not_kept(self.name, self._served.scheduler, own, weights, timed=self.timed, ops=ops)
 
     def _entitlements(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Entitlement of each active stream in the status window, as a share of the work and in IOPS."""
+        """Entitlement of each active stream in the status window, as a share of the work and in IOPS.
+
+        Empty if nothing divides the device.
+        """
         if self.sample is None or not self.timed:
             return {}, {}
+        if not isinstance(self.record, SsdRecord) and self._served.scheduler != FAIR_SCHEDULER:
+            return {}, {}  # A disk that serves requests as they come owes no VM a share.
         claims, per_request = [], {}
         for occupant in self.occupants.values():
             window = self.windows.get(occupant.key)

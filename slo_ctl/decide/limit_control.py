@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
 
@@ -379,7 +380,7 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
 def _result_text(state: LimitState, v: ControlledVm) -> str:
     """What a VM reached under the limits on others, and these limits."""
     least_us = state.least_p99_us.get(v.vm) if v.misses_p99 else None
-    reached = f"{v.iops:,.0f} IOPS" if least_us is None else f"p99 at least {least_us / 1000:,.3g} ms"
+    reached = f"{v.iops:,.0f} IOPS" if least_us is None else f"p99 at least {numbers.latency(least_us)}"
     others = {vm: limit for vm, limit in sorted(state.limits.items()) if vm != v.vm}
     if not others:
         return f"{reached}; no other VM can be limited"

@@ -429,5 +429,5 @@ def why_not_kept(
         return ""
     return (
         f"{device} divides itself by {scheduler}, by which weights have no effect, and has no OPS to move "
-        f'(scheduler = "auto" in its [[device]], or slo-ctl device policy {device} --apply)'
+        f'(write scheduler = "auto" in a [[device]] with name = "{device}")'
     )

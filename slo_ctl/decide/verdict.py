@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slo_ctl.base import numbers
 from slo_ctl.model import Outcome, Slo, StreamWindow, Verdict
 
 SHARE_TOLERANCE = 0.10
@@ -163,7 +164,7 @@ def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
     worst_us, target_us = delivered.window.p99_us, slo.p99_latency_us
     if target_us is not None and worst_us is not None and worst_us > target_us * (1 + at_bound):
         kind = "writes" if worst_us == delivered.window.p99_write_us else "reads"
-        return f"p99 of {kind} {worst_us / 1000:,.3g} ms, above its {target_us / 1000:,.3g} ms"
+        return f"p99 of {kind} {numbers.latency(worst_us)}, above its {numbers.latency(target_us)}"
     return ""
 
 
@@ -177,7 +178,7 @@ def _kept(delivered: Delivered, slo: Slo) -> str:
     if minimum is not None and iops is not None and iops >= minimum * (1 - _AT_BOUND):
         return f"{iops:,.0f} IOPS, minimum {minimum:,.0f}"
     if slo.p99_latency_us is not None and (worst := delivered.window.p99_us) is not None:
-        return f"p99 {worst / 1000:,.3g} ms, target {slo.p99_latency_us / 1000:,.3g} ms"
+        return f"p99 {numbers.latency(worst)}, target {numbers.latency(slo.p99_latency_us)}"
     if not delivered.wants_more:
         return "demand met" + (", because the device is not busy" if delivered.guessed else "")
     if delivered.target_share and delivered.share is not None:

@@ -40,7 +40,8 @@ class ControlClient:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise ControlError("unreachable", f"{path}: {error.strerror or error}") from None
+            reason = f"the server does not answer: {path}: {error.strerror or error}"
+            raise ControlError("unreachable", reason) from None
 
     def __enter__(self) -> ControlClient:
         return self

@@ -233,7 +233,7 @@ class ServedDevice:
             sample = self._sample(statistics, keys or {})
         except (KeyError, TypeError, AttributeError) as error:
             self._disconnect()
-            raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
+            raise ObserveGone(f"its server is of another version: no {error}") from None
         self.statistics = statistics
         return sample
 
@@ -380,7 +380,7 @@ class ServedDevice:
         """The server's statistics. Raises ObserveGone."""
         now_s = self._clock()
         if now_s < self._paused_until_s:
-            raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again later")
+            raise ObserveGone("its server has stopped answering; it is asked again later")
         try:
             if self._client is None:
                 # Earlier counters may be those of another process.
@@ -392,7 +392,7 @@ class ServedDevice:
                 self._paused_until_s = self._clock() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._disconnect()
-            raise ObserveGone(f"{self.name}: {error.message}") from None
+            raise ObserveGone(error.message) from None
         self._pause_s = _FIRST_PAUSE_S
         return statistics
 

@@ -252,13 +252,13 @@ def _seconds(value_s: float) -> str:
 class RecordedDevice:
     """Namespaces of a served device; times are modelled if it is served with latency."""
 
-    def __init__(self, record: DeviceRecord, client: ControlClient) -> None:
-        """Start recording. Raises ControlError."""
+    def __init__(self, record: DeviceRecord, client: ControlClient, weights: Mapping[str, float]) -> None:
+        """Start recording. `weights`: see `served_device`. Raises ControlError."""
         self._client = client
         self.name = f"device {record.name} (EMULATED)"
         served = {namespace["name"]: namespace for namespace in client.statistics()["namespaces"]}
         self.vms = [
-            RecordedVm(name, served[name]["size_bytes"], served[name]["weight"])
+            RecordedVm(name, served[name]["size_bytes"], weights.get(name, served[name]["weight"]))
             for name in client.command("recording_start")["namespaces"]
         ]
         self.drive = (
@@ -289,11 +289,16 @@ class RecordedDevice:
 
 
 @contextmanager
-def served_device(record: DeviceRecord, control: Path) -> Iterator[RecordedDevice]:
-    """A served device that is being recorded. Raises UserError when that fails."""
+def served_device(
+    record: DeviceRecord, control: Path, weights: Mapping[str, float]
+) -> Iterator[RecordedDevice]:
+    """A served device that is being recorded. Raises UserError when that fails.
+
+    `weights`: of the SLOs of VMs by namespace; for others, the weight in the device's queue.
+    """
     try:
         with ControlClient(control) as client:
-            yield RecordedDevice(record, client)
+            yield RecordedDevice(record, client, weights)
     except ControlError as error:
         hint = (
             f"serve it: slo-ctl device serve {record.name}"

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, join_pairs, split_pairs
@@ -71,18 +71,7 @@ def read_toml(path: Path) -> ScenarioText:
 
     Raises UserError when it cannot be read, is not TOML (with line), or a table has a wrong type.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "use a readable scenario file") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
-    except RecursionError:
-        raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
-    except ValueError as error:  # a number with thousands of digits
-        raise UserError(f"{path}: cannot be read: {error}", "look for a number that is too long") from None
+    tables = _parsed(path)
     text = ScenarioText(device_where=f"{path}: [device]")
     for key, value in tables.items():
         where = f"{path}: {key}"
@@ -103,6 +92,24 @@ def read_toml(path: Path) -> ScenarioText:
             raise UserError(f"{path}: unknown key {key}", did_you_mean(key, known))
     text.file = str(path)
     return text
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_text(encoding="utf-8")
+        if content.startswith("\ufeff"):
+            raise UserError(f"{path}: starts with a byte order mark", "save the file as UTF-8 without one")
+        return tomllib.loads(content)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "use a readable scenario file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise UserError(f"{path}: cannot be read: {error}", "look for a number that is too long") from None
 
 
 def _table(where: str, value: object) -> dict[str, object]:

@@ -210,6 +210,18 @@ def test_printing_results_needs_no_optional_packages() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_full_disk_is_no_bug_to_report() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "slo_ctl.cli", "man"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "slo-ctl: output: No space left on device",
+        "hint: free space there, or write elsewhere",
+    ]
+
+
 def test_closed_pipe_prints_no_error() -> None:
     command = f"{shlex.quote(sys.executable)} -m slo_ctl.cli replay --help | true"
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

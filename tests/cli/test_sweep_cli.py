@@ -151,7 +151,7 @@ def test_parquet_results_are_resumed_and_lower_bounds_marked(
     first.write_csv(partial)
     out.unlink()
     assert run(str(scenario), "--vms", "1,5", "--policy", "shared", "--out", str(out)) == 0
-    assert "web: most VMs: 1, on the drive op=as given shared" in capsys.readouterr().out
+    assert "web: most VMs: 1, on the scenario's drive with shared" in capsys.readouterr().out
     rows = polars.read_parquet(out)
     assert rows["vms"].to_list() == [1, 5]
     assert rows.row(0) == first.row(0)

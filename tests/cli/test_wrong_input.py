@@ -38,6 +38,7 @@ WRONG = [
     ("vm lst", "slo-ctl vm --help"),
     ("vm set", "such as: slo-ctl vm set db weight=3,min=500"),
     ("vm set web", "such as: slo-ctl vm set web weight=3,min=500"),
+    ("vm set weight=3", "such as: slo-ctl vm set web weight=3"),
     ("vm set web weight", "write weight=VALUE"),
     ("vm set web weight=", "write weight=3"),
     ("vm set web weight=abc", "write weight=3"),

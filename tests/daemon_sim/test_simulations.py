@@ -197,7 +197,7 @@ def test_status_reports_the_lowest_p99_if_the_target_is_out_of_reach() -> None:
     run = simulate(Scenario("p99", Drive(DRIVES["256MiB"], 2), vms, length_s=150.0))
     row = next(each for each in run.epochs[-1].status.vms if each.vm == "a")
     assert row.verdict is Verdict.INSUFFICIENT
-    assert "above its 0.5 ms; limits on other VMs did not help: p99 at least " in row.reason
+    assert "above its 500 µs; limits on other VMs did not help: p99 at least " in row.reason
     limits = run.of("limit_iops")[1]
     assert np.isfinite(limits).any()
     assert not np.isfinite(limits[-20:]).any(), "lifted again"

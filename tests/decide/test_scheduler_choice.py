@@ -261,7 +261,7 @@ def test_weights_on_a_device_that_ignores_them_are_reported(scheduler: str, ops:
     heavy, unequal, equal = [Slo(weight=3)], {1.0, 3.0}, {3.0}
     reason = why_not_kept("d", scheduler, heavy, unequal, timed=True, ops=ops)
     assert bool(reason) == (scheduler != "wfq" and not ops)
-    assert not reason or (f"by {scheduler}" in reason and "device policy d --apply" in reason)
+    assert not reason or (f"by {scheduler}" in reason and '[[device]] with name = "d"' in reason)
     assert not why_not_kept("d", scheduler, heavy, equal, timed=True, ops=ops)
     assert "without latency" in why_not_kept("d", scheduler, heavy, equal, timed=False, ops=ops)
     assert not why_not_kept("d", scheduler, [Slo()], unequal, timed=False, ops=ops)

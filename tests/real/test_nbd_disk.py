@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cgroup_groups import prompted
+from daemon_host import running
 from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
 from yardstick import Yardstick
 
 from slo_ctl.drives.control import ControlError
+from slo_ctl.model import Verdict
 
 GROUP = "measured times, and the kernel's switches"
 
@@ -110,6 +115,51 @@ def test_namespaces_of_one_disk_are_separate_and_weighted(root: Path) -> None:
         assert time.monotonic() - begun > 0.5, "20 a second, after a burst of a second's worth"
         assert server.stop() == 0
     assert not (root / "devices" / "d" / "placement").exists()
+
+
+def test_status_shows_shares_of_the_time_of_a_disk(root: Path) -> None:
+    config = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n'
+    config += '[vm.a]\nweight = 3\nnamespaces = ["d/a"]\n[vm.b]\nnamespaces = ["d/b"]\n'
+    (root / "slo-ctl.toml").write_text(config)
+    make_device(root, "name=d,preset=cheetah-15k7,size=4GiB", "name=a", "name=b")
+    with (
+        served(root, "d", "--latency", "real") as server,
+        ThreadPoolExecutor(8) as pool,
+        running(root) as daemon,
+    ):
+        stop = threading.Event()
+        ended = [
+            pool.submit(_read_at_random, server, name, seed, stop) for name in ("a", "b") for seed in range(4)
+        ]
+        try:
+            # Nobody is owed a share of a disk that serves requests as they come.
+            unknown = daemon.eventually("both read", lambda s: all(vm.share for vm in s.vms))
+            assert {(vm.verdict, vm.target_share, vm.target_iops) for vm in unknown.vms} == {
+                (Verdict.NO_MECHANISM, None, None)
+            }
+            assert unknown.devices[0].share_by == "device-time"
+            (root / "slo-ctl.toml").write_text(config + '[[device]]\nname = "d"\nscheduler = "wfq"\n')
+            assert daemon.api.post("/v1/reload")["config_problem"] == ""
+            daemon.eventually(
+                "entitled by weight",
+                lambda s: (
+                    [vm.target_share for vm in s.vms] == pytest.approx([0.75, 0.25])
+                    and [vm.share for vm in s.vms] == pytest.approx([0.75, 0.25], abs=0.1)
+                ),
+            )
+        finally:
+            stop.set()
+        assert all(each.result() for each in ended)
+
+
+def _read_at_random(server: Server, name: str, seed: int, stop: threading.Event) -> int:
+    """The number of reads until `stop`."""
+    blocks, done = np.random.default_rng(seed), 0
+    with NbdClient(server.run.export(name), name) as client:
+        while not stop.is_set():
+            client.read(4096 * int(blocks.integers(1 << 18)), 4096)
+            done += 1
+    return done
 
 
 def test_flushed_data_survives_sigkill(root: Path) -> None:

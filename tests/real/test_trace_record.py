@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +114,25 @@ def test_a_served_device_is_recorded_and_replayed(root: Path, capsys: pytest.Cap
         assert {vm["name"]: vm["weight"] for vm in each["vms"]} == {"a": 3, "b": 1, "idle": 1}
     duration = f"{report['elapsed_s'] + 1:g}s"
     assert slo_ctl(["replay", str(out / "scenario.toml"), "--duration", duration, "--quiet"]) == 0
+
+
+def test_weights_are_those_of_slos_not_those_that_a_policy_has_set(root: Path) -> None:
+    make_device(root, "name=d,size=96MiB,dies=2,op=25%", "name=a", "name=b,weight=5")
+    (root / "slo-ctl.toml").write_text(
+        '[libvirt]\nuri = "none"\n[vm.web]\nnamespaces = ["d/a"]\nweight = 3\n'
+    )
+    with served(root, "d", "--latency", "real") as server:
+        assert slo_ctl(["apply", "--root", str(root)]) == 0
+        with server.control() as control:
+            control.set_weight("a", 2.2166304)
+        words = ("--device", "d", "--out", str(root / "rec"), "--root", str(root))
+        with (
+            recording(lambda _: bool(of_namespace(server, "a")["recorded"]), *words),
+            NbdClient(server.run.export("a"), "a") as client,
+        ):
+            client.write(0, bytes(PAGE))
+    scenario = tomllib.loads((root / "rec" / "scenario.toml").read_text())
+    assert {vm["name"]: vm["weight"] for vm in scenario["vm"]} == {"a": 3, "b": 5}
 
 
 def test_recorded_times_are_modelled_time(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from slo_ctl.base import numbers
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.model import Verdict
@@ -33,7 +34,7 @@ def test_a_p99_out_of_reach_is_insufficient_under_every_policy(policy: str) -> N
     assert judged.verdict is Verdict.INSUFFICIENT
     measured_us = run.vms[0].latency_us.write.p99
     assert measured_us is not None
-    assert judged.reason.startswith(f"p99 of writes {measured_us / 1000:,.3g} ms, above its 1 ms; ")
+    assert judged.reason.startswith(f"p99 of writes {numbers.latency(measured_us)}, above its 1 ms; ")
     assert any(note == f"a is insufficient: {judged.reason}" for note in notes_of(run))
     if POLICIES[policy].keeps_p99:
         assert "limits on other VMs did not help: p99 at least " in judged.reason

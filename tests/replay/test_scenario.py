@@ -504,6 +504,7 @@ def test_bare_op_number_suggests_a_percent_sign() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        ("\ufeff[device]", "starts with a byte order mark"),
         ("x = " + "[" * 20_000, "is nested too deeply"),
         ("x = " + "{a=" * 20_000, "is nested too deeply"),
         ("seed = " + "9" * 5000, "cannot be read: "),
