@@ -61,13 +61,19 @@ options=(--variant=essential --format=tar --include="$work/slo-ctl.deb"
     --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*'
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright')
+# A third of the size would be what matplotlib's fonttools depends on in Debian, and no plot uses, and others' tests.
+# Packages would compile theirs one by one, also what is excluded: py3compile must not be there.
+options+=(--dpkgopt='path-exclude=/usr/bin/py3compile')
+modules=/usr/lib/python3/dist-packages
+for unused in "$modules"/{scipy,sympy,mpmath} "$modules/*/tests" /usr/share/unicode; do
+    options+=(--dpkgopt="path-exclude=$unused" --dpkgopt="path-exclude=$unused/*")
+done
 # How apt here reaches its mirror; mmdebstrap's apt reads none of the machine's configuration.
 if type -P apt-config >/dev/null; then
     while IFS= read -r line; do
         options+=(--aptopt="$line")
     done < <(apt-config dump Acquire::http::Proxy Acquire::https::Proxy)
 fi
-# A third of the size would be what matplotlib's fonttools depends on in Debian, and no plot uses, and others' tests.
 # Python compares a compiled file with the time of its source, which is not later than SOURCE_DATE_EPOCH in the archive:
 # what would not agree is compiled without that time. Nothing of the machine that builds stays.
 export OCI_WORK=$work
@@ -75,10 +81,9 @@ export OCI_WORK=$work
 quietly mmdebstrap "${options[@]}" \
     --setup-hook='mkdir -p "$1$OCI_WORK" && cp "$OCI_WORK/slo-ctl.deb" "$1$OCI_WORK"' \
     --customize-hook='rm -r "$1$OCI_WORK" && mkdir "$1/data" && cp -r "$OCI_WORK/vendor" "$1/usr/lib/slo-ctl/"' \
-    --customize-hook='cd "$1/usr/lib/python3/dist-packages" && rm -rf scipy sympy mpmath ../../../share/unicode &&
-        find . -type d -name tests -prune -exec rm -r {} +' \
-    --customize-hook='find "$1/usr/lib/python3" "$1/usr/lib/python3.13" -name "*.py" -newermt "@$SOURCE_DATE_EPOCH" |
-        sed "s|^$1||" | chroot "$1" python3 -m compileall -q -f --invalidation-mode unchecked-hash -i - /usr/lib/slo-ctl' \
+    --customize-hook='find "$1/usr/lib/python3.13" -name "*.py" -newermt "@$SOURCE_DATE_EPOCH" | sed "s|^$1||" |
+        chroot "$1" python3 -m compileall -q -f --invalidation-mode unchecked-hash -i - \
+            /usr/lib/python3/dist-packages /usr/lib/slo-ctl' \
     --customize-hook='cd "$1/etc" && rm -f apt/sources.list apt/apt.conf.d/99mmdebstrap resolv.conf hostname' \
     "$SUITE" "$work/root.tar" "${sources[@]}"
 

@@ -14,6 +14,8 @@ from installed_tree import TREE
 
 READY_S = 300
 """For whatever is typed: many times what it takes on a busy machine."""
+_TYPED_POLL_S, _STATUS_POLL_S = 0.2, 4.0
+"""The log of a line is read again and again; a command that is repeated starts Python each time."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _IS_V2 = (_CGROUPS / "cgroup.controllers").exists()
 _SAYS_SOMETHING = re.compile("exit status 3: slo-ctl (plan|status) ")
@@ -133,7 +135,7 @@ class Shell:
         while not (ended := re.search(rf"{_DONE} (\d+)\n", self._log.read_text()[shown:])):
             assert self._process.poll() is None, f"{text}\n{self._log.read_text()[shown:]}"
             assert time.monotonic() < deadline_s, f"{text}\n{self._log.read_text()[shown:]}"
-            time.sleep(0.05)
+            time.sleep(_TYPED_POLL_S)
         return int(ended[1]), self._log.read_text()[shown:][: ended.start()]
 
     def works(self, text: str) -> str:
@@ -161,7 +163,7 @@ class Shell:
                 assert status == 0, output
                 return output
             assert time.monotonic() < deadline_s, f"{command}\n{patterns}\n{output}"
-            time.sleep(1)
+            time.sleep(_STATUS_POLL_S)
 
     def __enter__(self) -> Shell:
         return self

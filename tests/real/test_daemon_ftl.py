@@ -111,7 +111,9 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
         slo_ctl("vm", "set", "a", "b", "group=pair", "--root", str(root))
         server = Server(root, "ssd0", "--latency", "real", "--time-scale", TIME_SCALE)
         try:
-            start_all(writers, server)
+            for vm in ("a", "b"):
+                start(writers, server, vm)
+            start(writers, server, "c", "--rate_iops=1000")
 
             def has(status: HostStatus, **iops: float) -> bool:
                 (group,) = status.groups

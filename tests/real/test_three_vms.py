@@ -35,6 +35,8 @@ pytestmark = pytest.mark.slow
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,precondition=yes"
 TIME_SCALE = "1.5"
 WEIGHTS = {"web": 1, "db": 3, "mail": 6}
+EPOCH_S = 0.5
+"""There is no other status before the next epoch."""
 CONVERGE_S = 120.0
 RECOVER_S = 120.0
 QUEUE_DEPTH = 16
@@ -63,7 +65,7 @@ class Host:
             self.slo_ctl("vm", "attach", vm, f"ssd0/{vm}", "--target", "vda", "--connect", libvirt.uri)
         weights = "".join(f"[vm.{vm}]\nweight = {weight}\n" for vm, weight in WEIGHTS.items())
         (self.root / "slo-ctl.toml").write_text(
-            f'[daemon]\nepoch = "500ms"\nwindow = "10s"\n[libvirt]\nuri = "{libvirt.uri}"\n{weights}'
+            f'[daemon]\nepoch = "{EPOCH_S}s"\nwindow = "10s"\n[libvirt]\nuri = "{libvirt.uri}"\n{weights}'
         )
 
     def _serve(self) -> Server:
@@ -115,7 +117,7 @@ class Host:
             )
 
         try:
-            return until(settled, "every VM is ok", timeout_s)
+            return until(settled, "every VM is ok", timeout_s, EPOCH_S)
         except AssertionError:
             raise AssertionError(f"not settled at {weights}: {last}\n{self.daemon_log()[-2000:]}") from None
 
@@ -179,7 +181,12 @@ def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
 def test_destroyed_vm_is_idle_and_returns(host: Host) -> None:
     host.destroy_vm("db")
     try:
-        until(lambda: (host.status() or {}).get("db", {}).get("verdict") == "idle", "db is idle", RECOVER_S)
+        until(
+            lambda: (host.status() or {}).get("db", {}).get("verdict") == "idle",
+            "db is idle",
+            RECOVER_S,
+            EPOCH_S,
+        )
         host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "db"})
     finally:  # the next test needs it
         host.start_vm("db")

@@ -10,10 +10,12 @@ TIMEOUT_S = 180.0
 _POLL_S = 0.05
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> float:
+def until(
+    condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S, poll_s: float = _POLL_S
+) -> float:
     """Wait until something holds; returns how long that took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
     return time.monotonic() - began

@@ -19,6 +19,9 @@ _SMALL = Medium(128 << 20)
 POOL_IOPS = 300
 """Limit of the drive POOL0, for all of its namespaces together: few, as each costs an emulated CPU much."""
 _POOLED = Medium(32 << 20, iops_max=POOL_IOPS, iops_group="pool")
+_WANTED = ("ssh", "systemd-networkd", "guest-ready")
+_ONLY_WANTED = ("systemd.unit=basic.target", *(f"systemd.wants={each}.service" for each in _WANTED))
+"""Neither slo-ctld nor libvirtd, which take long under emulation: tests start the one, a socket the other."""
 PLAIN_IOPS = 400
 """Limit of the drive of `PLAIN`: a request costs an emulated CPU more than a millisecond."""
 
@@ -29,6 +32,7 @@ class GuestKind:
 
     name: str
     drives: tuple[Drive, ...]
+    boot_options: tuple[str, ...] = ()
 
 
 GENERAL = GuestKind(
@@ -48,8 +52,8 @@ GENERAL = GuestKind(
         ),
     ),
 )
-"""One drive of each kind, none of them limited."""
-PLAIN = GuestKind("plain", (PlainNvme("PLAIN0", Medium(256 << 20, iops_max=PLAIN_IOPS)),))
+"""One drive of each kind, none of them limited; all that the image starts by itself runs."""
+PLAIN = GuestKind("plain", (PlainNvme("PLAIN0", Medium(256 << 20, iops_max=PLAIN_IOPS)),), _ONLY_WANTED)
 """One drive; its limit, as those of the next kind, is the same on every machine."""
 POOL = GuestKind(
     "pool",
@@ -59,6 +63,7 @@ POOL = GuestKind(
         ),
         PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),
     ),
+    _ONLY_WANTED,
 )
 """A drive with namespaces that share its limit, and one for VMs inside of the guest."""
 
@@ -122,7 +127,8 @@ class Guests:
     def _boot(self, kind: GuestKind, image_with_package: Path | None) -> Guest:
         self.close()
         folder = self._folders.mktemp(f"guest-{kind.name}")
-        self._guest = guest = Guest(self._parts(), kind.drives, folder, image_with_package)
+        parts = self._parts()
+        self._guest = guest = Guest(parts, kind.drives, folder, image_with_package, kind.boot_options)
         self._booted.callback(guest.close)
         guest.start()
         self._kind, self._has_package = kind, image_with_package is not None

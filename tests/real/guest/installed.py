@@ -19,7 +19,8 @@ STOP_DAEMON = "systemctl stop slo-ctld"
 """A daemon that is about to start need not import all it consists of."""
 _RESET = """
 systemctl stop slo-ctld 'slo-ctl-*' 'machine-qemu*.scope'
-for vm in $(virsh list --all --name); do virsh destroy $vm; virsh undefine $vm; done >/dev/null 2>&1
+ls /etc/libvirt/qemu/*.xml /run/libvirt/qemu/*.xml >/dev/null 2>&1 &&
+    for vm in $(virsh list --all --name); do virsh destroy $vm; virsh undefine $vm; done >/dev/null 2>&1
 systemctl reset-failed
 rm -rf /etc/slo-ctl /var/lib/slo-ctl/* /run/systemd/system/slo-ctl* /run/slo-ctl/*
 cp -a /root/etc-slo-ctl /etc/slo-ctl

@@ -54,13 +54,22 @@ class Guest:
     """A guest that runs. `logs` is a folder that stays."""
 
     def __init__(
-        self, parts: Parts, drives: tuple[Drive, ...], logs: Path, root_image: Path | None = None
+        self,
+        parts: Parts,
+        drives: tuple[Drive, ...],
+        logs: Path,
+        root_image: Path | None = None,
+        boot_options: tuple[str, ...] = (),
     ) -> None:
-        """Not booted yet. `root_image` takes the place of that of the parts."""
+        """Not booted yet. `root_image` takes the place of that of the parts.
+
+        `boot_options` are of the kernel and of systemd.
+        """
         self.logs = logs
         self.boot_s = 0.0
         """From QEMU's start until ssh answered."""
         self._drives = drives
+        self._boot_options = boot_options
         self._parts = parts
         self._root_image = parts.root_image if root_image is None else root_image
         # Not in a folder of pytest's, which keeps those of the last runs: disks take room.
@@ -119,6 +128,9 @@ class Guest:
             "nvme_core.multipath=N",  # multipath disks have no scheduler and refuse io.cost
             "systemd.service_watchdogs=no",  # a guest that waits for a CPU feeds none in time
             "no_timer_check",  # nor does its timer tick in time, and the kernel would panic
+            "tsc=nowatchdog",  # nor compares it clocks in time; those beside the TSC are slow to read
+            "init_on_alloc=0",  # zeroing each page twice is slow under emulation
+            *self._boot_options,
         ]
         return [
             *self._parts.program("usr/bin/qemu-system-x86_64"),

@@ -10,11 +10,11 @@ from pathlib import Path
 from bare_guest import compile_writer, domain_xml
 
 from .machine import Guest
+from .vm_scopes import until
 
 _FOLDER = "/var/lib/bare-writer"
 _START_S = 900.0
 """For a VM to start, which takes 10 to 30 s to start: QEMU is emulated."""
-_POLL_S = 0.5
 
 
 class NestedVms:
@@ -44,15 +44,7 @@ class NestedVms:
     def says(self, name: str, text: str, timeout_s: float = 600.0) -> None:
         """Wait for a line on its console: `disk BYTES` once it writes, `let go`, `failed`."""
         log = f"{_FOLDER}/{name}.log"
-        self.wait(f"grep -qx '{text}' {log}", f"cat {log}", timeout_s)
-
-    def wait(self, condition: str, otherwise: str, timeout_s: float) -> None:
-        """Until a command succeeds. Fails with what another says."""
-        tries = int(timeout_s / _POLL_S)
-        loop = (
-            f"for i in $(seq {tries}); do {condition} && exit 0; sleep {_POLL_S}; done; {otherwise}; exit 1"
-        )
-        self._guest.run(loop, timeout_s=3 * timeout_s)
+        until(self._guest, f"grep -qx '{text}' {log}", timeout_s, show=f"cat {log}")
 
     def scope(self, name: str) -> str:
         """Its cgroup, without /sys/fs/cgroup."""

@@ -13,12 +13,13 @@ from .commands import SLO_CTL, start_commands
 from .guests import POOL
 from .machine import Guest
 from .nested import NestedVms
-from .vm_scopes import VmScope, first_that, start
+from .vm_scopes import VmScope, first_that, start, until
 
 GUEST = POOL
 _SIZE_BYTES = 64 << 20
 _MAXIMUM_IOPS = 200
 _WINDOW_S = 6
+_IN_FORCE_S = 900.0
 _NEIGHBOUR = VmScope("neighbour", 9)
 """A weight says something beside another one only: a VM alone keeps the kernel's default."""
 _CONFIGURATION = f"""
@@ -125,10 +126,10 @@ def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None
     host.guest.run("cat >>/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION.format(name=host.disk))
     host.guest.run("systemctl reload slo-ctld", timeout_s=120)
     wanted = f"virsh blkdeviotune web vda | grep -qE 'total_iops_sec *: {_MAXIMUM_IOPS}$'"
-    host.vms.wait(
-        f"{wanted} && grep -qF '[bfq]' {host.scheduler}", "journalctl -u slo-ctld -n 20 --no-pager", 240
-    )
-    host.vms.wait("virsh blkiotune web | grep -qE 'weight *: 300$'", "virsh blkiotune web", 240)
+    log = "journalctl -u slo-ctld -n 20 --no-pager"
+    until(host.guest, f"grep -qF '[bfq]' {host.scheduler} && {wanted}", _IN_FORCE_S, show=log)
+    weighted = "virsh blkiotune web | grep -qE 'weight *: 300$'"
+    until(host.guest, weighted, _IN_FORCE_S, show="virsh blkiotune web")
     assert host.bfq_weight() == "300"
 
     kept = dict.fromkeys(("libvirt", "io.stat"), pytest.approx(_MAXIMUM_IOPS, rel=0.1))

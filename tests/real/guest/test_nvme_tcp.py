@@ -19,6 +19,7 @@ from waiting import until
 from .guests import GENERAL
 from .machine import Guest
 from .nvme_tcp import connected_to
+from .vm_scopes import until as wait_in
 
 GUEST = GENERAL
 
@@ -36,7 +37,7 @@ class Connected:
 def disks_by_nsid(guest: Guest, controller: str, count: int) -> list[str]:
     """Block devices in the order of their NSIDs, which the kernel finds in any order."""
     listed = f"grep -H . /sys/class/nvme/{controller}/{controller}n*/nsid"
-    guest.run(f"for _ in $(seq 300); do [ $({listed} | wc -l) = {count} ] && exit 0; sleep 0.2; done; exit 1")
+    wait_in(guest, f"[ $({listed} | wc -l) = {count} ]")
     found = [line.rsplit("/nsid:", 1) for line in guest.run(listed).stdout.split()]
     return [path.rsplit("/", 1)[1] for path, _ in sorted(found, key=lambda each: int(each[1]))]
 
@@ -115,7 +116,7 @@ def test_kernel_sees_a_new_size_and_survives_a_server_restart(connected: Connect
     with connected.server.control() as control:
         control.resize("b", 36 << 20)
     grown = f"[ $(blockdev --getsize64 {disk}) = {36 << 20} ]"
-    connected.guest.run(f"for _ in $(seq 600); do {grown} && exit 0; sleep 0.2; done; exit 1")
+    wait_in(connected.guest, grown)
     connected.guest.run(f"echo before | dd of={disk} bs=512 conv=sync,fsync status=none")
     # The server is started again at once, with the same socket; the kernel tries again after ten seconds.
     os.kill(connected.server.pid(), signal.SIGKILL)
@@ -148,7 +149,7 @@ class NvmeCli:
         return self.guest.run(f"cat /sys/class/nvme/{self.controller}/cntlid").stdout.strip()
 
     def until(self, holds: str) -> None:
-        self.guest.run(f"for _ in $(seq 600); do {holds} && exit 0; sleep 0.2; done; exit 1")
+        wait_in(self.guest, holds)
 
     def until_there(self, nsid: int, *, there: bool = True) -> None:
         listed = f"grep -qx {nsid} /sys/class/nvme/{self.controller}/{self.controller}n*/nsid"

@@ -9,7 +9,7 @@ import pytest
 
 from .guests import GENERAL
 from .machine import Guest
-from .vm_scopes import first_that
+from .vm_scopes import first_that, until
 
 GUEST = GENERAL
 _EXPOSURE_MAX = 2.8
@@ -163,11 +163,8 @@ def scheduler(guest: Guest) -> str:
 
 def until_scheduler(guest: Guest, name: str) -> None:
     file = scheduler(guest)
-    guest.run(
-        f"for i in $(seq 600); do grep -qF '[{name}]' {file} && exit 0; sleep 0.5; done;"
-        f" cat {file}; journalctl -u slo-ctld --no-pager -n 20; exit 1",
-        timeout_s=_TIMEOUT_S,
-    )
+    show = f"cat {file}; journalctl -u slo-ctld --no-pager -n 20"
+    until(guest, f"grep -qF '[{name}]' {file}", _TIMEOUT_S, show=show)
 
 
 def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
@@ -178,8 +175,6 @@ def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
     guest.run("systemctl stop slo-ctld", timeout_s=_TIMEOUT_S)
     until_scheduler(guest, "none")
     assert properties(guest, "Result")["Result"] == "success"
-    guest.run("systemctl start slo-ctld", timeout_s=_TIMEOUT_S)
-    until_scheduler(guest, "mq-deadline")
 
 
 def test_unit_with_the_least_rights_finds_devices_and_sets_their_scheduler(guest: Guest) -> None:

@@ -18,6 +18,7 @@ from waiting import until
 
 from .guests import GENERAL
 from .machine import Guest
+from .vm_scopes import until as wait_in
 
 GUEST = GENERAL
 _MIB = 1 << 20
@@ -37,7 +38,7 @@ class Plugged:
 
     def wait_for_size(self, size_bytes: int) -> None:
         has_size = f"[ $(blockdev --getsize64 {self.path}) = {size_bytes} ]"
-        self.guest.run(f"for _ in $(seq 600); do {has_size} && exit 0; sleep 0.2; done; exit 1")
+        wait_in(self.guest, has_size)
 
     def mapped_pages(self) -> int:
         with self.server.control() as control:
@@ -53,7 +54,7 @@ def plugged(booted: Guest) -> Iterator[Plugged]:
         booted.plug_vhost_user("shared", server.run.vhost_user_socket("a"), queues=2)
         try:
             by_serial = "grep -lx d-a /sys/block/*/serial"
-            booted.run(f"for _ in $(seq 300); do {by_serial} && exit 0; sleep 0.2; done; exit 1")
+            wait_in(booted, by_serial)
             disk = booted.run(by_serial).stdout.split("/")[3]
             yield Plugged(booted, server, disk)
         finally:

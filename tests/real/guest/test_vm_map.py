@@ -19,6 +19,7 @@ from .guests import POOL
 from .machine import Guest, Result
 from .nested import NestedVms
 from .nvme_tcp import connected_to
+from .vm_scopes import until
 
 GUEST = POOL
 _SIZE_BYTES = 32 << 20
@@ -175,7 +176,7 @@ def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
     host.guest.run(
         f"nvme attach-ns /dev/{host.drive} -n {_DETACHED} -c {controller}; udevadm settle", timeout_s=120
     )
-    host.vms.wait(f"grep -qx {_DETACHED} /sys/block/{host.drive}n*/nsid", "nvme list", 60)
+    until(host.guest, f"grep -qx {_DETACHED} /sys/block/{host.drive}n*/nsid", show="nvme list")
     block = host.block(_DETACHED)
     host.guest.run(
         f"dd if=/dev/urandom of=/dev/{block} oflag=direct bs=1M count={_SIZE_BYTES >> 20} status=none",
@@ -240,5 +241,5 @@ def test_namespaces_are_created_for_vms_and_deleted_again(host: Host) -> None:
         assert mine.has_none()
         with server.control() as control:
             assert [each["nsid"] for each in control.statistics()["namespaces"]] == [1]
-        mine.vms.wait(f'[ "$(cat /sys/block/{drive}n*/nsid)" = 1 ]', "nvme list", 60)
+        until(host.guest, f'[ "$(cat /sys/block/{drive}n*/nsid)" = 1 ]', show="nvme list")
     shutil.rmtree(root, ignore_errors=True)

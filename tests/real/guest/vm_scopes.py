@@ -13,6 +13,8 @@ from .machine import Guest
 Found = TypeVar("Found")
 
 _STARTS_S = 300.0
+_SEEN_S = 300.0
+"""For a change to be seen by the kernel of a guest that waits for a CPU."""
 _COUNTED = re.compile(r"(\S+)/io\.stat:(\d+:\d+) .*?rios=(\d+) wios=(\d+)")
 
 
@@ -67,11 +69,14 @@ def freeze(guest: Guest, scopes: Sequence[VmScope], *, frozen: bool) -> None:
     guest.run(f"for file in {files}; do echo {frozen:d} >$file; done")
 
 
-def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -> None:
-    """Wait until a command of the shell succeeds; else the test fails with what `show` prints."""
+def until(guest: Guest, condition: str, seconds: float = _SEEN_S, *, show: str = "true") -> None:
+    """Wait until a command of the shell succeeds; else the test fails with what `show` prints.
+
+    Each look starts few programs, which is slow under emulation: bash counts `SECONDS` by itself.
+    """
     guest.run(
-        f"end=$(($(date +%s) + {seconds:.0f})); while [ $(date +%s) -lt $end ]; do"
-        f" {{ {condition}; }} 2>/dev/null && exit 0; sleep 0.5; done; {show}; exit 1",
+        f"until {{ {condition}; }} 2>/dev/null; do"
+        f" [ $SECONDS -lt {seconds:.0f} ] || {{ {show}; exit 1; }}; sleep 1; done",
         timeout_s=seconds + _STARTS_S,
     )
 
