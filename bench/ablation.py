@@ -43,7 +43,7 @@ from slo_ctl.decide.policies import Policy
 from slo_ctl.decide.policies.fast15 import Shared, Static
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import Placement, ShareBy
+from slo_ctl.model.sample import Placement, ShareBy
 from slo_ctl.replay.result import RunResult
 
 DEPTHS = (1, 8, 32)

@@ -29,7 +29,9 @@ from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
-from slo_ctl.model import DeviceNumber, FoundBy, OutcomeState, Slo, Vm
+from slo_ctl.model.host import DeviceNumber, FoundBy, Vm
+from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.slo import Slo
 
 BAR = 0.15
 SYS = Path("/sys")

@@ -26,7 +26,7 @@ from pathlib import Path
 import checkout  # noqa: F401 - finds the packages of this checkout
 
 from slo_ctl.host.bio_latency import BioLatencies
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 
 _SIZE_BYTES = 256 << 20
 _STARTS_S = 60.0

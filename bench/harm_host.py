@@ -25,7 +25,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.drives.control import ControlError
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
-from slo_ctl.model import HostStatus
+from slo_ctl.model.status import HostStatus
 
 DEVICE = "ssd0"
 VMS = ("web", "db")

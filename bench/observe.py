@@ -16,7 +16,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
-from slo_ctl.model import DeviceNumber, Disk, FoundBy, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import HostRoots
 

@@ -66,7 +66,9 @@ from slo_ctl.decide.scheduler import Needs
 from slo_ctl.drives.places import places
 from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
-from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
+from slo_ctl.model.host import FoundBy, Vm
+from slo_ctl.model.setting import OutcomeState, Setting
+from slo_ctl.model.slo import Slo
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
 from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import ProfileStore

@@ -27,7 +27,7 @@ from daemon_sim import run as simulation
 from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from slo_ctl.cli import app
 from slo_ctl.daemon.loop import Daemon
-from slo_ctl.model import HostStatus
+from slo_ctl.model.status import HostStatus
 from slo_ctl.model.status_json import to_json
 from slo_ctl.record.history_reader import VmHistory, names, read_vm
 from slo_ctl.show.history_report import render_history_report

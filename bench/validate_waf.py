@@ -14,7 +14,8 @@ from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
 from slo_ctl.decide.ops_plan import allocate
 from slo_ctl.decide.policies import make_policy
-from slo_ctl.model import FlashTiming, Slo, TimingModel
+from slo_ctl.model.sample import FlashTiming, TimingModel
+from slo_ctl.model.slo import Slo
 from slo_ctl.replay.drive import PlayedDrive
 
 LEAST_PAGES, LEAST_BLOCKS = 1_000_000, 4_000

@@ -6,7 +6,7 @@ from validate_figure import PAGE_BYTES, SEED, Row
 
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide import gc_model
-from slo_ctl.model import FlashTiming, TimingModel
+from slo_ctl.model.sample import FlashTiming, TimingModel
 from slo_ctl.replay.result import RunResult
 from slo_ctl.replay.run import run
 from slo_ctl.replay.scenario_build import build_scenario

@@ -16,7 +16,7 @@ from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, i
 from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import EventKind
 from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
-from slo_ctl.model import HostStatus, Verdict, VmStatus
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 SERVED_WINDOW_S = 10
 SERVED_AROUND_S = 20

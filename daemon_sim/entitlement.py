@@ -16,7 +16,7 @@ import numpy as np
 from daemon_sim.result import Result, SloChange
 from daemon_sim.scenario import DISTURBANCES
 from slo_ctl.decide.entitlement import shares_of
-from slo_ctl.model import Slo
+from slo_ctl.model.slo import Slo
 
 BLOCK_S = 10
 """Length in seconds of the blocks that are judged."""

@@ -11,7 +11,8 @@ import numpy as np
 from daemon_sim.drive import Namespace, SimulatedDrive
 from daemon_sim.host import SimulatedHost
 from daemon_sim.scenario import Event, Scenario
-from slo_ctl.model import HostStatus, Slo
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import HostStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import SsdRecord
-from slo_ctl.model import Slo
-from slo_ctl.model.slo import FIELD_NAMES
+from slo_ctl.model.slo import FIELD_NAMES, Slo
 
 DEVICE = "ssd0"
 """Name of the simulated drive."""

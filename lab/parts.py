@@ -17,7 +17,8 @@ from slo_ctl.decide.ops_plan import OpsState, moves_between
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy
 from slo_ctl.decide.policies.proportional import Proportional, ProportionalState
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
+from slo_ctl.model.decision import Decision, OpsMove
+from slo_ctl.model.sample import DeviceSample, Placement, ShareBy
 from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import RunResult, VmResult
 from slo_ctl.replay.run import PreparedRuns

@@ -21,7 +21,7 @@ from slo_ctl.decide.policies import Policy
 from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import Placement
+from slo_ctl.model.sample import Placement
 from slo_ctl.replay.result import RunResult
 
 _LABELS = (EMULATED, "synthetic workloads")

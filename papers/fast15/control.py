@@ -23,7 +23,7 @@ from slo_ctl.decide.gc_model import GcCurve
 from slo_ctl.decide.policies import Policy
 from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import FlashTiming, ShareBy, TimingModel
+from slo_ctl.model.sample import FlashTiming, ShareBy, TimingModel
 from slo_ctl.replay.result import RunResult
 
 _OPS = (7, 15, 30, 50, 100)

@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, read_record, write_line
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import Knob, Lever
 from slo_ctl.model.host import BFQ, CFQ, IO_COST, WeightScale
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever
 
 DEFAULT_WEIGHT = 100.0
 

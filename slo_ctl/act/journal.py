@@ -12,8 +12,7 @@ from typing import Any
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import read_regular, replace_file
-from slo_ctl.model import Knob, Lever, SettingValue
-from slo_ctl.model.setting import FTL_LEVERS, TEXT_LEVERS
+from slo_ctl.model.setting import FTL_LEVERS, TEXT_LEVERS, Knob, Lever, SettingValue
 
 FORMAT_VERSION = 2
 """Version 1 had only numbers."""

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
-from slo_ctl.model import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
-from slo_ctl.model.setting import ActError, in_force, value_text
+from slo_ctl.model.setting import (
+    ActError,
+    Knob,
+    Lever,
+    Outcome,
+    OutcomeState,
+    Setting,
+    SettingValue,
+    in_force,
+    value_text,
+)
 
 Scope = Callable[[Knob], bool]
 

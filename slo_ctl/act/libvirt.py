@@ -24,9 +24,8 @@ from slo_ctl.host.disk_latency import (
 )
 from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
 from slo_ctl.host.libvirt_events import connected, open_connection
-from slo_ctl.model import Knob, Lever
 from slo_ctl.model.host import BFQ, IO_COST
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever
 
 # A read-write connection to libvirt.
 

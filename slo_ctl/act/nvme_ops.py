@@ -12,9 +12,8 @@ from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeError, NvmeTool
 from slo_ctl.host.nvme.drive import attribute, controllers
 from slo_ctl.host.nvme.ops import DriveOpsLog
-from slo_ctl.model import Knob, Lever, SettingValue
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever, SettingValue
 
 OPS_KNOB = "ops_blocks"
 _POLL_S = 0.1

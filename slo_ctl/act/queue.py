@@ -16,8 +16,7 @@ from pathlib import Path
 
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, write_line
-from slo_ctl.model import Knob, Lever, SettingValue
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever, SettingValue
 
 NONE = "none"
 COST_FILES = {"qos": "io.cost.qos", "model": "io.cost.model"}

@@ -12,8 +12,9 @@ from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.text import counted
 from slo_ctl.decide.ops_plan import moves_between
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
-from slo_ctl.model import Decision, Knob, Lever, SettingValue, Tenant
-from slo_ctl.model.setting import FTL_LEVERS, ActError
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.host import Tenant
+from slo_ctl.model.setting import FTL_LEVERS, ActError, Knob, Lever, SettingValue
 
 Reply = TypeVar("Reply")
 

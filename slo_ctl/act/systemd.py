@@ -21,9 +21,8 @@ from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoContro
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
-from slo_ctl.model import Knob, Lever
 from slo_ctl.model.host import BFQ, IO_COST
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever
 
 # systemd's weights: IOWeight= 1..10000, which is mapped to 1..1000 for bfq.
 

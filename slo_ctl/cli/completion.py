@@ -122,7 +122,7 @@ def complete_policy(incomplete: str) -> list[str]:
 
 def complete_verdict(incomplete: str) -> list[str]:
     """Verdicts; of a list, the last."""
-    from slo_ctl.model import Verdict
+    from slo_ctl.model.status import Verdict
 
     return _last_of_list([verdict.value for verdict in Verdict], incomplete)
 

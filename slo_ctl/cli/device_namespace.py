@@ -153,7 +153,7 @@ def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, 
     from slo_ctl.cli.vm_host import VmHost
     from slo_ctl.drives.attach import clients_of, clients_of_device
     from slo_ctl.drives.status import device_status
-    from slo_ctl.model import Tenant
+    from slo_ctl.model.host import Tenant
 
     host, tenant, run = VmHost(root), Tenant(record.name, namespace), store.places.run_of(record.name)
     user = next((stream for stream in host.inventory.streams if stream.tenant == tenant), None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
     from slo_ctl.decide.scheduler import Needs
     from slo_ctl.decide.scheduler_parameters import Choice
-    from slo_ctl.model import Outcome, Setting
+    from slo_ctl.model.setting import Outcome, Setting
     from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found
 
@@ -220,7 +220,7 @@ def _policy_of_emulated(
 
 def _report_outcomes(outcomes: list[Outcome], json_: bool) -> None:
     from slo_ctl.cli.plan import print_results
-    from slo_ctl.model import OutcomeState
+    from slo_ctl.model.setting import OutcomeState
 
     if not outcomes and not json_:
         print_lines("slo-ctl has not changed this device")

@@ -21,7 +21,7 @@ from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from slo_ctl.model import HostStatus
+    from slo_ctl.model.status import HostStatus
     from slo_ctl.record.history_reader import VmHistory
     from slo_ctl.show.history_summary import HostReport
 

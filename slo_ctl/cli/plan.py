@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.model import Outcome
     from slo_ctl.model.replies import Plan
+    from slo_ctl.model.setting import Outcome
 
 
 def plan(
@@ -87,7 +87,7 @@ def plan_of(daemon: Daemon) -> Plan:
 
 def run_two_epochs(daemon: Daemon) -> list[Outcome]:
     """Run two epochs, as decisions need one complete measurement; returns the outcomes of all settings."""
-    from slo_ctl.model import OutcomeState
+    from slo_ctl.model.setting import OutcomeState
 
     daemon.epoch()
     first = {outcome.setting.knob: outcome for outcome in daemon.outcomes}
@@ -150,7 +150,7 @@ def apply(
         plan(json_=json_, include_unchanged=False, root=root)
         return
     from slo_ctl.daemon.files import DaemonPlaces, only_daemon
-    from slo_ctl.model import OutcomeState
+    from slo_ctl.model.setting import OutcomeState
 
     check_root(root)
     places = DaemonPlaces(root)

@@ -27,7 +27,7 @@ from slo_ctl.cli.output import notes_about, print_lines, warn, warn_notes
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from slo_ctl.model import HostStatus, Verdict, VmStatus
+    from slo_ctl.model.status import HostStatus, Verdict, VmStatus
     from slo_ctl.show.status import DaemonOutage
 
 
@@ -104,7 +104,7 @@ def parse_verdicts(text: str | None) -> frozenset[Verdict]:
     """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
     if text is None:
         return frozenset()
-    from slo_ctl.model import Verdict
+    from slo_ctl.model.status import Verdict
 
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
@@ -188,7 +188,7 @@ def _print_json(selected: _Selected, indent: int | None = 2) -> None:
 
 
 def _is_degraded(selected: _Selected) -> bool:
-    from slo_ctl.model import DEGRADED
+    from slo_ctl.model.status import DEGRADED
 
     groups = {vm.group for vm in selected.vms}
     return any(vm.verdict in DEGRADED for vm in selected.vms) or any(

@@ -95,7 +95,7 @@ def _weights_of_slos(device: str, root: Path | None) -> dict[str, float]:
     """
     from slo_ctl.act.journal import Journal
     from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.model import Lever
+    from slo_ctl.model.setting import Lever
 
     host = VmHost(root)
     set_by_us = {

@@ -28,7 +28,7 @@ from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, Preconditioned, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree
-from slo_ctl.model import HostStatus
+from slo_ctl.model.status import HostStatus
 from slo_ctl.model.status_json import from_json
 from slo_ctl.profile.fio import find_fio
 

@@ -22,7 +22,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.options import root_option
 from slo_ctl.cli.try_guest import Guests
 from slo_ctl.cli.try_host import DEVICE, TryHost
-from slo_ctl.model import DEGRADED, HostStatus, Verdict
+from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.observe.ssd import ServedDevice
 from slo_ctl.show.history_summary import MET
 from slo_ctl.show.status import verdict_text

@@ -16,7 +16,7 @@ from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
-from slo_ctl.model import Stream, Tenant
+from slo_ctl.model.host import Stream, Tenant
 
 if TYPE_CHECKING:
     from slo_ctl.observe.streams import Inventory

@@ -16,7 +16,7 @@ from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
-from slo_ctl.model import Tenant
+from slo_ctl.model.host import Tenant
 
 if TYPE_CHECKING:
     from slo_ctl.act.domain_metadata import DomainState, WritableDomain

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slo_ctl.config import Config
     from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.host.cgroup import CgroupTree
-    from slo_ctl.model import Stream, Vm
+    from slo_ctl.model.host import Stream, Vm
     from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloFields
     from slo_ctl.observe.streams import Inventory
     from slo_ctl.record.slo_store import StoredSlos
@@ -181,7 +181,7 @@ class VmHost:
     def metadata(self, name: str) -> SloFields:
         """The SLO fields in libvirt's metadata of the VM."""
         from slo_ctl.host.libvirt import fields_of, read_xml
-        from slo_ctl.model import FoundBy
+        from slo_ctl.model.host import FoundBy
 
         vm = self.vm(name)
         if vm is None or vm.found_by is not FoundBy.LIBVIRT or self.libvirt_uri is None:

@@ -24,12 +24,12 @@ from slo_ctl.config.settings import (
     VmConfig,
 )
 from slo_ctl.config.toml_file import ConfigFile, Location
-from slo_ctl.model import Slo
 from slo_ctl.model.slo import (
     CLASS_KEY,
     CONFIG_KEYS,
     GROUP_KEY,
     SYNONYMS,
+    Slo,
     SloClass,
     SloEntry,
     SloError,

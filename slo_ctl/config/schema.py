@@ -17,7 +17,7 @@ from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
 from slo_ctl.host.peer import is_entry
 from slo_ctl.host.sockets import is_loopback
-from slo_ctl.model import ShareBy
+from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import parse_field
 
 _MAX_NAME = 255

@@ -10,10 +10,11 @@ from pathlib import Path
 from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.host.peer import EVERYONE, Peer
-from slo_ctl.model import ShareBy, Slo
+from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import (
     CLASS_KEY,
     GROUP_KEY,
+    Slo,
     SloBySource,
     SloClass,
     SloEntry,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.gc_model import gc_time_us
-from slo_ctl.model import DeviceSample, FlashTiming, Slo
+from slo_ctl.model.sample import DeviceSample, FlashTiming
+from slo_ctl.model.slo import Slo
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ from slo_ctl.base.numbers import sum_known
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.model import DeviceStatus, StreamWindow
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.status import DeviceStatus
 from slo_ctl.observe.host import HostObserver
 
 log = logging.getLogger("slo_ctl.daemon")

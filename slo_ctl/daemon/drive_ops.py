@@ -16,9 +16,10 @@ from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.daemon.nvme import NvmeState, OpsRequest
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import Policy, make_policy, most_moves_of
-from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, StreamWindow, TimingModel, VmSample
+from slo_ctl.model.decision import Decision
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
-from slo_ctl.model.sample import waf_of
+from slo_ctl.model.sample import DeviceSample, FlashTiming, StreamWindow, TimingModel, VmSample, waf_of
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import SlidingWindow
 
 log = logging.getLogger("slo_ctl.daemon")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from slo_ctl.base.text import counted, printable
 from slo_ctl.daemon.status import VerdictChange
-from slo_ctl.model import Decision, Outcome, OutcomeState
-from slo_ctl.model.setting import change_of, value_text
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.setting import Outcome, OutcomeState, change_of, value_text
 
 # Text of decisions and outcomes, for logs and plans.
 

@@ -41,9 +41,11 @@ from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import HostStatus, Outcome, OutcomeState, Setting, Slo, Vm
+from slo_ctl.model.host import Vm
 from slo_ctl.model.replies import DevicePlan, Plan
-from slo_ctl.model.setting import FTL_LEVERS
+from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import HostStatus
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History

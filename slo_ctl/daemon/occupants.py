@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from slo_ctl.model import Slo, Stream
+from slo_ctl.model.host import Stream
+from slo_ctl.model.slo import Slo
 
 
 @dataclass(frozen=True, slots=True)

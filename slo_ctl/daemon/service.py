@@ -18,7 +18,8 @@ import sdnotify
 from slo_ctl.api.server import ApiServer
 from slo_ctl.base.text import counted
 from slo_ctl.daemon.loop import Daemon, Schedule
-from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
+from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.status import DEGRADED, HostStatus
 
 log = logging.getLogger("slo_ctl.daemon")
 

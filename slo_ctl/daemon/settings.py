@@ -33,8 +33,8 @@ from slo_ctl.decide.scheduler import (
 from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber, Lever, Setting
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.setting import ActError, Lever, Setting
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
 from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import Found, ProfileStore

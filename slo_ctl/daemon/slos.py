@@ -12,8 +12,8 @@ from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
 from slo_ctl.decide.slo_sources import METADATA, VM_SET, resolve
 from slo_ctl.host.libvirt import fields_of
-from slo_ctl.model import IoCounters, Slo, Vm
-from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloEntry, SloFields, SloGroup
+from slo_ctl.model.host import IoCounters, Vm
+from slo_ctl.model.slo import ResolvedSlo, Slo, SloBySource, SloEntry, SloFields, SloGroup
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.slo_store import SloStore, StoredSlos
 

@@ -14,7 +14,7 @@ from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, read_settings
 from slo_ctl.drives.store import DeviceStore
-from slo_ctl.model import ShareBy
+from slo_ctl.model.sample import ShareBy
 from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.store import ProfileStore
 

@@ -11,24 +11,11 @@ from slo_ctl.base.numbers import sum_known
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
-from slo_ctl.model import (
-    DEGRADED,
-    DeviceNumber,
-    GroupStatus,
-    HostStatus,
-    Knob,
-    Lever,
-    Outcome,
-    OutcomeState,
-    Slo,
-    StreamWindow,
-    Verdict,
-    Vm,
-    VmState,
-    VmStatus,
-)
-from slo_ctl.model.setting import FTL_LEVERS
-from slo_ctl.model.slo import ResolvedSlo, SloGroup
+from slo_ctl.model.host import DeviceNumber, Vm, VmState
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.setting import FTL_LEVERS, Knob, Lever, Outcome, OutcomeState
+from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
+from slo_ctl.model.status import DEGRADED, GroupStatus, HostStatus, Verdict, VmStatus
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 
 _MANAGE_HINT = "name its device under [[device]], see docs/configuration.md"

@@ -15,7 +15,9 @@ from slo_ctl.decide.levers import Throttle
 from slo_ctl.decide.limit_control import limits_text
 from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, Slo, StreamWindow
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice, StreamsByDevice, merge_windows
 
 _MIN_WAITS_PER_REQUEST = 0.5

@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slo_ctl.model import DeviceNumber, FoundBy, Lever, Slo, Stream, Vm
-from slo_ctl.model.host import BlockCapability, Capabilities
+from slo_ctl.model.host import BlockCapability, Capabilities, DeviceNumber, FoundBy, Stream, Vm
+from slo_ctl.model.setting import Lever
+from slo_ctl.model.slo import Slo
 
 # The systemd unit of a cgroup, from its path.
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slo_ctl.model import Slo
+from slo_ctl.model.slo import Slo
 
 WANTS_MORE_FROM = 0.5
 """Fraction of the time with a request waiting in the device's queue from which on a VM wants more than it

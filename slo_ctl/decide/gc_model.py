@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from slo_ctl.model import FlashTiming, TimingModel
+from slo_ctl.model.sample import FlashTiming, TimingModel
 
 if TYPE_CHECKING:
     import numpy as np

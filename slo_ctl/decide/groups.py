@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slo_ctl.decide.entitlement import Claim, water_level
-from slo_ctl.model import Slo
-from slo_ctl.model.slo import GROUP_FIELDS, SloGroup
+from slo_ctl.model.slo import GROUP_FIELDS, Slo, SloGroup
 
 AT_PART = 0.9
 """Fraction of its part from which on a VM counts as wanting more."""

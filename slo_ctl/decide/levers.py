@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 
 from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
 from slo_ctl.decide.limit_split import Splits, nearest_granted
-from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
-from slo_ctl.model.host import Capabilities, WeightScale
+from slo_ctl.model.host import Capabilities, DeviceNumber, FoundBy, Stream, Vm, WeightScale
+from slo_ctl.model.setting import Knob, Lever, Setting
+from slo_ctl.model.slo import Slo
 
 # Scaling of the weights of SLOs to the whole numbers of a mechanism.
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slo_ctl.decide.limit_control import at_limit
-from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
+from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
+from slo_ctl.model.slo import Slo
 
 FLOOR = 0.01
 """Smallest fraction of the maximum for reads or for writes, so that first requests do not starve."""

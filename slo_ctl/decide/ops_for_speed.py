@@ -14,7 +14,7 @@ from typing import Self
 
 from slo_ctl.decide.gc_model import GcCurve, gc_time_us, u_at_gc_time
 from slo_ctl.decide.limit_control import MISSED_FROM
-from slo_ctl.model import FlashTiming
+from slo_ctl.model.sample import FlashTiming
 
 _US_PER_S = 1e6
 _BISECTIONS = 40

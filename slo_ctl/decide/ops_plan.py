@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split, gc_time_us
-from slo_ctl.model import DeviceSample, FlashTiming, MovePlan, OpsMove, TimingModel, VmSample
+from slo_ctl.model.decision import MovePlan, OpsMove
+from slo_ctl.model.sample import DeviceSample, FlashTiming, TimingModel, VmSample
 
 # Rounding of an ideal split to whole blocks, and the moves that turn one split into another.
 

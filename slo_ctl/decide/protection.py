@@ -19,7 +19,8 @@ from slo_ctl.decide.limit_control import (
     control,
     not_helped_text,
 )
-from slo_ctl.model import DeviceNumber, Slo
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.slo import Slo
 
 FADES_PER_WINDOW = 0.05
 """Relative decay of the measured capacity, while limits may keep the device from delivering it."""

@@ -21,8 +21,10 @@ from slo_ctl.decide.scheduler_parameters import (
     parameters_of,
     too_fast_for_bfq,
 )
-from slo_ctl.model import DeviceNumber, Knob, Lever, Setting, Slo, Stream, Vm
+from slo_ctl.model.host import DeviceNumber, Stream, Vm
 from slo_ctl.model.measurement import Direction
+from slo_ctl.model.setting import Knob, Lever, Setting
+from slo_ctl.model.slo import Slo
 
 
 class Character(StrEnum):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from slo_ctl.model import Slo
 from slo_ctl.model.slo import (
     CLASS_KEY,
     FIELD_NAMES,
     GROUP_KEY,
     KEY_OF,
     ResolvedSlo,
+    Slo,
     SloBySource,
     SloClass,
     field_text,

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slo_ctl.base import numbers
-from slo_ctl.model import Outcome, Slo, StreamWindow, Verdict
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.setting import Outcome
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import Verdict
 
 SHARE_TOLERANCE = 0.10
 """Relative error of a share that counts as met in a window of a few seconds."""

@@ -20,7 +20,7 @@ from slo_ctl.drives.places import Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, parse_domain
 from slo_ctl.host.processes import connections, tcp_connections
-from slo_ctl.model import Tenant
+from slo_ctl.model.host import Tenant
 
 _RECONNECT_DELAY_S = 60
 """How long QEMU waits for a lost NBD server before the guest sees I/O errors."""

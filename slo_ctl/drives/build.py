@@ -23,7 +23,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
 from slo_ctl.decide.ops_plan import allocate
-from slo_ctl.model import FlashTiming, TimingModel
+from slo_ctl.model.sample import FlashTiming, TimingModel
 
 PRESET_NAMES = tuple(preset.name for preset in presets())
 SCHEDULER_NAMES = tuple(name for name, _ in schedulers())

@@ -19,7 +19,7 @@ from typing import Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import is_readable
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
-from slo_ctl.model import DeviceNumber, DiskLatency, LatencyCounts
+from slo_ctl.model.host import DeviceNumber, DiskLatency, LatencyCounts
 
 PROGRAM = "bpftrace"
 LEAST_VERSION = (0, 19)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber
-from slo_ctl.model.host import BFQ, CFQ, IO_COST, BlockCapability, Capabilities, WeightScale
+from slo_ctl.model.host import BFQ, CFQ, IO_COST, BlockCapability, Capabilities, DeviceNumber, WeightScale
 
 
 def device_number(number: int) -> DeviceNumber:

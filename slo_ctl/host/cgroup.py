@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import FileText, OpenFiles, read_bounded, read_record
-from slo_ctl.model import DeviceNumber, IoCounters
+from slo_ctl.model.host import DeviceNumber, IoCounters
 
 Found = TypeVar("Found")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from slo_ctl.host.libvirt import DomainXmlError, LibvirtError, load_module, parse_domain
 from slo_ctl.host.libvirt_events import open_connection
-from slo_ctl.model import DiskLatency, LatencyCounts
+from slo_ctl.model.host import DiskLatency, LatencyCounts
 
 _NS_PER_US = 1_000
 _NS_PER_S = 1e9

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.model import Disk, FoundBy, Vm, VmState
+from slo_ctl.model.host import Disk, FoundBy, Vm, VmState
 from slo_ctl.model.slo import CONFIG_KEYS, SloError, SloFields, check_fields, parse_fields
 
 # Disks of a libvirt domain, from its XML.

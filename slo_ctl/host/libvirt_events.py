@@ -23,7 +23,7 @@ from slo_ctl.host.libvirt import (
     read_domain,
     starting_domain,
 )
-from slo_ctl.model import Vm
+from slo_ctl.model.host import Vm
 
 _Resolve = Callable[[Vm, Callable[[str], None]], Vm]
 

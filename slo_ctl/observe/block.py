@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from slo_ctl.base.numbers import sum_known
-from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream, StreamWindow
-from slo_ctl.model.sample import waf_of
+from slo_ctl.model.host import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream
+from slo_ctl.model.sample import StreamWindow, waf_of
 
 Reading = TypeVar("Reading")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slo_ctl.host.bio_latency import BioLatencies
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber, DiskLatency
+from slo_ctl.model.host import DeviceNumber, DiskLatency
 from slo_ctl.observe.streams import Inventory
 
 

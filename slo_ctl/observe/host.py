@@ -24,7 +24,7 @@ from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.host.libvirt_events import REFRESH_S, LatestDomains, LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
-from slo_ctl.model import FoundBy, Stream, Vm
+from slo_ctl.model.host import FoundBy, Stream, Vm
 from slo_ctl.observe.streams import (
     HostRoots,
     Inventory,

@@ -13,18 +13,17 @@ from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.build import flash_timing
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
-from slo_ctl.model import (
+from slo_ctl.model.host import IoCounters, LatencyCounts
+from slo_ctl.model.sample import (
     DeviceSample,
     FlashTiming,
-    IoCounters,
-    LatencyCounts,
     ShareBy,
-    Slo,
     StreamWindow,
     TimingModel,
     VmSample,
+    waf_of,
 )
-from slo_ctl.model.sample import waf_of
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import SlidingWindow
 
 _NS_PER_S = 1e9

@@ -14,7 +14,7 @@ from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.cgroup import ByDevice, CgroupTree, read_counters, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
 from slo_ctl.host.processes import SocketPeers, qemu_in
-from slo_ctl.model import Disk, FoundBy, Stream, Tenant, Vm, VmState
+from slo_ctl.model.host import Disk, FoundBy, Stream, Tenant, Vm, VmState
 
 Note = Callable[[str], None]
 

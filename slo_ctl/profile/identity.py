@@ -16,7 +16,7 @@ from slo_ctl.decide.scheduler import DeviceFacts
 from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.host.block_device import device_number, hardware_queues, rotates, schedulers, whole_device
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from slo_ctl.profile.target import Kind, Target, parse_uri
 
 # Facts about a block device from /sys, for the choice of its scheduler. Read-only.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
-from slo_ctl.model import Setting
+from slo_ctl.model.setting import Setting
 from slo_ctl.profile.store import Found
 
 

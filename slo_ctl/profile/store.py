@@ -17,7 +17,7 @@ from slo_ctl.base.progress import ProgressSink
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
 from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.drives.record import DeviceRecord
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.measurement import ACCESSES, Access, Measurement
 from slo_ctl.profile.identity import (
     BLOCK_DEVICE,

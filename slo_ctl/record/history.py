@@ -19,7 +19,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Never
 
-from slo_ctl.model import DeviceStatus, HostStatus, Outcome, OutcomeState, SettingValue, VmStatus
+from slo_ctl.model.setting import Outcome, OutcomeState, SettingValue
+from slo_ctl.model.status import DeviceStatus, HostStatus, VmStatus
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm, storable
 from slo_ctl.record.history_schema import FIELDS, HistoryError, Upkeep, history_error, is_damage, migrate
 

@@ -15,7 +15,7 @@ from slo_ctl.base.accounts import group_name, user_name
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import move_command
 from slo_ctl.base.keyvalue import near_or_listed
-from slo_ctl.model import SettingValue
+from slo_ctl.model.setting import SettingValue
 from slo_ctl.record.history_schema import (
     FIELDS,
     MINUTE_MS,

@@ -21,17 +21,9 @@ from prometheus_client.core import (
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.version import tool_version
-from slo_ctl.model import (
-    DEGRADED,
-    DeviceStatus,
-    GroupStatus,
-    HostStatus,
-    IoCounters,
-    LatencyCounts,
-    OutcomeState,
-    Verdict,
-    VmStatus,
-)
+from slo_ctl.model.host import IoCounters, LatencyCounts
+from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.status import DEGRADED, DeviceStatus, GroupStatus, HostStatus, Verdict, VmStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _US_PER_S = 1e6

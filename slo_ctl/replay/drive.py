@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ftl_emul import Device, DriveError
-from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Slo, VmSample
+from slo_ctl.model.decision import Decision, OpsMove
+from slo_ctl.model.sample import DeviceSample, FlashTiming, VmSample
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.ssd import Blocks, VmReading, vm_sample
 
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, Claim, claim_of, entitle
-from slo_ctl.model import DeviceSample, ShareBy, Slo
-from slo_ctl.model.sample import waf_of
+from slo_ctl.model.sample import DeviceSample, ShareBy, waf_of
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.ssd import VmReading
 from slo_ctl.replay.player import PlayedVm
 from slo_ctl.replay.result import (

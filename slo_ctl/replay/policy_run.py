@@ -12,7 +12,9 @@ from slo_ctl.base.progress import Phase
 from slo_ctl.base.quantity import Duration
 from slo_ctl.decide.policies import STRICT_POLICY, Policy, most_moves_of, without_lever
 from slo_ctl.drives.build import DrivePlan
-from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
+from slo_ctl.model.slo import Slo
 from slo_ctl.replay.drive import PlayedDrive
 from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer

@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, m
 from slo_ctl.base.version import tool_version
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
-from slo_ctl.model import Slo, StreamWindow
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.slo import Slo
 
 FORMAT_VERSION: Literal[1] = 1
 

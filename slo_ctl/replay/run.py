@@ -18,7 +18,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink, Silent, drive_writes_on
 from slo_ctl.decide.policies import make_policy, policy_entry
 from slo_ctl.drives.build import DrivePlan, plan_drive
-from slo_ctl.model import Placement, TimingModel
+from slo_ctl.model.sample import Placement, TimingModel
 from slo_ctl.replay.player import requests_of
 from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult

@@ -17,7 +17,8 @@ from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import Duration
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.drives.build import DeviceSpec, check_namespaces
-from slo_ctl.model import ShareBy, Slo, TimingModel
+from slo_ctl.model.sample import ShareBy, TimingModel
+from slo_ctl.model.slo import Slo
 
 REMAP_NAMES = ("modulo", "scale", "partition", "compact")
 

@@ -20,7 +20,8 @@ from slo_ctl.base.quantity import (
 )
 from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES, policy_entry
 from slo_ctl.drives.build import SCHEDULER_NAMES, device_spec, divide
-from slo_ctl.model import ShareBy, Slo, TimingModel
+from slo_ctl.model.sample import ShareBy, TimingModel
+from slo_ctl.model.slo import Slo
 from slo_ctl.replay.scenario import (
     REMAP_NAMES,
     Action,

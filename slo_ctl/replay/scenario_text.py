@@ -13,7 +13,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
 from slo_ctl.drives.build import device_pairs
-from slo_ctl.model import ShareBy
+from slo_ctl.model.sample import ShareBy
 from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
 
 if TYPE_CHECKING:

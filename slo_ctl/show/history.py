@@ -14,7 +14,7 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 from slo_ctl.show.status import STYLES, setting_value
 from slo_ctl.show.terminal import Column, print_line, sparkline, table_of
 

@@ -13,7 +13,7 @@ import numpy as np
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
-from slo_ctl.model import Slo
+from slo_ctl.model.slo import Slo
 from slo_ctl.show.charts import Axis, Curve, Curves, Table, short_name
 from slo_ctl.show.history import DAY_S, HistoryEvent, clock, folded_events
 from slo_ctl.show.history_summary import (

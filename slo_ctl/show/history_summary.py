@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from slo_ctl.base import numbers
-from slo_ctl.model import DEGRADED, HostStatus, OutcomeState, SettingValue, Verdict
+from slo_ctl.model.setting import OutcomeState, SettingValue
+from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import plain
 from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.history import DAY_S, clock, folded_events

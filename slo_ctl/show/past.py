@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slo_ctl.base.numbers import sum_known
-from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 from slo_ctl.record.history_schema import FIELDS
 
 if TYPE_CHECKING:
-    from slo_ctl.model import DeviceStatus
+    from slo_ctl.model.status import DeviceStatus
     from slo_ctl.record.history_reader import Point, VmHistory
 
 _HISTORY_REASON = "a mean of the history; SLO and backend are those of now"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list, printable
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 from slo_ctl.replay.result import TOLERANCE
 from slo_ctl.show.status import verdict_text
 from slo_ctl.show.terminal import NAME_WIDTH

@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
-from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
+from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json
 from slo_ctl.show.past import Timeline, read_past
 from slo_ctl.show.status import (

@@ -13,7 +13,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
 from slo_ctl.host.cgroup import COUNTED
-from slo_ctl.model import FoundBy, VmState
+from slo_ctl.model.host import FoundBy, VmState
 from slo_ctl.model.mapping import (
     DESTRUCTIVE,
     AddDisk,
@@ -31,7 +31,7 @@ from slo_ctl.show.terminal import print_line, print_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slo_ctl.model import DeviceNumber, Stream, Tenant, Vm
+    from slo_ctl.model.host import DeviceNumber, Stream, Tenant, Vm
     from slo_ctl.model.mapping import NamespaceMapping, Step
     from slo_ctl.model.nvme import NvmeDevice
     from slo_ctl.model.slo import ResolvedSlo, SloBySource

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slo_ctl.model import Knob, Lever
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever
 
 
 class Crash(BaseException):

@@ -11,8 +11,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.queue import BlockQueueActuator, find_scheduler_problem
 from slo_ctl.decide.scheduler import cost_knob, scheduler_knob
-from slo_ctl.model import Knob, Lever, OutcomeState, Setting
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
 SCHEDULER = scheduler_knob("sdx", "8:16")
 QOS, MODEL = (cost_knob("sdx", "8:16", what) for what in ("qos", "model"))

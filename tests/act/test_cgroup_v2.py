@@ -10,9 +10,8 @@ from fake_sys import block_device
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.host.block_device import probe, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber, Knob, Lever
-from slo_ctl.model.host import BFQ, IO_COST
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber
+from slo_ctl.model.setting import ActError, Knob, Lever
 
 VM = "/machine.slice/vm.scope"
 NVME = DeviceNumber(259, 0)

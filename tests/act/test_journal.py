@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.base.errors import UserError
-from slo_ctl.model import Knob, Lever
+from slo_ctl.model.setting import Knob, Lever
 
 CGROUP = Knob(Lever.CGROUP_LIMIT, "/vm\udcff", "read_iops", "7:0")
 FTL = Knob(Lever.FTL_WEIGHT, "ssd0/a", "weight")

@@ -13,8 +13,7 @@ from memory_actuator import Crash, MemoryActuator
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.keeper import ROTATION_EPOCHS, SettingKeeper
-from slo_ctl.model import Knob, Lever, OutcomeState, Setting
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
 WEIGHTS = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(3)]
 LIMITS = [Knob(Lever.CGROUP_LIMIT, f"/vm{i}", "read_iops", "7:0") for i in range(3)]

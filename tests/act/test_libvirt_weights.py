@@ -11,8 +11,7 @@ libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed
 
 from slo_ctl.act.libvirt import LibvirtActuator  # noqa: E402
 from slo_ctl.act.systemd import io_weight_for  # noqa: E402
-from slo_ctl.model import Knob, Lever  # noqa: E402
-from slo_ctl.model.setting import ActError  # noqa: E402
+from slo_ctl.model.setting import ActError, Knob, Lever  # noqa: E402
 
 WEIGHT = Knob(Lever.LIBVIRT_WEIGHT, "uuid", "weight")
 LIMIT = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")

@@ -22,8 +22,7 @@ from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.systemd import LATENCY_TARGET, NOT_SET, WEIGHT, Entries, SystemBus, SystemdActuator
 from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import Knob, Lever, OutcomeState, Setting
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
 SCOPE = r"machine-qemu\x2d1\x2dweb.scope"
 PLACE = f"/machine.slice/{SCOPE}"

@@ -14,7 +14,7 @@ from test_api_server import STATUS, FakeController
 
 from slo_ctl.api.page import HEADERS, Page
 from slo_ctl.base.errors import UserError
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 SOURCES = {
     each.name: each.read_text() for each in (files("slo_ctl.show") / "page").iterdir() if each.is_file()

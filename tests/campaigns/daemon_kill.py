@@ -19,7 +19,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UnreachableError
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.model import Lever
+from slo_ctl.model.setting import Lever
 from slo_ctl.record.slo_store import SloStore
 
 from .changes import States, served

@@ -19,7 +19,7 @@ from daemon_host import DaemonProcess, running
 from nbd_client import NbdClient, NbdError
 from waiting import until
 
-from slo_ctl.model import HostStatus, Verdict
+from slo_ctl.model.status import HostStatus, Verdict
 
 from .faults import Round, Tally, check
 from .load import NAMES, DeviceLoad

@@ -16,7 +16,9 @@ from fake_daemon import FakeDaemon
 from fake_status import device_status, host_status, outcome, vm_status
 
 from slo_ctl.cli import app
-from slo_ctl.model import OutcomeState, Slo, Verdict
+from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import Verdict
 from slo_ctl.model.status_json import plain, to_json
 from slo_ctl.record.history import History
 from slo_ctl.record.history_reader import names, read_vm

@@ -11,8 +11,8 @@ from fake_daemon import FakeDaemon
 from fake_status import outcome
 
 from slo_ctl.cli import app
-from slo_ctl.model import OutcomeState
 from slo_ctl.model.replies import DevicePlan, Plan
+from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status_json import plain
 
 SAME = outcome("web", OutcomeState.UNCHANGED)

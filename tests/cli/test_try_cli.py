@@ -32,7 +32,7 @@ from slo_ctl.cli.try_trace import write_fio_log
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import SsdRecord
 from slo_ctl.drives.server import stop_requests
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 
 def test_the_vm_with_the_least_weight_is_the_noisy_one() -> None:

@@ -17,8 +17,8 @@ from slo_ctl.config.load import find_errors
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.host.cgroup import DEFAULT_ROOT
 from slo_ctl.host.libvirt import DEFAULT_URI
-from slo_ctl.model import ShareBy, Slo
-from slo_ctl.model.slo import SloEntry
+from slo_ctl.model.sample import ShareBy
+from slo_ctl.model.slo import Slo, SloEntry
 
 FULL = """\
 [daemon]

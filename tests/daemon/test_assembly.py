@@ -10,23 +10,11 @@ from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.daemon.status import status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.model import (
-    Disk,
-    FoundBy,
-    HostStatus,
-    Knob,
-    Lever,
-    Outcome,
-    OutcomeState,
-    Setting,
-    Slo,
-    StreamWindow,
-    Verdict,
-    Vm,
-    VmState,
-    VmStatus,
-)
-from slo_ctl.model.slo import ResolvedSlo, SloGroup
+from slo_ctl.model.host import Disk, FoundBy, Vm, VmState
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import from_json, to_json
 from slo_ctl.observe.block import merge_windows
 

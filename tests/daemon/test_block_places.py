@@ -11,7 +11,7 @@ from slo_ctl.daemon import block_devices as module
 from slo_ctl.daemon.block_devices import configured_blocks
 from slo_ctl.daemon.settings import ConfiguredBlock
 from slo_ctl.host.nvme.drive import controller_at, drive_of
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 
 _NULL = "1:3"
 """/dev/null is a character device that every host has: it stands for /dev/nvme0."""

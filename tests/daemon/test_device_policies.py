@@ -13,7 +13,9 @@ from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.scheduler import SETTLE_S
 from slo_ctl.drives.places import places
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber, Disk, FoundBy, Setting, Slo, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
+from slo_ctl.model.setting import Setting
+from slo_ctl.model.slo import Slo
 
 NUMBER = DeviceNumber(8, 16)
 EQUAL = {"a": Slo(1.0), "b": Slo(1.0)}

@@ -14,8 +14,9 @@ from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeState, OpsRequest
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import DEFAULT_POLICY
-from slo_ctl.model import Slo, StreamWindow
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.slo import Slo
 
 _NQN = "nqn.2014-08.org.nvmexpress:uuid:test"
 _PAGE_BYTES, _BLOCK_PAGES, _PAGES = 4096, 32, 2048

@@ -9,7 +9,9 @@ from typing import cast
 import pytest
 
 from slo_ctl.daemon.block import ManagedBlock, Pool
-from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Slo, Stream, StreamWindow
+from slo_ctl.model.host import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice
 
 _DRIVE_IOPS = 1000.0

@@ -7,7 +7,8 @@ from collections import Counter
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.daemon.status import EventCounters
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 
 SDA = DeviceNumber(8, 0)
 DEVICES = (

@@ -13,7 +13,7 @@ import pytest
 
 from slo_ctl.daemon.log import EpochLog, JournalHandler, is_journal
 from slo_ctl.daemon.status import VerdictChange
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 
 @pytest.fixture

@@ -30,8 +30,10 @@ from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
-from slo_ctl.model.slo import SLO_KEYS, SloEntry, SloUpdate
+from slo_ctl.model.host import FoundBy, Vm, VmState
+from slo_ctl.model.setting import Knob, Lever, OutcomeState
+from slo_ctl.model.slo import SLO_KEYS, Slo, SloEntry, SloUpdate
+from slo_ctl.model.status import DeviceStatus, Verdict
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.show.history import folded_events

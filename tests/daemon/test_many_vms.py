@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 
 from slo_ctl.daemon.block import ManagedBlock, Pool
-from slo_ctl.model import DeviceNumber, Slo, StreamWindow
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.slo import Slo
 
 
 class Windows(dict[str, StreamWindow]):

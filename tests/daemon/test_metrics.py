@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.model import DeviceStatus, HostStatus, IoCounters, LatencyCounts, Slo, Verdict, VmStatus
+from slo_ctl.model.host import IoCounters, LatencyCounts
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict, VmStatus
 from slo_ctl.observe.block import sum_counters
 from slo_ctl.record.metrics import Counts, Metrics
 

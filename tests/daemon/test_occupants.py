@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slo_ctl.daemon.occupants import Occupant, emulated_occupants, nvme_occupants, split_slo
-from slo_ctl.model import Disk, Slo, Stream, Tenant
+from slo_ctl.model.host import Disk, Stream, Tenant
+from slo_ctl.model.slo import Slo
 
 SLOS = {"web": Slo(weight=6, min_iops=100, max_iops=400, p99_latency_us=5000), "db": Slo(weight=2)}
 

@@ -22,7 +22,7 @@ from test_hooks import until
 from slo_ctl.config import DEFAULTS
 from slo_ctl.daemon.hooks import HookQueue, Hooks, Webhook
 from slo_ctl.daemon.status import VerdictChange
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 
 class Receiver(ThreadingHTTPServer):

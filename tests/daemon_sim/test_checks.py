@@ -11,7 +11,8 @@ from daemon_sim.checks import Violation, check
 from daemon_sim.entitlement import Ledger, ideal_pages
 from daemon_sim.result import COUNTERS, GAUGES, Epoch, Result, SloChange
 from daemon_sim.scenario import DEVICE, Drive, Event, EventKind, Load, Scenario, SimulatedVm
-from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 SECONDS = 600
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"

@@ -10,7 +10,7 @@ from daemon_sim.result import Result
 from daemon_sim.run import simulate
 from daemon_sim.scenario import Drive, Event, EventKind, Fields, Load, Scenario, SimulatedVm
 from daemon_sim.scenarios import DRIVES
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 LENGTH_S, WINDOW_S = 300, 10
 TOLERANCE = 0.10

@@ -17,7 +17,7 @@ from daemon_sim.run import simulate
 from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from daemon_sim.scenarios import DRIVES, random_scenario
 from daemon_sim.trial import Order, run_trial
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 CHOSEN = (
     *(25, 57, 90, 95, 201, 392, 464, 606, 732, 982, 1104, 1356, 1367, 1375, 1533, 1595, 1600, 1655, 1914),

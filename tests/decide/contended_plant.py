@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from slo_ctl.decide.limit_split import granted_iops, nearest_granted
 from slo_ctl.decide.protection import Contender, Protection, step
-from slo_ctl.model import Slo
+from slo_ctl.model.slo import Slo
 
 
 @dataclass

@@ -16,7 +16,9 @@ import numpy as np
 from lab import waf_theory
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.policies.interface import Policy
-from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.sample import DeviceSample, FlashTiming, Placement, ShareBy, TimingModel, VmSample
+from slo_ctl.model.slo import Slo
 
 PAPER = FlashTiming(128, 60, 800, 1500, 102, TimingModel.PAPER)
 FULL = FlashTiming(128, 60, 800, 1500, 102, TimingModel.FULL)

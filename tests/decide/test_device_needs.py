@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide.scheduler import SETTLE_S, Needs, SettledNeeds, needs_on, settle, tenants_on, vms_on
-from slo_ctl.model import DeviceNumber, Disk, FoundBy, IoCounters, Slo, Stream, Tenant, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
+from slo_ctl.model.slo import Slo
 
 HERE, THERE = DeviceNumber(8, 0), DeviceNumber(8, 16)
 

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide.protection import split_limit
-from slo_ctl.model import DeviceNumber, Slo
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.slo import Slo
 
 from .contended_plant import Loop, Plant, PlantVm
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.decide.entitlement import Claim
 from slo_ctl.decide.groups import AT_PART, Rates, divide, slos_in_group
-from slo_ctl.model import Slo
-from slo_ctl.model.slo import SloGroup
+from slo_ctl.model.slo import Slo, SloGroup
 
 POSITIVE = st.floats(1e-3, 1e6)
 

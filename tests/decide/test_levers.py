@@ -12,21 +12,22 @@ from hypothesis import strategies as st
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, scale_weights, settings_for
 from slo_ctl.decide.limit_split import Split, Splits
-from slo_ctl.model import (
+from slo_ctl.model.host import (
+    BFQ,
+    IO_COST,
+    BlockCapability,
+    Capabilities,
     DeviceNumber,
     Disk,
     FoundBy,
     IoCounters,
-    Knob,
-    Lever,
-    SettingValue,
-    Slo,
     Stream,
     Tenant,
     Vm,
     VmState,
 )
-from slo_ctl.model.host import BFQ, IO_COST, BlockCapability, Capabilities
+from slo_ctl.model.setting import Knob, Lever, SettingValue
+from slo_ctl.model.slo import Slo
 
 FAST, OTHER = DeviceNumber(7, 0), DeviceNumber(8, 0)
 DEVICES = {"fast": FAST}

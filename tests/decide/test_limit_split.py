@@ -15,7 +15,8 @@ from slo_ctl.decide.limit_split import (
     nearest_granted,
     next_split,
 )
-from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
+from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
+from slo_ctl.model.slo import Slo
 
 rates = st.floats(0, 1e6)
 shares = st.floats(FLOOR, 1 - FLOOR)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve
 from slo_ctl.decide.ops_for_speed import Need, Speed, highest_level
-from slo_ctl.model import FlashTiming, TimingModel
+from slo_ctl.model.sample import FlashTiming, TimingModel
 
 from .plant import FULL, PAPER
 

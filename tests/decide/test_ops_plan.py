@@ -17,7 +17,8 @@ from slo_ctl.decide.ops_plan import (
     next_ops_state,
     own_blocks,
 )
-from slo_ctl.model import DeviceSample, FlashTiming, Slo, TimingModel, VmSample
+from slo_ctl.model.sample import DeviceSample, FlashTiming, TimingModel, VmSample
+from slo_ctl.model.slo import Slo
 
 TIMING = FlashTiming(128, 60.0, 800.0, 1500.0, 102.0, TimingModel.FULL)
 LOGICAL, OPS = 8192, 1228

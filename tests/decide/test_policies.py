@@ -13,7 +13,8 @@ from slo_ctl.decide import gc_model
 from slo_ctl.decide.policies import POLICIES, make_policy, most_moves_of
 from slo_ctl.decide.policies.fast15 import Algorithm1
 from slo_ctl.decide.policies.proportional import Proportional
-from slo_ctl.model import DeviceSample, Placement, Slo, TimingModel, VmSample
+from slo_ctl.model.sample import DeviceSample, Placement, TimingModel, VmSample
+from slo_ctl.model.slo import Slo
 
 from .plant import FULL, PAPER, Loop, Plant, PlantVm
 

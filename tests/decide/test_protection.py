@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slo_ctl.decide.entitlement import LEAST_SHARE
 from slo_ctl.decide.limit_control import MOST_DECREASE, MOST_INCREASE, ROOM
 from slo_ctl.decide.protection import Contender, Protection, step
-from slo_ctl.model import Slo
+from slo_ctl.model.slo import Slo
 
 from .contended_plant import Loop, Plant, PlantVm
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slo_ctl.decide.policies import POLICIES, make_policy
-from slo_ctl.model import DeviceSample, TimingModel
+from slo_ctl.model.sample import DeviceSample, TimingModel
 
 from .plant import FULL, Loop, Plant, PlantVm
 

@@ -20,7 +20,6 @@ from slo_ctl.decide.scheduler import (
     why_not_kept,
 )
 from slo_ctl.decide.scheduler_parameters import THRESHOLDS, iocost_model
-from slo_ctl.model import Slo
 from slo_ctl.model.measurement import (
     ACCESSES,
     RAND_READ,
@@ -31,6 +30,7 @@ from slo_ctl.model.measurement import (
     Direction,
     Measurement,
 )
+from slo_ctl.model.slo import Slo
 
 KIB = 1024
 ALL = ("none", "mq-deadline", "kyber", "bfq")

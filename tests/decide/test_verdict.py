@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
-from slo_ctl.model import Knob, Lever, Outcome, OutcomeState, Setting, Slo, StreamWindow, Verdict
+from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import Verdict
 
 REFUSED = Outcome(
     Setting(Knob(Lever.CGROUP_LIMIT, "/slo/web", "read_iops", "8:0"), 100.0, "web", "max_iops"),

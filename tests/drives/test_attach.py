@@ -37,7 +37,7 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import DriveStatus, device_status
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.libvirt import disks_of, parse_domain
-from slo_ctl.model import Tenant
+from slo_ctl.model.host import Tenant
 
 PLACES = Places(Path("/var/lib/slo-ctl"), Path("/run/slo-ctl/devices"))
 VM1 = PLACES.run_of("ssd0").export("vm1")

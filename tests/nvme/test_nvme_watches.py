@@ -8,7 +8,7 @@ import pytest
 from fake_nvme import sysfs
 
 from slo_ctl.daemon.nvme import NvmeState, NvmeWatch, NvmeWatches
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 
 
 class Watch(NvmeWatch):

@@ -6,7 +6,7 @@ import pytest
 
 from slo_ctl.host import libvirt
 from slo_ctl.host.libvirt import DomainXmlError, disks_of, is_local
-from slo_ctl.model import Disk
+from slo_ctl.model.host import Disk
 
 
 def domain(*disks: str) -> str:

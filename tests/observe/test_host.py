@@ -12,7 +12,7 @@ from fake_host import PLAIN, SCOPE, FakeHost
 from slo_ctl.host.cgroup import require_tree
 from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
-from slo_ctl.model import Disk, FoundBy, Tenant, Vm, VmState
+from slo_ctl.model.host import Disk, FoundBy, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import read_inventory
 

@@ -21,7 +21,7 @@ from slo_ctl.host.cgroup import (
     read_counters,
     require_tree,
 )
-from slo_ctl.model import DeviceNumber, IoCounters
+from slo_ctl.model.host import DeviceNumber, IoCounters
 
 NVME, SDA = DeviceNumber(259, 0), DeviceNumber(8, 0)
 

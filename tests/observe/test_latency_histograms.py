@@ -16,7 +16,8 @@ from slo_ctl.host.disk_latency import (
     latencies_of_stats,
     latency_of_blockstats,
 )
-from slo_ctl.model import DiskLatency, LatencyCounts, StreamWindow
+from slo_ctl.model.host import DiskLatency, LatencyCounts
+from slo_ctl.model.sample import StreamWindow
 from slo_ctl.observe.block import LatencyWindow, latency_increase, quantile_s, sum_latencies
 
 BOUNDS_S = tuple(boundary / 1e9 for boundary in BOUNDARIES_NS)

@@ -11,7 +11,7 @@ import pytest
 
 from slo_ctl.host.libvirt_events import LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents
-from slo_ctl.model import VmState
+from slo_ctl.model.host import VmState
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 TIMEOUT_S = 10.0

@@ -16,7 +16,9 @@ import pytest
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import require_ssd
-from slo_ctl.model import LatencyCounts, Slo, TimingModel
+from slo_ctl.model.host import LatencyCounts
+from slo_ctl.model.sample import TimingModel
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.ssd import ServedDevice
 
 RECORD = require_ssd(

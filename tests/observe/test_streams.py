@@ -15,7 +15,7 @@ from slo_ctl.host.block_device import whole_device
 from slo_ctl.host.cgroup import require_tree
 from slo_ctl.host.libvirt import LibvirtHost
 from slo_ctl.host.processes import QemuProcess, identity
-from slo_ctl.model import DeviceNumber, FoundBy, IoCounters, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, FoundBy, IoCounters, Vm, VmState
 from slo_ctl.observe.streams import Inventory, read_inventory, with_configured
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.model import Disk, Stream, Tenant
+from slo_ctl.model.host import Disk, Stream, Tenant
 from slo_ctl.observe.streams import ExportPaths, assign_namespaces
 
 WEB = Tenant("ssd0", "web")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model import DeviceNumber, IoCounters, Stream
+from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
 from slo_ctl.observe.block import BlockDevice, SlidingWindow
 
 DISK = DeviceNumber(8, 0)

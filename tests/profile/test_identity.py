@@ -8,7 +8,7 @@ import pytest
 from fake_sys import block_device
 
 from slo_ctl.drives.places import Places
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, IdentitySources, block_identity, identify
 from slo_ctl.profile.store import Profile, ProfileStore, age_text
 from slo_ctl.profile.target import Kind, Target, find_target

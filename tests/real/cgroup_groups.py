@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.host.cgroup import CgroupTree, find_tree
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 
 MIB = 1 << 20
 

@@ -22,7 +22,7 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.host.cgroup import find_tree
-from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.model.status import HostStatus, VmStatus
 from slo_ctl.model.status_json import from_json
 
 

@@ -9,7 +9,7 @@ import pytest
 from daemon_host import Cgroups
 
 from slo_ctl.host.cgroup import find_tree, read_counters
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 
 VMS = ("web", "noisy1", "noisy2")
 COUNTED_BELOW = 1_000_000

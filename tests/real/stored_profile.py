@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.places import Places
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Access
 from slo_ctl.profile.identity import BLOCK_DEVICE, IdentitySources, block_identity
 from slo_ctl.profile.store import Profile, ProfileStore

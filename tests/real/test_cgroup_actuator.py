@@ -19,9 +19,8 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.decide.limit_split import granted_iops
 from slo_ctl.host.block_device import probe
-from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
-from slo_ctl.model.host import BFQ
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.host import BFQ, DeviceNumber
+from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
 GROUP = "measured times, and the kernel's switches"
 

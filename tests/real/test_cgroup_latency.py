@@ -17,7 +17,8 @@ from newer_bpftrace import search_path
 from waiting import until
 
 from slo_ctl.host.bio_latency import BioLatencies
-from slo_ctl.model import DeviceNumber, HostStatus, Verdict, VmStatus
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 from slo_ctl.observe.block import quantile_s
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,9 @@ from serving import require
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.host.cgroup import find_tree
-from slo_ctl.model import DeviceNumber, HostStatus, Knob, Lever, Verdict
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.setting import Knob, Lever
+from slo_ctl.model.status import HostStatus, Verdict
 
 GROUP = "measured times, and the kernel's switches"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from daemon_host import cgroups, clients, row_of, running
 from serving import make_device, require, served
 
-from slo_ctl.model import HostStatus, Verdict
+from slo_ctl.model.status import HostStatus, Verdict
 
 VMS = ("a", "b")
 CONFIG = '[daemon]\nepoch = "250ms"\nwindow = "4s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'

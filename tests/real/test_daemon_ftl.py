@@ -15,7 +15,7 @@ from nbd_client import NbdClient
 from serving import Server, require
 from waiting import TIMEOUT_S
 
-from slo_ctl.model import HostStatus, Verdict
+from slo_ctl.model.status import HostStatus, Verdict
 
 VMS = ("a", "b", "c")
 TIME_SCALE = "0.5"

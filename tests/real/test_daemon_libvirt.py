@@ -14,7 +14,8 @@ from libvirt_host import (
     libvirt_host,  # noqa: F401 - a fixture
 )
 
-from slo_ctl.model import HostStatus, OutcomeState, Verdict, VmStatus
+from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 pytestmark = pytest.mark.slow
 NAME = f"slo-hang-{os.getpid()}"

@@ -13,7 +13,7 @@ from waiting import TIMEOUT_S, until
 
 from slo_ctl.cli.app import run
 from slo_ctl.drives.places import places
-from slo_ctl.model import HostStatus
+from slo_ctl.model.status import HostStatus
 
 CONFIG = """
 [daemon]

@@ -22,7 +22,7 @@ from own_process import READY_S
 
 from slo_ctl.cli import app
 from slo_ctl.host.disk_latency import block_statistics, query_monitor
-from slo_ctl.model import Verdict, VmStatus
+from slo_ctl.model.status import Verdict, VmStatus
 
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")

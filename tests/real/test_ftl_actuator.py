@@ -16,8 +16,8 @@ from waiting import until
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.ssd import READING_VALID_S, ServedFtlActuator
-from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.decision import Decision, OpsMove
+from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
 STREAMS = {"web": "a", "db": "b", "ci": "c"}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from fake_status import AT, host_status, vm_status
 
-from slo_ctl.model import HostStatus
+from slo_ctl.model.status import HostStatus
 from slo_ctl.record.history import History
 from slo_ctl.record.history_schema import HistoryError
 

@@ -14,8 +14,8 @@ from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a f
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.libvirt import LibvirtActuator
-from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting
-from slo_ctl.model.setting import ActError
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.setting import ActError, Knob, Lever, Outcome, OutcomeState, Setting
 
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")

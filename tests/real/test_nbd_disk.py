@@ -20,7 +20,7 @@ from serving import Server, make_device, require, run, served
 from yardstick import Yardstick
 
 from slo_ctl.drives.control import ControlError
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 GROUP = "measured times, and the kernel's switches"
 

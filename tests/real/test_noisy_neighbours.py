@@ -18,7 +18,8 @@ from waiting import until
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.model import DeviceNumber, HostStatus, Verdict
+from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.status import HostStatus, Verdict
 
 pytestmark = [
     pytest.mark.slow,

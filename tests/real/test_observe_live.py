@@ -22,7 +22,7 @@ from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host import libvirt_events
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.task_delay import TaskDelay
-from slo_ctl.model import Tenant, Vm, VmState
+from slo_ctl.model.host import Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.ssd import ServedDevice
 

@@ -16,7 +16,7 @@ from daemon_host import with_listener
 from playwright.sync_api import Browser, Page, expect
 from serving import make_device, served
 
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 
 pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.model import HostStatus, OutcomeState, Verdict
+from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.status import HostStatus, Verdict
 from slo_ctl.record.history import History
 from slo_ctl.record.history_reader import SloChange, bucket_ms
 from slo_ctl.record.history_schema import MIGRATIONS, VERSION, HistoryError

@@ -22,7 +22,7 @@ from slo_ctl.base.quantity import (
     parse_fraction,
     parse_number,
 )
-from slo_ctl.model import TimingModel
+from slo_ctl.model.sample import TimingModel
 from slo_ctl.replay.scenario import Action, Mode, Scenario, SyntheticSource, TraceSource, Window, WindowKind
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText, command_line, command_words, read_toml

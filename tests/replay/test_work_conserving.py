@@ -3,7 +3,7 @@
 import pytest
 
 from slo_ctl.base.progress import Silent
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
 from slo_ctl.replay.scenario_build import build_scenario

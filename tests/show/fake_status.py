@@ -6,20 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from slo_ctl.model import (
-    DeviceStatus,
-    DeviceWaf,
-    HostStatus,
-    Knob,
-    Lever,
-    Outcome,
-    OutcomeState,
-    Setting,
-    Slo,
-    Verdict,
-    VmStatus,
-    WafSource,
-)
+from slo_ctl.model.device_waf import DeviceWaf, WafSource
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict, VmStatus
 
 AT = 1_700_000_000.0
 

@@ -8,7 +8,7 @@ import pytest
 from hostile import HOSTILE
 from test_report import Page
 
-from slo_ctl.model import Slo
+from slo_ctl.model.slo import Slo
 from slo_ctl.record.history_reader import PastDecision, PastOutcome, PastVerdict, Point, VmHistory
 from slo_ctl.show.history import folded_events
 from slo_ctl.show.history_report import render_history_report, vm_charts

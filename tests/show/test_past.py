@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fake_status import AT, host_status, vm_status
 
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.past import past_statuses
 

@@ -12,7 +12,7 @@ from fake_status import host_status, host_statuses, vm_status
 from hypothesis import given, settings
 from pydantic import TypeAdapter
 
-from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.model.status import HostStatus, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
 
 

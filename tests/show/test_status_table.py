@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from slo_ctl.base.numbers import UNKNOWN, duration
-from slo_ctl.model import HostStatus, Slo, Verdict
+from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import HostStatus, Verdict
 from slo_ctl.show.status import (
     backend_text,
     device_columns,

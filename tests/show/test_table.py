@@ -14,7 +14,7 @@ from rich.console import Console
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.model import Verdict
+from slo_ctl.model.status import Verdict
 from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, RunResult, VmResult
 from slo_ctl.show.replay_table import (
     foreign_pages,

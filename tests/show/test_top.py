@@ -15,7 +15,7 @@ from hostile import HOSTILE
 from textual.widgets import DataTable, Static
 
 from slo_ctl.base.errors import UnreachableError
-from slo_ctl.model import DEGRADED, HostStatus, Verdict
+from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import to_json
 from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
 from slo_ctl.show.status import DaemonOutage

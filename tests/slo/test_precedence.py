@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide.slo_sources import resolve
-from slo_ctl.model import Slo
-from slo_ctl.model.slo import SloClass, SloEntry
+from slo_ctl.model.slo import Slo, SloClass, SloEntry
 
 WEB = "config conf.d/web.toml:4"
 

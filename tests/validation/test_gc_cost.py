@@ -5,7 +5,7 @@ import pytest
 
 from ftl_emul import Config, Device
 from slo_ctl.decide.gc_model import write_time_us
-from slo_ctl.model import FlashTiming, TimingModel
+from slo_ctl.model.sample import FlashTiming, TimingModel
 
 PAGES_PER_BLOCK = 64
 READ_US, PROGRAM_US, ERASE_US, TRANSFER_US = 60, 800, 1500, 102

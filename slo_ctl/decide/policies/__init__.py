@@ -11,7 +11,8 @@ from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model import DeviceSample, Slo
+from slo_ctl.model.sample import DeviceSample
+from slo_ctl.model.slo import Slo
 
 __all__ = [
     "DEFAULT_POLICY",

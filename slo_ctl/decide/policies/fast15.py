@@ -25,7 +25,8 @@ from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve
 from slo_ctl.decide.ops_plan import allocate, moves_between
 from slo_ctl.decide.policies.interface import lifted_limits
-from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, TimingModel
+from slo_ctl.model.decision import Decision, OpsMove
+from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from slo_ctl.model import Decision, DeviceSample, Placement
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.sample import DeviceSample, Placement
 
 S = TypeVar("S")
 

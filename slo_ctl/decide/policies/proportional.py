@@ -37,7 +37,9 @@ from slo_ctl.decide.ops_plan import (
     next_ops_state,
     summary,
 )
-from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
+from slo_ctl.model.slo import Slo
 
 MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
 """Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""

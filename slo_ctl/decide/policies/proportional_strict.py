@@ -25,7 +25,9 @@ from slo_ctl.decide.ops_plan import (
 )
 from slo_ctl.decide.pacing import Paced, new_leads, pace
 from slo_ctl.decide.policies.proportional import MEMORY_WINDOWS, Activity, Meter, fair_weights, next_meters
-from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel, VmSample
+from slo_ctl.model.decision import Decision
+from slo_ctl.model.sample import DeviceSample, Placement, TimingModel, VmSample
+from slo_ctl.model.slo import Slo
 
 LEAST_OPS = 0.01
 """Least OPS of an active VM, relative to its logical size; with less, GC thrashes."""

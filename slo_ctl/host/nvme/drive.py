@@ -16,8 +16,8 @@ from slo_ctl.host.block_device import device_behind, device_number, is_held
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.ops import DriveOpsLog
-from slo_ctl.model import DeviceNumber, Vm
 from slo_ctl.model.device_waf import MediaCounters, WafSource
+from slo_ctl.model.host import DeviceNumber, Vm
 from slo_ctl.model.nvme import (
     DriveOps,
     EnduranceGroup,
