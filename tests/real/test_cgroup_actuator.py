@@ -130,7 +130,7 @@ APPLY_AND_WAIT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from test_cgroup_actuator import Rig
 path, device, cgroup, journal = sys.argv[2:]
 rig = Rig(path, DeviceNumber(*map(int, device.split(":"))), cgroup, Path(journal))

@@ -25,7 +25,7 @@ _SLOWEST_S = 240
 _MEASURE = r"""
 import json, os, sys, time
 from slo_ctl.host.bio_latency import BioLatencies
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from slo_ctl.observe.block import quantile_s
 
 numbers = {DeviceNumber(*map(int, text.split(":"))) for text in sys.argv[1:]}

@@ -19,7 +19,7 @@ _PYTHON = "PYTHONPATH=/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor:/root python3"
 _STORE = """
 import sys, pathlib
 from slo_ctl.drives.places import places
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from stored_profile import FLASH, store_profile
 major, minor = sys.argv[1].split(":")
 store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(minor)), FLASH)

@@ -31,7 +31,7 @@ _STORE = f"""
 from pathlib import Path
 import sys
 from slo_ctl.drives.places import places
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE
 from stored_profile import store_profile
 major, minor = sys.argv[1].split(":")

@@ -24,7 +24,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.systemd import SystemdActuator
-from slo_ctl.model import Knob, Lever, Setting
+from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.host.cgroup import find_tree
 
 what, place, number = sys.argv[1:]
