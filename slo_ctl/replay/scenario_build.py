@@ -110,6 +110,16 @@ def build_scenario(text: ScenarioText) -> Scenario:
     """The validated scenario. Raises UserError naming option (or file), VM and key."""
     if not text.vms and text.file:
         raise UserError(f"{text.file}: no VM", "add a [[vm]] table, or --vm name=NAME,workload=uniform")
+    try:
+        return _scenario(text)
+    except UserError as error:
+        # Checks of several tables and options together do not know which file they come from.
+        if not text.file or error.message.startswith((text.file, "--")):
+            raise
+        raise UserError(f"{text.file}: {error.message}", error.hint) from None
+
+
+def _scenario(text: ScenarioText) -> Scenario:
     device = device_spec(Fields(text.device_where, text.device))
     return Scenario(
         device=device,
