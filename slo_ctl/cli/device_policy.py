@@ -15,6 +15,7 @@ from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
+from slo_ctl.model.slo import MIN_P99_US
 
 if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
@@ -63,10 +64,10 @@ def _needs_of_vms(host: VmHost, vms: Sequence[str], options: _NeedOptions) -> Ne
     needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})
     p99, weights = options
     if p99 is not None:
-        target_s = time_s_of("--p99", p99, "20ms")
-        if target_s == 0:
-            raise UserError("--p99: must be more than 0", "such as 5ms")
-        needs = replace(needs, p99_target_us=target_s * 1e6)
+        target_us = 1e6 * time_s_of("--p99", p99, "20ms")
+        if target_us < MIN_P99_US:
+            raise UserError(f"--p99: must be at least {MIN_P99_US:g} us", "such as 5ms")
+        needs = replace(needs, p99_target_us=target_us)
     return needs if weights is None else replace(needs, weights=weights)
 
 

@@ -502,6 +502,10 @@ def test_bad_scenario_files_are_refused(tmp_path: Path, toml: str, message: str)
             "[[event]]\nat = '1x'\nvm = 'db'\naction = 'weight'",
             ": event at 1x: action=weight needs weight=",
         ),
+        (
+            "[[vm]]\nname = 'web'\nworkload = 'uniform'\np99 = '0.5us'",
+            ":1: [[vm]] web: p99=0.5us is less than 1 us",
+        ),
         ("[[event]]\nat = '30x'\nvm = 'db'\naction = 'stop'", ": event at 30x: the run ends at 20x"),
     ],
 )
