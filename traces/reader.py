@@ -146,9 +146,16 @@ class TraceReader:
         try:
             yield from self._row.read(source, screen, options)
         except TraceError as error:
-            if screen.records == 0 and (hint := self._hint_of_other_format()):
-                error.hint = hint
+            if screen.records == 0:
+                error.hint = self._hint_of_other_format() or self._with_format_found(error)
             raise
+
+    def _with_format_found(self, error: TraceError) -> str:
+        """The hint; with the format if only other lines than the first, which is refused, resemble it."""
+        if self._named or error.line != 1 or self._row.sniff(head_of(self._parts[0][0])) == 1.0:
+            return error.hint
+        found = f"it was read as {self.format}, which its lines resemble: --format names another format"
+        return f"{found}; {error.hint}" if error.hint else found
 
     def _hint_of_other_format(self) -> str | None:
         if not self._named:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 
 _WILD = "*?"
@@ -22,6 +23,39 @@ def matches(pattern: str, name: str) -> bool:
 def _compiled(pattern: str) -> re.Pattern[str]:
     wild = {"*": ".*", "?": "."}
     return re.compile("".join(wild.get(part) or re.escape(part) for part in pattern), re.DOTALL)
+
+
+def expand(
+    words: Sequence[str],
+    existing: Callable[[], Collection[str]],
+    unmatched: Callable[[str, Collection[str]], Exception],
+) -> list[str]:
+    """Names given as words of a command line: patterns are replaced by the existing names that match.
+
+    `existing` is called only if there is a pattern, or a list with commas. Raises `unmatched` of a pattern
+    that matches no existing name; names without wildcards are not checked.
+    """
+    expanded: dict[str, None] = {}
+    for word in _split_lists(words, existing):
+        if not is_pattern(word):
+            expanded[word] = None
+            continue
+        names = existing()
+        matching = [word] if word in names else [name for name in names if matches(word, name)]
+        if not matching:
+            raise unmatched(word, names)
+        expanded |= dict.fromkeys(matching)
+    return list(expanded)
+
+
+def _split_lists(words: Sequence[str], existing: Callable[[], Collection[str]]) -> Iterator[str]:
+    """The words, and the parts of lists with commas that are not an existing name."""
+    for word in words:
+        parts = [part.strip() for part in word.split(",")]
+        if len(parts) > 1 and all(parts) and word not in existing():
+            yield from parts
+        else:
+            yield word
 
 
 def specificity(pattern: str) -> int:

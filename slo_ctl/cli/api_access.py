@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -12,6 +12,8 @@ from urllib.parse import quote, urlencode
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.keyvalue import near_or_listed
+from slo_ctl.base.patterns import is_pattern
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.output import warn
 
@@ -52,6 +54,12 @@ def vm_history(api: ApiClient, vm: str, **query: object) -> VmHistory:
 
     name = quote(vm, safe="", errors="surrogateescape")
     return from_plain(VmHistory, api.get(f"/v1/history/{name}?{urlencode(query)}"))
+
+
+def vm_not_found(word: str, existing: Collection[str]) -> UserError:
+    """The error about a name or pattern that stands for none of the VMs that the daemon has."""
+    message = f"no VM matches {word}" if is_pattern(word) else f"VM {word} not found"
+    return UserError(message, near_or_listed(word, existing, "no VMs at present"))
 
 
 def _reply(root: Path | None, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:

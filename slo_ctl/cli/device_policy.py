@@ -15,6 +15,7 @@ from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
+from slo_ctl.model.slo import MIN_P99_US
 
 if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
@@ -63,10 +64,10 @@ def _needs_of_vms(host: VmHost, vms: Sequence[str], options: _NeedOptions) -> Ne
     needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})
     p99, weights = options
     if p99 is not None:
-        target_s = time_s_of("--p99", p99, "20ms")
-        if target_s == 0:
-            raise UserError("--p99: must be more than 0", "such as 5ms")
-        needs = replace(needs, p99_target_us=target_s * 1e6)
+        target_us = 1e6 * time_s_of("--p99", p99, "20ms")
+        if target_us < MIN_P99_US:
+            raise UserError(f"--p99: must be at least {MIN_P99_US:g} us", "such as 5ms")
+        needs = replace(needs, p99_target_us=target_us)
     return needs if weights is None else replace(needs, weights=weights)
 
 
@@ -129,7 +130,8 @@ def policy(
         return
     if undo:
         name = Path(device).resolve().name if "/" in device else device
-        _report_outcomes(_undo(host, _block_actuators(host, sys, cgroup_root), name), json_)
+        hint = _by_daemon(f'path = "/dev/{name}"', "keep")
+        _report_outcomes(_undo(host, _block_actuators(host, sys, cgroup_root), name, hint), json_)
         return
     advice, vms = _advise(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
@@ -144,6 +146,7 @@ def policy(
         advice.settings,
         lambda knob: knob.place == advice.facts.name,
         dry_run,
+        _by_daemon(f'path = "/dev/{advice.facts.name}"', advice.choice.scheduler),
     )
     if not json_:
         _print_advice(advice, vms, explain)
@@ -165,23 +168,40 @@ def _keeper(host: VmHost, actuators: list[Actuator[Any]]) -> SettingKeeper:
     return SettingKeeper(actuators, Journal(host.places.journal))
 
 
+def _by_daemon(device: str, scheduler: str) -> str:
+    """How to have a running daemon set the scheduler. `device`: a line that is in the table of the device."""
+    return (
+        f'the daemon sets it: write scheduler = "{scheduler}" in the [[device]] with {device} in '
+        "slo-ctl.toml, then `slo-ctl config reload`"
+    )
+
+
 def _apply(
-    host: VmHost, actuators: list[Actuator[Any]], settings: Sequence[Setting], within: Any, dry_run: bool
+    host: VmHost,
+    actuators: list[Actuator[Any]],
+    settings: Sequence[Setting],
+    within: Any,
+    dry_run: bool,
+    by_daemon: str,
 ) -> list[Outcome]:
-    """Apply the settings of one device; earlier settings that are no longer wanted are restored."""
+    """Apply the settings of one device; earlier settings that are no longer wanted are restored.
+
+    Raises UserError with the hint `by_daemon` if a daemon runs.
+    """
     from slo_ctl.daemon.files import only_daemon
 
     if dry_run:
         return _keeper(host, actuators).plan(settings, within)
-    with only_daemon(host.places.lock):
+    with only_daemon(host.places.lock, by_daemon):
         return _keeper(host, actuators).apply(settings, within=within)
 
 
-def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str) -> list[Outcome]:
+def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str, by_daemon: str) -> list[Outcome]:
+    """Restore the settings of one device. Raises UserError with the hint `by_daemon` if a daemon runs."""
     from slo_ctl.daemon.files import only_daemon
     from slo_ctl.model.setting import DEVICE_LEVERS
 
-    with only_daemon(host.places.lock):
+    with only_daemon(host.places.lock, by_daemon):
         return _keeper(host, actuators).undo(lambda knob: knob.lever in DEVICE_LEVERS and knob.place == place)
 
 
@@ -191,6 +211,7 @@ def _policy_of_emulated(
     from slo_ctl.act.journal import Journal
     from slo_ctl.act.ssd import ServedFtlActuator
     from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
+    from slo_ctl.drives.record import read_settings
     from slo_ctl.drives.store import DeviceStore
     from slo_ctl.profile.identity import IdentitySources
     from slo_ctl.profile.store import ProfileStore
@@ -202,7 +223,7 @@ def _policy_of_emulated(
         return [ServedFtlActuator(device, control, Journal(host.places.journal))]
 
     if undo:
-        _report_outcomes(_undo(host, actuators(), device), json_)
+        _report_outcomes(_undo(host, actuators(), device, _by_daemon(f'name = "{device}"', "keep")), json_)
         return
     vms = tenants_on(device, host.inventory.streams)
     needs, tenants = _needs_of_vms(host, vms, options), len(record.namespace)
@@ -211,11 +232,12 @@ def _policy_of_emulated(
     analysis = found.record.analysis() if found is not None and not found.stale else None
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd", analysis=analysis)
     if not (apply and json_):
-        _print_tenant_choice(device, choice, found, json_)
+        in_force = read_settings(host.places.devices.device(device)).scheduler or record.scheduler
+        _print_tenant_choice(device, in_force, choice, found, json_)
     if apply:
         setting = tenant_setting(device, choice)
-        within = setting.knob.__eq__
-        _report_outcomes(_apply(host, actuators(), [setting], within, dry_run), json_)
+        within, hint = setting.knob.__eq__, _by_daemon(f'name = "{device}"', choice.value)
+        _report_outcomes(_apply(host, actuators(), [setting], within, dry_run, hint), json_)
 
 
 def _report_outcomes(outcomes: list[Outcome], json_: bool) -> None:
@@ -274,11 +296,13 @@ def _explanation(choice: Choice) -> list[str]:
     return [*lines, f"    source: {choice.source}"] if choice.source else lines
 
 
-def _print_tenant_choice(device: str, choice: Choice, found: Found | None, json_: bool) -> None:
+def _print_tenant_choice(
+    device: str, in_force: str, choice: Choice, found: Found | None, json_: bool
+) -> None:
     if json_:
-        plain: dict[str, Any] = {"device": device, "emulated": True}
+        plain: dict[str, Any] = {"device": device, "emulated": True, "current": in_force}
         plain["profile"] = _profile_json(found)
         print_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
     else:
-        print_lines(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")
+        print_lines(f"{device} (EMULATED): scheduler {choice.value} (now {in_force})", f"  {choice.reason}")
         _print_profile(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +13,9 @@ import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.base.patterns import expand
 from slo_ctl.base.quantity import parse_time_s
-from slo_ctl.cli.api_access import client, report_unreachable, vm_history
+from slo_ctl.cli.api_access import client, report_unreachable, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT, device_store
@@ -164,7 +165,9 @@ def report(
     vm: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Only this VM. Repeatable. [default: all]", autocompletion=complete_vm
+            metavar="NAME",
+            help="Only this VM, or those of a pattern such as 'web*'. Repeatable. [default: all]",
+            autocompletion=complete_vm,
         ),
     ] = None,
     output: Annotated[
@@ -213,7 +216,7 @@ def report(
 
 
 def _report(
-    root: Path | None, names: list[str], span: tuple[float, float], limit: int, up_to_now: bool
+    root: Path | None, words: list[str], span: tuple[float, float], limit: int, up_to_now: bool
 ) -> HostReport:
     """The history and, up to now, the daemon's status. Raises UserError if neither exists."""
     from slo_ctl.record.history_reader import names as recorded_names
@@ -224,20 +227,28 @@ def _report(
     status = None
     try:
         status = _status(root)
-        histories = [_from_daemon(root, name, *span, limit) for name in names or _vm_names(root, status)]
+        reported = status
+        names = _expanded(words, lambda: _vm_names(root, reported))
+        histories = [_from_daemon(root, name, *span, limit) for name in names]
     except UnreachableError as error:
         with _database(root, str(error)) as path:
-            histories = [read_vm(path, name, *span, limit) for name in names or recorded_names(path)]
+            names = _expanded(words, lambda: recorded_names(path))
+            histories = [read_vm(path, name, *span, limit) for name in names]
     now = status if up_to_now else None
     present = {vm.vm for vm in now.vms} if now else set()
     relevant = tuple(each for each in histories if has_records(each) or each.vm in present)
     if not relevant:
         begin, end = (clock(at, dated=True) for at in span)
         raise UserError(
-            f"nothing is recorded for {', '.join(names) or 'any VM'} from {begin} to {end}",
+            f"nothing is recorded for {', '.join(words) or 'any VM'} from {begin} to {end}",
             "give an earlier --since; `slo-ctl status` shows whether the daemon runs",
         )
     return HostReport(relevant, *span, _emulated(root, status), now)
+
+
+def _expanded(words: list[str], existing: Callable[[], list[str]]) -> list[str]:
+    """The VMs that names and patterns stand for; without any, all."""
+    return expand(words, existing, vm_not_found) if words else existing()
 
 
 def _status(root: Path | None) -> HostStatus:

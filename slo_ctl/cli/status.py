@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.keyvalue import near_or_listed
+from slo_ctl.base.patterns import expand
 from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import printable
-from slo_ctl.cli.api_access import client, get, start_hint, vm_history
+from slo_ctl.cli.api_access import client, get, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_interval, complete_verdict, complete_vm
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
@@ -53,7 +53,11 @@ class WatchCommand(Command):
 def status(
     vms: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VM]...", help="Only these VMs.", autocompletion=complete_vm),
+        typer.Argument(
+            metavar="[VM]...",
+            help="Only these VMs, also as patterns such as 'web*'.",
+            autocompletion=complete_vm,
+        ),
     ] = None,
     watch: Annotated[
         str | None,
@@ -84,7 +88,7 @@ def status(
 
     Examples:
     slo-ctl status
-    slo-ctl status web db --watch 5
+    slo-ctl status 'web*' db --watch 5
     slo-ctl status --verdict insufficient,unapplied --json
     """
     selection = _Selection(vms or [], parse_verdicts(verdict))
@@ -114,14 +118,20 @@ def parse_verdicts(text: str | None) -> frozenset[Verdict]:
     return frozenset(map(Verdict, names))
 
 
+def named_vms(status: HostStatus, words: Sequence[str]) -> list[str]:
+    """The VMs that these names and patterns stand for. Raises UserError for one that stands for none."""
+    existing = sorted({vm.vm for vm in status.vms})
+    names = expand(words, lambda: existing, vm_not_found)
+    for name in names:
+        if name not in existing:
+            raise vm_not_found(name, existing)
+    return names
+
+
 def selected_vms(
     status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]
 ) -> tuple[VmStatus, ...]:
-    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
-    existing = {vm.vm for vm in status.vms}
-    for name in names:
-        if name not in existing:
-            raise UserError(f"VM {name} not found", near_or_listed(name, existing, "no VMs at present"))
+    """The VMs of these names (empty: all) and verdicts, in the order of the daemon."""
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
     )
@@ -155,9 +165,9 @@ class _Selected:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """VMs to show: those of these names and verdicts; empty: all."""
+    """VMs to show: those of these names, patterns and verdicts; empty: all."""
 
-    names: list[str]
+    words: list[str]
     verdicts: frozenset[Verdict]
 
     def of(self, body: dict[str, Any]) -> _Selected:
@@ -170,13 +180,14 @@ class _Selection:
             warn(f"slo-ctl: invalid status from the daemon: {error}")
             warn("hint: restart the daemon, which runs another version of slo-ctl")
             raise typer.Exit(EXIT_FAILURE) from None
-        vms = selected_vms(status, self.names, self.verdicts)
-        if not self.names:
+        names = named_vms(status, self.words)
+        vms = selected_vms(status, names, self.verdicts)
+        if not names:
             return _Selected(body, status, vms, status.notes)
-        devices = {vm.device for vm in status.vms if vm.vm in self.names}
-        others = [vm.vm for vm in status.vms if vm.vm not in self.names]
+        devices = {vm.device for vm in status.vms if vm.vm in names}
+        others = [vm.vm for vm in status.vms if vm.vm not in names]
         others += [device.name for device in status.devices if device.name not in devices]
-        return _Selected(body, status, vms, notes_about({*self.names, *devices}, status.notes, others))
+        return _Selected(body, status, vms, notes_about({*names, *devices}, status.notes, others))
 
 
 def _print_json(selected: _Selected, indent: int | None = 2) -> None:

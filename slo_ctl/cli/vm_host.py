@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.patterns import is_pattern, matches
+from slo_ctl.base.patterns import expand, is_pattern
 from slo_ctl.cli.output import notes_about
 
 if TYPE_CHECKING:
@@ -212,32 +212,14 @@ class VmHost:
         by_source = self.slo_by_source(name) if by_source is None else by_source
         return resolve(name, by_source, self.config.default_slo, self.config.classes, self.config.groups)
 
-    def _split(self, patterns: Sequence[str], vms: Sequence[str] | None) -> Iterator[str]:
-        """The patterns, and the parts of lists with commas that are not the name of a VM."""
-        for pattern in patterns:
-            parts = [part.strip() for part in pattern.split(",")]
-            if len(parts) > 1 and all(parts) and pattern not in (self.names() if vms is None else vms):
-                yield from parts
-            else:
-                yield pattern
-
     def expand(self, patterns: Sequence[str], vms: Sequence[str] | None = None) -> list[str]:
         """Names of VMs; patterns are replaced by the matching VMs of `vms`, or of the host for None.
 
         Raises UserError for a pattern that no VM matches.
         """
-        expanded: dict[str, None] = {}
-        for pattern in self._split(patterns, vms):
-            if not is_pattern(pattern):
-                expanded[pattern] = None
-                continue
-            existing = self.names() if vms is None else vms
-            matching = (
-                [pattern] if pattern in existing else [name for name in existing if matches(pattern, name)]
-            )
-            if not matching:
-                raise UserError(
-                    f"no VM matches {pattern}: {self._existing(existing)}", "`slo-ctl vm list` shows them all"
-                )
-            expanded |= dict.fromkeys(matching)
-        return list(expanded)
+        return expand(patterns, self.names if vms is None else lambda: vms, self._unmatched)
+
+    def _unmatched(self, pattern: str, names: Collection[str]) -> UserError:
+        return UserError(
+            f"no VM matches {pattern}: {self._existing(list(names))}", "`slo-ctl vm list` shows them all"
+        )

@@ -78,11 +78,13 @@ _MAX_PID_BYTES = 32
 
 
 @contextmanager
-def only_daemon(path: Path) -> Iterator[None]:
+def only_daemon(
+    path: Path, while_running: str = "`slo-ctl status` queries it; stop it first, or use another directory"
+) -> Iterator[None]:
     """Hold the lock at `path`, and write the process ID to it.
 
-    Raises UserError if another process, which it names, holds the lock, or if the file cannot be created or
-    another user could replace it.
+    Raises UserError if another process, which it names, holds the lock (hint: `while_running`), or if the
+    file cannot be created or another user could replace it.
     """
     check_trusted(path.parent)
     hint = "see --root, or run as root"
@@ -95,8 +97,7 @@ def only_daemon(path: Path) -> Iterator[None]:
         if not try_lock(descriptor):
             holder = os.pread(descriptor, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
             raise UserError(
-                f"daemon already running (PID {holder or 'unknown, still starting'})",
-                "`slo-ctl status` queries it; stop it first, or use another directory",
+                f"daemon already running (PID {holder or 'unknown, still starting'})", while_running
             )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -391,6 +391,13 @@ class Daemon:
             occupants, conflicts = emulated_occupants(device.name, inventory.streams, slos, device.occupants)
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
+            if device.sample is None and not occupants and not self._emulated.may_be_served(device.name):
+                # As after `systemctl stop`: nobody misses it.
+                self._problems.by_device.pop(device.name, None)
+                notes.append(
+                    f"device {device.name}: not served, and no VM uses it; "
+                    f"`slo-ctl device serve {device.name}` starts it"
+                )
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)

@@ -74,6 +74,13 @@ class EmulatedDevices:
                 self.devices[name].configured_scheduler = scheduler
         self._load_profiles()
 
+    def may_be_served(self, name: str) -> bool:
+        """Whether a server has locked the device, or the lock cannot be read."""
+        try:
+            return self._store.is_served(name)
+        except (UserError, OSError):
+            return True
+
     def _load_profiles(self) -> None:
         """Load stored profiles if any was stored since, or a device was replaced; ignore damaged ones."""
         try:

@@ -181,6 +181,8 @@ SLO_KEYS = (*FIELD_NAMES, CLASS_KEY, GROUP_KEY)
 
 MAX_NAME_BYTES = 4096
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
+MIN_P99_US = 1.0
+"""Least p99; no device is as fast, and latencies are shown in whole microseconds."""
 
 
 class SloError(ValueError):
@@ -316,6 +318,8 @@ def _check_one(key: str, name: str, value: float, written: object) -> None:
         )
     if value <= 0:
         raise SloError(key, written, "is not more than 0", f"omit {key} for no limit")
+    if name == "p99_latency_us" and value < MIN_P99_US:
+        raise SloError(key, written, f"is less than {MIN_P99_US:g} us", f"write {key} = {_EXAMPLES[name]}")
 
 
 def _is_plain(value: object) -> bool:

@@ -21,7 +21,7 @@ from slo_ctl.base.quantity import (
 from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES, policy_entry
 from slo_ctl.drives.build import SCHEDULER_NAMES, device_spec, divide
 from slo_ctl.model.sample import ShareBy, TimingModel
-from slo_ctl.model.slo import Slo
+from slo_ctl.model.slo import MIN_P99_US, Slo
 from slo_ctl.replay.scenario import (
     REMAP_NAMES,
     Action,
@@ -110,6 +110,16 @@ def build_scenario(text: ScenarioText) -> Scenario:
     """The validated scenario. Raises UserError naming option (or file), VM and key."""
     if not text.vms and text.file:
         raise UserError(f"{text.file}: no VM", "add a [[vm]] table, or --vm name=NAME,workload=uniform")
+    try:
+        return _scenario(text)
+    except UserError as error:
+        # Checks of several tables and options together do not know which file they come from.
+        if not text.file or error.message.startswith((text.file, "--")):
+            raise
+        raise UserError(f"{text.file}: {error.message}", error.hint) from None
+
+
+def _scenario(text: ScenarioText) -> Scenario:
     device = device_spec(Fields(text.device_where, text.device))
     return Scenario(
         device=device,
@@ -150,6 +160,8 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     p99_s = fields.time_s("p99")
     if low is not None and high is not None and low > high:
         fields.fail("min", f"is more than max={format_number(high)}", "min and max are IOPS, min at most max")
+    if p99_s is not None and 1e6 * p99_s < MIN_P99_US:
+        fields.fail("p99", f"is less than {MIN_P99_US:g} us", "such as p99=5ms")
     trace, workload = fields.text("trace"), fields.text("workload")
     mode = Mode(fields.choice("mode", tuple(Mode)) or Mode.CLOSED)
     queue_depth = fields.count("qd", most=65536)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
+from slo_ctl.config.toml_file import Location, key_lines
 from slo_ctl.drives.build import device_pairs
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
@@ -71,35 +72,37 @@ def read_toml(path: Path) -> ScenarioText:
 
     Raises UserError when it cannot be read, is not TOML (with line), or a table has a wrong type.
     """
-    tables = _parsed(path)
-    text = ScenarioText(device_where=f"{path}: [device]")
+    tables, lines = _parsed(path)
+    text = ScenarioText()
     for key, value in tables.items():
-        where = f"{path}: {key}"
+        where = f"{path}:{lines[key,]}: {key}"
         if key == "device":
-            text.device = _table(where, value)
+            text.device, text.device_where = _table(where, value), f"{path}:{lines[key,]}: [device]"
         elif key == "vm":
             for number, vm in enumerate(_tables(where, value), 1):
-                text.vms.append((f"{path}: [[vm]] {vm.get('name') or number}", _relative_to(vm, path.parent)))
+                place = f"{path}:{lines[key, number - 1]}: [[vm]] {vm.get('name') or number}"
+                text.vms.append((place, _relative_to(vm, path.parent)))
         elif key == "event":
             text.events += [
-                (f"{path}: [[event]] {number}", event)
+                (f"{path}:{lines[key, number - 1]}: [[event]] {number}", event)
                 for number, event in enumerate(_tables(where, value), 1)
             ]
         elif key in _SETTINGS:
             text.settings[key] = (where, _setting_text(where, value))
         else:
             known = (*_SETTINGS, "device", "vm", "event")
-            raise UserError(f"{path}: unknown key {key}", did_you_mean(key, known))
+            raise UserError(f"{path}:{lines[key,]}: unknown key {key}", did_you_mean(key, known))
     text.file = str(path)
     return text
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parsed(path: Path) -> tuple[dict[str, Any], dict[Location, int]]:
+    """The tables of a file, and the lines of its keys, tables and array elements."""
     try:
         content = path.read_text(encoding="utf-8")
         if content.startswith("\ufeff"):
             raise UserError(f"{path}: starts with a byte order mark", "save the file as UTF-8 without one")
-        return tomllib.loads(content)
+        return tomllib.loads(content), key_lines(content)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", "use a readable scenario file") from None
     except UnicodeDecodeError:

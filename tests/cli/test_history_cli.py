@@ -252,7 +252,7 @@ def test_report_summarizes_the_file(
 
 
 def test_report_prints_json(tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(tmp_path, "--since", "100s", "--vm", "web", "--json") == 0
+    assert report(tmp_path, "--since", "100s", "--vm", "we*", "--json") == 0
     output = json.loads(capsys.readouterr().out)
     (web,) = output["vms"]
     assert (output["format_version"], web["epochs"], web["emulated"]) == (1, 60, False)
@@ -323,6 +323,7 @@ def test_report_page_is_made_from_the_daemon(
     ("words", "error"),
     [
         (("--vm", "wep"), "VM wep not found in the history"),
+        (("--vm", "mail*"), "no VM matches mail*"),
         (("--since", "yesterday"), "--since: yesterday is not a valid time"),
         (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
         (

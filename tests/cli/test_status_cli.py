@@ -19,7 +19,7 @@ from fake_status import device_status, host_status, vm_status
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli import app
-from slo_ctl.cli.status import parse_verdicts, selected_vms
+from slo_ctl.cli.status import named_vms, parse_verdicts, selected_vms
 from slo_ctl.model.status_json import to_json
 
 OK_VMS = (vm_status("web"), vm_status("lazy"))
@@ -224,12 +224,34 @@ def test_watch_into_a_pipe_prints_json_lines(tmp_path: Path) -> None:
             process.stdout.close()  # type: ignore[union-attr]
 
 
+def test_names_and_patterns_select_vms() -> None:
+    status = host_status(vms=tuple(vm_status(name) for name in ("web2", "db", "web1", "odd*", "oddly")))
+    assert named_vms(status, ["web*", "db"]) == ["web1", "web2", "db"]
+    assert named_vms(status, ["db,web?", "web2"]) == ["db", "web1", "web2"]
+    assert named_vms(status, ["odd*"]) == ["odd*"]
+    with pytest.raises(UserError, match="VM web not found") as refusal:
+        named_vms(status, ["web"])
+    assert refusal.value.hint.startswith("did you mean web")
+    with pytest.raises(UserError, match=r"no VM matches mail\*") as refusal:
+        named_vms(status, ["db", "mail*"])
+    assert refusal.value.hint == "there are: db, odd*, oddly, web1, web2"
+
+
+def test_status_of_a_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vms = (vm_status("web1"), vm_status("web2"), vm_status("db"))
+    notes = ("VM web1 is skipped: no such domain", "VM db is skipped: no such domain")
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=vms, notes=notes))}):
+        assert status(tmp_path, "web*") == 0
+        shown = capsys.readouterr()
+        assert [line.split()[0] for line in shown.out.splitlines()[-2:]] == ["web1", "web2"]
+        assert shown.err == "note: VM web1 is skipped: no such domain\n"
+        assert status(tmp_path, "mail*") == 2
+        assert "no VM matches mail*" in capsys.readouterr().err
+
+
 def test_filters_select_vms() -> None:
     status = host_status()
     assert [vm.vm for vm in selected_vms(status, ["db", "web"], ())] == ["web", "db"]
     assert [vm.vm for vm in selected_vms(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
-    with pytest.raises(UserError, match="VM webb not found") as refusal:
-        selected_vms(status, ["webb"], ())
-    assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError, match="--verdict: fine is not known"):
         parse_verdicts("ok,fine")

@@ -325,12 +325,14 @@ def test_device_failure_is_logged_once_and_does_not_affect_others(
 
     monkeypatch.setattr("slo_ctl.daemon.block.ManagedBlock.find", fail)
     caplog.set_level(logging.INFO, "slo_ctl.daemon")
-    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+    locks = (store.locked("ssd0"), store.locked("ssd1"))  # as if served, by servers that do not answer
+    with locks[0], locks[1], daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
         for _ in range(3):
             status = daemon.epoch()
     problems = {device.name: device.problem for device in status.devices}
     assert problems["disk"] == "unexpected RuntimeError: boom"
     assert all("control.sock" in problems[name] for name in ("ssd0", "ssd1"))
+    assert not any("not served" in note for note in status.notes)
     assert sum("boom" in record.message for record in caplog.records) == 1
     assert sum(record.exc_info is not None for record in caplog.records) == 1
 

@@ -312,7 +312,9 @@ def test_policy_of_a_missing_device_is_refused(device: CommandLine, tmp_path: Pa
 
 
 def test_policy_of_an_emulated_ssd_is_shown(device: CommandLine) -> None:
-    assert device("create", "name=d,size=128MiB", "--namespace", "name=a", "--namespace", "name=b")[0] == 0
+    spec = "name=d,size=128MiB,scheduler=rr"
+    assert device("create", spec, "--namespace", "name=a", "--namespace", "name=b")[0] == 0
     status, out, _ = device("policy", "d")
     assert status == 0
-    assert "d (EMULATED): scheduler wfq" in out
+    assert "d (EMULATED): scheduler wfq (now rr)" in out
+    assert json.loads(device("policy", "d", "--json")[1])["current"] == "rr"

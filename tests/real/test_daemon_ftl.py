@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -154,13 +155,45 @@ def test_hanging_server_does_not_delay_other_devices(root: Path) -> None:
                 began = daemon.eventually("problem", lambda s: s.devices[0].problem)
                 # Other work may hold epochs up in one window; a server that is waited for does in each.
                 assert any(daemon.epochs_in(4) > 6 for _ in range(3))
-                assert "stopped answering" in began.devices[0].problem
+                assert began.devices[0].name == "ssd0"
+                assert re.match(
+                    "the server has not answered|its server has stopped answering", began.devices[0].problem
+                )
                 assert daemon.api.get("/v1/plan")["outcomes"] == []
             finally:
                 os.kill(pid, signal.SIGCONT)
             daemon.eventually("recovery", lambda s: not s.devices[0].problem)
     finally:
         server.stop()
+
+
+def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> None:
+    slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    note = "device ssd0: not served, and no VM uses it; `slo-ctl device serve ssd0` starts it"
+    server = Server(root, "ssd0")
+    with running(root) as daemon:
+        try:
+            status = daemon.eventually("the device", lambda s: s.devices and not s.devices[0].problem)
+            assert note not in status.notes
+        finally:
+            server.stop()
+        status = daemon.eventually("the note", lambda s: note in s.notes)
+        assert [device.problem for device in status.devices] == [""]
+        server = Server(root, "ssd0")
+        try:
+            daemon.eventually("the server", lambda s: note not in s.notes and not s.devices[0].problem)
+            vm = '[vm.web]\nnamespaces = ["ssd0/all"]\n'
+            (root / "slo-ctl.toml").write_text(CONFIG + vm)
+            daemon.api.post("/v1/reload")
+            daemon.eventually(
+                "the VM", lambda s: [row.device for row in s.vms if row.vm == "web"] == ["ssd0"]
+            )
+        finally:
+            server.stop()
+        status = daemon.eventually("the problem", lambda s: s.devices[0].problem)
+        assert note not in status.notes
+        assert row_of(status, "web").verdict is Verdict.NO_MECHANISM
 
 
 def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> None:

@@ -103,6 +103,7 @@ def test_unsettable_policies_are_refused(root: Path, capsys: pytest.CaptureFixtu
         with running(root):
             status, output = policy(root, capsys, path, "--apply")
             assert (status, "daemon already running" in output) == (2, True)
+            assert f'in the [[device]] with path = "{path}" in slo-ctl.toml' in output
 
 
 def eventually(queue: Queue, scheduler: str) -> None:

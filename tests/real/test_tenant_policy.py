@@ -46,16 +46,24 @@ def test_device_policy_command_sets_and_undoes_the_scheduler(
     with served(root, "d", "--latency", "real") as server:
         assert run([*words, "--apply"]) == 0
         assert scheduler(server) == "wfq"
+        assert run(words) == 0
+        assert "scheduler wfq (now wfq)" in capsys.readouterr().out
         assert run([*words, "--undo"]) == 0
         assert scheduler(server) == "fifo"
 
 
-def test_daemon_sets_and_restores_the_scheduler_of_a_served_device(root: Path) -> None:
+def test_daemon_sets_and_restores_the_scheduler_of_a_served_device(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make(root)
     with served(root, "d", "--latency", "real") as server:
         with running(root) as daemon:
             daemon.eventually("seen", lambda status: status.devices, TIMEOUT_S)
             assert scheduler(server) == "fifo", "it was created so"
+            for option, value in (("--apply", "wfq"), ("--undo", "keep")):
+                assert run(["device", "policy", "d", option, "--root", str(root)]) == 2
+                written = f'write scheduler = "{value}" in the [[device]] with name = "d" in slo-ctl.toml'
+                assert written in capsys.readouterr().err
             (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n')
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
             eventually(server, "wfq")

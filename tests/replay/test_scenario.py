@@ -481,6 +481,51 @@ def test_bad_scenario_files_are_refused(tmp_path: Path, toml: str, message: str)
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("duration = '8y'", ":1: duration: 8y is not a duration such as 20x (full drive writes), 600s or 5m"),
+        ("window = '1x..90x'", ": window 1x..90x does not lie within 20x"),
+        ("epoch = '30x'", ": epoch 30x does not fit into 20x"),
+        ("[device]\nop = -1", ":1: [device]: op=-1 is not more than 0"),
+        (
+            "[[vm]]\nname = 'web'\nworkload = 'uniform'\nsize = 'big'",
+            ":1: [[vm]] web: size=big is not a size such as 8GiB, 512MiB, 4k or 10GB",
+        ),
+        (
+            "[device]\nsize = '1GiB'\n[[vm]]\nname = 'web'\nworkload = 'uniform'\nsize = '2GiB'",
+            ":7: [[vm]] db: the other VMs' sizes leave no space on the device",
+        ),
+        ("[[vm]]\nname = 'db'\nworkload = 'uniform'", ": VM name db is used 2 times"),
+        ("[[event]]\nvm = 'db'\naction = 'stop'", ":1: [[event]] 1: at is missing"),
+        (
+            "[[event]]\nat = '1x'\nvm = 'db'\naction = 'weight'",
+            ": event at 1x: action=weight needs weight=",
+        ),
+        (
+            "[[vm]]\nname = 'web'\nworkload = 'uniform'\np99 = '0.5us'",
+            ":1: [[vm]] web: p99=0.5us is less than 1 us",
+        ),
+        ("[[event]]\nat = '30x'\nvm = 'db'\naction = 'stop'", ": event at 30x: the run ends at 20x"),
+    ],
+)
+def test_errors_name_the_scenario_file(tmp_path: Path, extra: str, message: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f"{extra}\n[[vm]]\nname = 'db'\nworkload = 'uniform'\n")
+    with pytest.raises(UserError) as caught:
+        build_scenario(read_toml(path))
+    assert caught.value.message == f"{path}{message}"
+
+
+def test_errors_of_options_do_not_name_the_scenario_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[[vm]]\nname = 'db'\nworkload = 'uniform'\n")
+    text = read_toml(path)
+    text.set("duration", "1 year")
+    with pytest.raises(UserError, match=r"^--duration: 1 year is not a duration"):
+        build_scenario(text)
+
+
 def test_unreadable_scenario_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
         read_toml(tmp_path / "none.toml")
@@ -504,11 +549,11 @@ def test_bare_op_number_suggests_a_percent_sign() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("\ufeff[device]", "starts with a byte order mark"),
-        ("x = " + "[" * 20_000, "is nested too deeply"),
-        ("x = " + "{a=" * 20_000, "is nested too deeply"),
-        ("seed = " + "9" * 5000, "cannot be read: "),
-        ('"a\\nb\\u001b[2J" = 1', "unknown key a\\nb\\x1b[2J"),
+        ("\ufeff[device]", ": starts with a byte order mark"),
+        ("x = " + "[" * 20_000, ": is nested too deeply"),
+        ("x = " + "{a=" * 20_000, ": is nested too deeply"),
+        ("seed = " + "9" * 5000, ": cannot be read: "),
+        ('"a\\nb\\u001b[2J" = 1', ":1: unknown key a\\nb\\x1b[2J"),
     ],
 )
 def test_hostile_scenario_files_are_refused(content: str, problem: str, tmp_path: Path) -> None:
@@ -516,6 +561,6 @@ def test_hostile_scenario_files_are_refused(content: str, problem: str, tmp_path
     path.write_text(content)
     with pytest.raises(UserError) as caught:
         read_toml(path)
-    assert caught.value.message.startswith(f"{path}: {problem}")
+    assert caught.value.message.startswith(f"{path}{problem}")
     assert caught.value.message.isprintable()
     assert caught.value.hint

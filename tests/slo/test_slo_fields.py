@@ -29,7 +29,7 @@ slos = st.fixed_dictionaries(
         "min_iops": st.floats(1e-3, 10),
         "max_iops": st.floats(10, 1e9),
         "max_bandwidth_bytes_s": st.integers(1, 2**53).map(float),
-        "p99_latency_us": st.integers(1, 10**9).map(lambda tenth: tenth / 10),
+        "p99_latency_us": st.integers(10, 10**9).map(lambda tenth: tenth / 10),
     },
 )
 
@@ -47,6 +47,7 @@ def test_every_spelling_of_a_field_is_accepted() -> None:
     assert parse_fields({"min_iops": 100, "max_bandwidth": 100 * 2**20, "p99": "0.005s"}) == expected
     assert parse_fields({**expected}) == expected
     assert parse_fields({"min": "0.1k", "bandwidth": "100MiB/s", "p99": "5ms"}) == expected
+    assert parse_fields({"p99": "1us"}) == {"p99_latency_us": 1.0}
     libvirt = {"total_iops_sec": "1k", "total_bytes_sec": "100MiB"}
     assert parse_fields(libvirt) == {"max_iops": 1000.0, "max_bandwidth_bytes_s": 100.0 * 2**20}
     assert {field_named(name) for name in FIELD_NAMES} == set(FIELD_NAMES)
@@ -75,6 +76,8 @@ def test_every_spelling_of_a_field_is_accepted() -> None:
         ({"p99": 5}, "has no unit"),
         ({"p99": "5"}, "is not a time"),
         ({"p99": "0ms"}, "not more than 0"),
+        ({"p99": "0.5us"}, "p99=0.5us is less than 1 us"),
+        ({"p99_latency_us": 0.999}, "is less than 1 us"),
     ],
 )
 def test_refusals_have_hints(values: dict[str, object], message: str) -> None:

@@ -208,6 +208,23 @@ def test_bad_headers_are_refused(trace_file: Write) -> None:
         assert reason in str(refusal(trace_file(text), format=format_))
 
 
+def test_columns_of_a_trace_without_its_version_are_recognized(trace_file: Write) -> None:
+    # The records alone are those of Alibaba's format.
+    columns = "time_ns,op,offset_bytes,length_bytes,volume\n"
+    for records in ("0,read,0,4096,a\n", "0,R,0,4096,0\n1,W,4096,4096,0\n"):
+        error = refusal(trace_file(columns + records))
+        assert error.reason == "the first line is not '#slo-ctl-trace 1'"
+        assert error.hint == "add it before the line with the columns, or name another format with --format"
+
+
+def test_format_that_was_not_named_is_in_the_hint(trace_file: Write) -> None:
+    path = trace_file("op,offset,length\n0,R,0,4096,0\n1,W,4096,4096,100\n")
+    found = "it was read as alibaba, which its lines resemble: --format names another format; "
+    assert refusal(path).hint.startswith(found)
+    assert "alibaba" not in refusal(path, format="alibaba").hint
+    assert "was read as" not in refusal(trace_file("#slo-ctl-trace 2\n")).hint
+
+
 def test_file_without_requests_is_refused(trace_file: Write) -> None:
     path = trace_file("fio version 3 iolog\n0 sda add\n")
     assert "no iolog request in the file (1 x file add, open or close)" in str(refusal(path))

@@ -72,7 +72,7 @@ class CanonicalWriter:
 
 
 def _sniff(head: Head) -> float:
-    return 1.0 if head.lines and _FIRST.fullmatch(head.lines[0]) else 0.0
+    return 1.0 if head.lines and (_FIRST.fullmatch(head.lines[0]) or head.lines[0] == _COLUMNS) else 0.0
 
 
 def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
@@ -81,7 +81,9 @@ def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batc
     match = _FIRST.fullmatch(lines[0].strip()) if lines else None
     if not match:
         screen.fail(
-            "the first line is not '#slo-ctl-trace 1'", Place(1), hint="name the right format with --format"
+            f"the first line is not '#slo-ctl-trace {VERSION}'",
+            Place(1),
+            hint="add it before the line with the columns, or name another format with --format",
         )
     if int(match[1]) != VERSION:
         screen.fail(f"version {match[1]} is unknown", Place(1), hint=f"this slo-ctl reads version {VERSION}")
