@@ -18,8 +18,9 @@ import pytest
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli import app
-from slo_ctl.cli.output import print_json, terminable
+from slo_ctl.cli.output import print_json
 
 
 def run(*words: str) -> int:
