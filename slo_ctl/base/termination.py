@@ -23,12 +23,14 @@ _RETRY_S = 0.01
 """Delay before a signal that was lost in a finalizer is raised again."""
 
 
+def ending_signals() -> list[signal.Signals]:
+    """The signals that end this command: those that are not ignored, as SIGHUP is by nohup."""
+    return [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP act as Ctrl-C: what was measured is kept, and what was made is removed.
-
-    Signals that are ignored, as by nohup, remain so.
-    """
+    """SIGTERM and SIGHUP act as Ctrl-C: what was measured is kept, and what was made is removed."""
     ignored_until_s = 0.0
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -47,8 +49,9 @@ def terminable() -> Iterator[None]:
 
     # Python discards what a handler raises while a finalizer runs, such as that of a subprocess.
     previous_hook, sys.unraisablehook = sys.unraisablehook, raise_again
-    handled = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, stop) for number in (*handled, signal.SIGALRM)}
+    previous_handlers = {
+        number: signal.signal(number, stop) for number in (*ending_signals(), signal.SIGALRM)
+    }
     try:
         yield
     finally:
