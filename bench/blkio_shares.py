@@ -25,6 +25,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.base.termination import terminable
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.host.block_device import probe
@@ -150,4 +151,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

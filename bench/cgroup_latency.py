@@ -25,6 +25,7 @@ from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
+from slo_ctl.base.termination import terminable
 from slo_ctl.host.bio_latency import BioLatencies
 from slo_ctl.model.host import DeviceNumber
 
@@ -132,4 +133,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with terminable():
+        main()

@@ -29,6 +29,8 @@ from daemon_host import DaemonProcess, cgroups, running
 from nbd_client import NbdClient
 from serving import make_device, served
 
+from slo_ctl.base.termination import terminable
+
 MAX_CPU_MS, MAX_RSS_MB = 100.0, 150.0
 _HEAD = """
 [daemon]
@@ -175,4 +177,5 @@ def _rss_mb(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

@@ -28,6 +28,8 @@ from harm_figures import WINDOW_S
 from harm_host import VMS, Host, Run, copy_drive, host, make_drive, use_drive
 from harm_report import Result, print_result, print_timeline, result_of
 
+from slo_ctl.base.termination import terminable
+
 NEW, USED = "new", "used"
 BEFORE_S = 15.0
 """The daemon runs for this time before clients wake up: more than its status window."""
@@ -254,4 +256,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

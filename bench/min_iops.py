@@ -31,6 +31,8 @@ from daemon_host import DaemonProcess, cgroups, clients, row_of, running
 from newer_bpftrace import search_path
 from noisy_neighbours import VMS, configure, fio_on, let_the_kernel_count, rates
 
+from slo_ctl.base.termination import terminable
+
 KEPT = 0.97
 NO_TARGET = 'p99 = "100s"'
 SETTLING_S = {"minimum": 25.0, "p99": 75.0}
@@ -121,4 +123,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

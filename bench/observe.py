@@ -13,6 +13,7 @@ from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
+from slo_ctl.base.termination import terminable
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
@@ -151,4 +152,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with terminable():
+        main()

@@ -30,7 +30,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +59,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import Actuator, SettingKeeper
 from slo_ctl.act.queue import BlockQueueActuator
+from slo_ctl.base.termination import terminable
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.decide.scheduler import Needs
@@ -211,8 +211,6 @@ def main() -> int:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
     lags: dict[str, Lag | None] = {}
     reply = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
         if options.emulated is not None:
             path = over_export(stack, Served(stack, options.emulated, ["all"], options.time_scale).uri("all"))
@@ -245,4 +243,5 @@ def show(objective: str, rows: list[Row], chosen: SchedulerAdvice, behind: Lag |
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

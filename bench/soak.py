@@ -27,6 +27,7 @@ from daemon_host import Clients, cgroups, running
 from serving import make_device, served
 
 from slo_ctl.api.client import ApiClient
+from slo_ctl.base.termination import terminable
 
 VMS = ("web", "db", "mail")
 EVERY_S = 10.0
@@ -143,4 +144,5 @@ def set_slo(api: ApiClient, chance: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

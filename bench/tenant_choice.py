@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from policy_rounds import (
 from replayed_tenants import replayed
 from served import Served
 
+from slo_ctl.base.termination import terminable
 from slo_ctl.decide.scheduler import Needs, choose_tenant_scheduler
 from slo_ctl.drives.control import ControlClient
 
@@ -100,8 +100,6 @@ def main() -> int:
         sys.exit("not installed: fio")
     lags: dict[str, Lag | None] = {}
     reply = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
         served = None if options.replay else Served(stack, options.device, NAMES, options.time_scale)
         rotates = served is not None and served.kind != "ssd"
@@ -133,4 +131,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

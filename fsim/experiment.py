@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
@@ -21,6 +20,7 @@ from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.termination import on_processes
 from slo_ctl.base.version import tool_version
 from slo_ctl.decide.profile_fit import half_width
 from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, log_blocks_of, plan_whole
@@ -294,9 +294,10 @@ def compare(sweep: Sweep, command: str, progress: ProgressSink, jobs: int) -> Al
     experiments = sweep.experiments()
     phase = progress.phase(f"{sweep.workload}, {len(sweep.allocators)} allocators", len(experiments), "runs")
     try:
-        for key, outcome in _run_all(experiments, jobs):
-            outcomes[key] = outcome
-            phase.advance(1)
+        with closing(on_processes(_measure, experiments.items(), jobs)) as results:
+            for key, outcome in results:
+                outcomes[key] = outcome
+                phase.advance(1)
     except KeyboardInterrupt:
         notes.append("interrupted: points that are missing were not run")
     except NoSpaceError as error:
@@ -321,19 +322,6 @@ def compare(sweep: Sweep, command: str, progress: ProgressSink, jobs: int) -> Al
         complete=len(outcomes) == len(experiments),
         notes=notes,
     )
-
-
-def _run_all(experiments: Mapping[Key, Experiment], jobs: int) -> Iterator[tuple[Key, Outcome]]:
-    if jobs == 1:
-        yield from map(_measure, experiments.items())
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, _worker_starts) as pool:
-        yield from pool.imap(_measure, experiments.items())
-
-
-def _worker_starts() -> None:
-    # Ctrl-C goes to the whole group; the parent alone ends the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _measure(item: tuple[Key, Experiment]) -> tuple[Key, Outcome]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import platform
 import shlex
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ from papers.figure import NOT_IN_QUICK, Figure, NotPossibleError, Panel, Results
 from papers.registry import FIGURES
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.termination import on_processes
 from slo_ctl.base.version import tool_version
 
 FORMAT_VERSION: Literal[1] = 1
@@ -163,10 +163,11 @@ def run_figures(
     phase = progress.phase("papers", len(work), "runs")
     complete = True
     try:
-        for keys, measured in zip(sharing.values(), _run_all(work, jobs), strict=True):
-            for key in keys:
-                found[key].append(measured)
-            phase.advance(1)
+        with closing(on_processes(_measure, work, min(jobs, len(work)))) as results:
+            for keys, measured in zip(sharing.values(), results, strict=True):
+                for key in keys:
+                    found[key].append(measured)
+                phase.advance(1)
     except KeyboardInterrupt:
         complete = False
     phase.done()
@@ -191,20 +192,6 @@ def _trials(figure: Figure, *, quick: bool, seed: int) -> list[Trial]:
         return []
     count = figure.quick_seeds if quick else figure.seeds
     return [Trial(seed + number, quick) for number in range(count)]
-
-
-def _run_all(work: list[tuple[str, Trial]], jobs: int) -> Iterator[_Measured]:
-    """Results in the order of `work`."""
-    if jobs == 1 or len(work) < 2:
-        yield from map(_measure, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work)), _worker_starts) as pool:
-        yield from pool.imap(_measure, work)
-
-
-def _worker_starts() -> None:
-    # Ctrl-C goes to the whole group; the parent alone ends the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _measure(item: tuple[str, Trial]) -> _Measured:

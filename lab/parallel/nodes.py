@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from lab.parallel.schedule import Done, Event, Lost, Node, Noted, Ready, Work
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
+from slo_ctl.base.termination import end_with_parent, held_back
 from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.session import Opened, ProfileRequest, open_target
 from slo_ctl.profile.store import Conditioning
@@ -37,12 +37,9 @@ def work_for_master(
 
     A file that was made is removed in the end, also on SIGTERM and when the master is gone.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
-    # Ctrl-C reaches all of a terminal's processes; it is the master that says what becomes of it. (A handler,
-    # since fio would inherit that a signal is ignored.)
-    signal.signal(signal.SIGINT, _leave_to_master)
+    end_with_parent()
     # A pipe that breaks is a master that is gone.
-    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             with open_target(request, around, _Notes(node, pipe)) as opened:
                 try:
@@ -88,16 +85,6 @@ class _Notes(Silent):
         self._pipe.send(Noted(self._node, text))
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # Once: a second signal must not interrupt the cleaning up.
-    signal.signal(signal.SIGTERM, _leave_to_master)
-    raise KeyboardInterrupt
-
-
-def _leave_to_master(_number: int, _frame: FrameType | None) -> None:
-    return
-
-
 # Nodes that are processes of this machine, each with a target of its own.
 
 END_TIMEOUT_S = 15.0
@@ -120,7 +107,9 @@ class LocalNodes:
             process = context.Process(
                 target=work_for_master, args=(node, request, around, theirs), name=f"node {node}", daemon=True
             )
-            process.start()
+            # It inherits the mask: a signal does not end it with a traceback before it handles signals.
+            with held_back():
+                process.start()
             # Else it would never break.
             theirs.close()
             self._processes[node], self._pipes[node] = process, ours

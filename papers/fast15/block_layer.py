@@ -11,11 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from papers.fast15.drives import EMULATED, SYNTHETIC, WORKLOADS
 from papers.figure import Figure, Judged, NotPossibleError, Panel, Results, Rule, Shape, Trial
+from slo_ctl.base.termination import uninterrupted_close
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
@@ -38,8 +39,11 @@ _WAITS = ", waiting"
 _BFQ_WEIGHT = 100
 """Weight in bfq for weight 1; the maximum is 1,000."""
 _SYS = Path("/sys")
+_FILE = "disk"
 _READY_S, _LEAD_S = 60.0, 2.0
 _PAGE_BYTES = 4096
+_MADE = "slo-paper-"
+"""Names of cgroups and temporary directories begin so, followed by the PID of the process that made them."""
 _RECORDS = 65_536
 """Requests of the workload per VM; more than it completes."""
 
@@ -101,7 +105,13 @@ class _Experiment:
         self._seconds = seconds
         if os.geteuid() != 0:
             raise NotPossibleError("it makes loop devices and cgroups: run it as root")
-        packages = {"fio": "fio", "losetup": "mount", "nbdfuse": "libnbd-bin", "umount": "mount"}
+        packages = {
+            "fio": "fio",
+            "losetup": "mount",
+            "nbdfuse": "libnbd-bin",
+            "setpriv": "util-linux",
+            "umount": "mount",
+        }
         found = {name: shutil.which(name) for name in packages}
         missing = [f"{name} (package {packages[name]})" for name, path in found.items() if path is None]
         if missing:
@@ -111,53 +121,65 @@ class _Experiment:
         if tree is None or not tree.io:
             raise NotPossibleError("there is no cgroup tree with block I/O")
         self._tree: CgroupTree = tree
+        self._remove_what_killed_runs_left()
 
     @contextmanager
     def block_device(self, spec: str, *, rotates: bool, preconditioned: bool) -> Iterator[str]:
         """A served device behind a loop device, so that the kernel's schedulers order its requests."""
-        with ExitStack() as stack:
-            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-paper-")))
+        with uninterrupted_close() as stack:
+            root = _temporary_folder(stack)
             record, store = plan_device(spec, ()), DeviceStore(places(root))
             store.create(record)
             if preconditioned:
                 precondition(store, record, lambda _drive_writes: None)
             words = ("device", "serve", record.name, "--root", str(root), "--latency", "real")
             command = [sys.executable, "-m", "slo_ctl.cli", *words]
-            server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            stack.callback(_end, server)
+            server = self._start(stack, command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             if not any(line.strip() == "ready" for line in server.stdout or ()):
                 raise NotPossibleError("`slo-ctl device serve` ended")
             namespace = record.namespace[0].name
             uri = nbd_uri(places(root).run_of(record.name).export(namespace), namespace)
-            file = root / "disk"
+            file = root / _FILE
             file.touch()
-            fuse = subprocess.Popen([self._programs["nbdfuse"], str(file), uri])
-            stack.callback(fuse.wait)
-            stack.callback(subprocess.run, [self._programs["umount"], "--lazy", str(file)], check=False)
+            stack.callback(self._unmount, file)
+            # Killed, because otherwise it waits until a disk's cache has been written, for half a minute.
+            self._start(stack, [self._programs["nbdfuse"], str(file), uri], end=signal.SIGKILL)
             _wait(lambda: file.stat().st_size > 0, "nbdfuse shows nothing of the device")
-            losetup = self._programs["losetup"]
-            attach = [losetup, "--find", "--show", "--direct-io=on", str(file)]
-            path = subprocess.run(attach, capture_output=True, text=True, check=True).stdout.strip()
-            stack.callback(subprocess.run, [losetup, "--detach", path], check=False)
+            path = self._loop_device(stack, file)
             queue = _block(path) / "queue"
             for name, value in {"rotational": str(int(rotates)), "scheduler": "bfq"}.items():
                 stack.callback((queue / name).write_text, _chosen((queue / name).read_text()))
                 (queue / name).write_text(value)
             yield path
 
+    def _loop_device(self, stack: ExitStack, file: Path) -> str:
+        """A loop device that the kernel detaches when this process has ended, however it ends."""
+        losetup = self._programs["losetup"]
+        attach = [losetup, "--find", "--show", "--direct-io=on", str(file)]
+        stack.callback(self._detach, file)
+        path = subprocess.run(attach, capture_output=True, text=True, check=True).stdout.strip()
+        # A device that is open is detached when it is closed.
+        stack.callback(os.close, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        self._detach(file)
+        return path
+
+    def _detach(self, file: Path) -> None:
+        losetup = self._programs["losetup"]
+        find = [losetup, "--associated", str(file), "--noheadings", "--output", "NAME"]
+        for path in subprocess.run(find, capture_output=True, text=True, check=False).stdout.split():
+            subprocess.run([losetup, "--detach", path], check=False)
+
     def together(self, path: str, kind: str, seed: int, *, waits: bool) -> list[float]:
         """Bytes per second of each VM while all run, each in its own part of the device."""
         _schedule(path, waits=waits)
         part = int((_block(path) / "size").read_text()) * 512 // len(WEIGHTS)
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-paper-")))
+        with uninterrupted_close() as stack:
+            folder = _temporary_folder(stack)
             groups = self._groups(stack)
             for number, group in enumerate(groups):
                 log = folder / f"{number}.log"
                 log.write_text(_requests(path, kind, number * part, part, seed + number))
-                process = self._replay(group, log)
-                stack.callback(process.wait)
-                stack.callback(process.terminate)
+                self._replay(stack, group, log)
             _wait(lambda: all(self._bytes(path, groups)), "a VM does no I/O")
             time.sleep(_LEAD_S)
             began_s, before = time.monotonic(), self._bytes(path, groups)
@@ -167,11 +189,11 @@ class _Experiment:
         return [max(_PAGE_BYTES, b - a) / length_s for a, b in zip(before, after, strict=True)]
 
     def _groups(self, stack: ExitStack) -> list[Path]:
-        parent = self._tree.root / f"slo-paper-{os.getpid()}"
+        parent = self._tree.root / f"{_MADE}{os.getpid()}"
         groups = [parent / vm for vm in _VMS]
+        stack.callback(_remove_groups, parent)
         for folder in (parent, *groups):
             folder.mkdir()
-            stack.callback(folder.rmdir)
             if folder == parent and self._tree.version == 2:
                 (parent / "cgroup.subtree_control").write_text("+io")
         name = "io.bfq.weight" if self._tree.version == 2 else "blkio.bfq.weight"
@@ -179,7 +201,40 @@ class _Experiment:
             (group / name).write_text(str(_BFQ_WEIGHT * weight))
         return groups
 
-    def _replay(self, group: Path, log: Path) -> subprocess.Popen[str]:
+    def _remove_what_killed_runs_left(self) -> None:
+        """Cgroups, mounts and directories; the kernel has terminated the programs and detached the device."""
+        for group in filter(_has_no_process, self._tree.root.glob(f"{_MADE}*")):
+            _remove_groups(group)
+        for folder in filter(_has_no_process, Path(tempfile.gettempdir()).glob(f"{_MADE}*")):
+            self._unmount(folder / _FILE)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _unmount(self, file: Path) -> None:
+        """Unmount a file, if it is a mount point."""
+        command = [self._programs["umount"], "--lazy", str(file)]
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+
+    def _start(
+        self,
+        stack: ExitStack,
+        command: Sequence[str],
+        *,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        end: signal.Signals = signal.SIGTERM,
+    ) -> subprocess.Popen[str]:
+        """A program that gets the signal `end` with the stack, or SIGTERM when this process was killed.
+
+        Its session is its own, so that a signal to our process group reaches only us: programs have to end in
+        reverse order.
+        """
+        words = [self._programs["setpriv"], "--pdeathsig", "TERM", "--", *command]
+        process = subprocess.Popen(words, stdout=stdout, stderr=stderr, text=True, start_new_session=True)
+        stack.callback(process.communicate)
+        stack.callback(process.send_signal, end)
+        return process
+
+    def _replay(self, stack: ExitStack, group: Path, log: Path) -> None:
         words = (
             *(
                 "--name=replay",
@@ -192,7 +247,7 @@ class _Experiment:
         )
         enter = f"echo $$ > '{group}/cgroup.procs' && exec '{self._programs['fio']}' \"$@\""
         command = ["/bin/sh", "-c", enter, "fio", *words]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
+        self._start(stack, command, stdout=subprocess.DEVNULL)
 
     def _bytes(self, path: str, groups: Sequence[Path]) -> list[int]:
         number = named_device(path, _SYS)
@@ -205,9 +260,21 @@ class _Experiment:
         return found
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
+def _temporary_folder(stack: ExitStack) -> Path:
+    prefix = f"{_MADE}{os.getpid()}-"
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+
+
+def _has_no_process(made: Path) -> bool:
+    pid = made.name.removeprefix(_MADE).partition("-")[0]
+    return pid.isdecimal() and not Path("/proc", pid).exists()
+
+
+def _remove_groups(parent: Path) -> None:
+    """Remove a cgroup and those in it; one with processes remains."""
+    for group in (*parent.glob("*/"), parent):
+        with suppress(OSError):
+            group.rmdir()
 
 
 def _wait(done: Callable[[], bool], otherwise: str) -> None:
@@ -241,11 +308,13 @@ def _requests(path: str, kind: str, offset_bytes: int, size_bytes: int, seed: in
     """The first requests of a workload as fio replays them."""
     lines = ["fio version 2 iolog", f"{path} add", f"{path} open"]
     for batch in workload(kind, span_bytes=size_bytes, seed=seed):
-        for op, start, length in zip(batch.op, batch.offset_bytes, batch.length_bytes, strict=True):
+        # numpy's scalars are slow, and swallow a KeyboardInterrupt that is raised while they are compared.
+        columns = (batch.op.tolist(), batch.offset_bytes.tolist(), batch.length_bytes.tolist())
+        for op, start, length in zip(*columns, strict=True):
             if op in (Op.READ, Op.WRITE) and len(lines) < _RECORDS:
                 place, size = (
-                    offset_bytes + int(start) // _PAGE_BYTES * _PAGE_BYTES,
-                    -(-int(length) // _PAGE_BYTES) * _PAGE_BYTES,
+                    offset_bytes + start // _PAGE_BYTES * _PAGE_BYTES,
+                    -(-length // _PAGE_BYTES) * _PAGE_BYTES,
                 )
                 lines.append(f"{path} {'write' if op == Op.WRITE else 'read'} {place} {size}")
         if len(lines) >= _RECORDS:

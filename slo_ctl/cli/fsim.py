@@ -13,6 +13,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, on_error_of
 from slo_ctl.cli.output import Outputs, deliver
 
@@ -122,7 +123,7 @@ def command(
         command_line += ["--device", pairs]
     if trim:
         command_line.append("--trim")
-    with progress_on_stderr(quiet=quiet) as progress:
+    with terminable(), progress_on_stderr(quiet=quiet) as progress:
         result = compare(sweep, shlex.join(command_line), progress, jobs or os.cpu_count() or 1)
     deliver(result, outputs, _report, print_allocation)
 

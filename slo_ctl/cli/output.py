@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
@@ -92,35 +89,6 @@ def _beginnings(names: Iterable[str]) -> tuple[str, ...]:
         for kind in ("", "VM ", "device ")
         for after in _AFTER_SUBJECT
     )
-
-
-_RETRY_S = 0.01
-"""Delay before a signal that was lost in a finalizer is raised again."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM acts as Ctrl-C: what was measured is kept, and the file that was created is removed."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-        else:
-            previous_hook(unraisable)
-
-    # Python discards what a handler raises while a finalizer runs, such as that of a subprocess.
-    previous_hook, sys.unraisablehook = sys.unraisablehook, raise_again
-    previous_handlers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = previous_hook
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON
 from slo_ctl.cli.output import print_json, print_lines
@@ -72,7 +73,7 @@ def command(
         _list(json=json)
         return
     earlier_result = None if earlier is None else read_result(earlier)
-    with progress_on_stderr(quiet=quiet) as progress:
+    with terminable(), progress_on_stderr(quiet=quiet) as progress:
         result = run_figures(
             chosen, quick=quick, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=progress
         )

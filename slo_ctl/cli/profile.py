@@ -13,6 +13,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole, writing
 from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
@@ -29,7 +30,7 @@ from slo_ctl.cli.options import (
     share_of,
     time_s_of,
 )
-from slo_ctl.cli.output import print_json, terminable, warn
+from slo_ctl.cli.output import print_json, warn
 from slo_ctl.cli.write_size import print_stored
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base import numbers
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli.completion import complete_policy, complete_workload
 from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON
-from slo_ctl.cli.output import Outputs, deliver, print_lines, terminable
+from slo_ctl.cli.output import Outputs, deliver, print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result

@@ -13,10 +13,11 @@ import typer
 
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
-from slo_ctl.cli.output import print_columns, print_json, print_lines, terminable
+from slo_ctl.cli.output import print_columns, print_json, print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText

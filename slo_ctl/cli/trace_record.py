@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.termination import ending_signals
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
 from slo_ctl.cli.output import print_columns, print_json, print_lines, warn
@@ -59,7 +60,11 @@ def record(
         raise UserError("--for: 0 s record nothing", "such as 60s")
     source_context = _source(device, block or [], root)
     make_folder(out)
-    with stop_requests() as stop, source_context as source, progress_on_stderr(quiet=quiet) as sink:
+    with (
+        stop_requests(ending_signals()) as stop,
+        source_context as source,
+        progress_on_stderr(quiet=quiet) as sink,
+    ):
         phase = sink.phase(f"recording {source.name}", for_s, "s")
         recording = record_source(source, out, for_s, stop, phase.advance)
         phase.done()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.keyvalue import Fields, split_pairs
+from slo_ctl.base.termination import ending_signals
 from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
@@ -96,8 +96,7 @@ def command(
     vms = weights_of(weights)
     traces = traces_of(trace or [], vms)
     # Signals are handled between two steps: one during the start of a process would leave it running.
-    signals = [each for each in (SIGINT, SIGTERM, SIGHUP) if getsignal(each) is not SIG_IGN]
-    with stop_requests(signals) as stop:
+    with stop_requests(ending_signals()) as stop:
         host = TryHost(root, vms, stop, page)
         try:
             result = run(host, vms, traces, seconds, guests=guests, live=sys.stderr.isatty() and not no_top)

@@ -13,6 +13,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import writing
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
@@ -33,7 +34,7 @@ from slo_ctl.cli.options import (
     profiles_folder,
     share_of,
 )
-from slo_ctl.cli.output import print_json, print_lines, terminable, warn
+from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from lab.report import Panel

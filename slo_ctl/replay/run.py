@@ -31,8 +31,9 @@ _ALONE_PART = 0.25
 
 
 def ignore_interrupt() -> None:
-    """Ignore SIGINT, which the whole process group receives; only the parent stops the run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ignore signals that the whole process group receives from a terminal; only the parent stops the run."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def local_executor(

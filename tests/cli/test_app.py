@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +15,7 @@ import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import app
-from slo_ctl.cli.output import print_json, terminable
+from slo_ctl.cli.output import print_json
 
 
 def run(*words: str) -> int:
@@ -328,30 +324,3 @@ def test_missing_configuration_directory_is_refused(
     file.write_text("")
     assert run("daemon", *root, "--config", str(file)) == 2
     assert f"hint: give its directory: --config {tmp_path}\n" in capsys.readouterr().err
-
-
-class InterruptedInFinalizer:
-    """Receives SIGTERM while Python finalizes it, where an exception cannot be raised."""
-
-    def __del__(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def interrupt(do: Callable[[], object]) -> None:
-    with terminable():
-        do()
-        time.sleep(10)
-
-
-def test_sigterm_is_a_keyboard_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        interrupt(lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-
-def test_sigterm_in_a_finalizer_is_not_lost() -> None:
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)
-    began_s = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        interrupt(InterruptedInFinalizer)
-    assert time.monotonic() - began_s < 5
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == before

@@ -1,0 +1,119 @@
+"""Ends a command on SIGINT, SIGTERM or SIGHUP so that it first removes what it made on the host."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REPEATED_S = 10.0
+"""Signals within this time after the first one are the same request: timeout(1), for one, sends two."""
+_END_S = 15.0
+"""A process of the command is killed when it has not ended within this time after SIGTERM."""
+_RETRY_S = 0.01
+"""Delay before a signal that was lost in a finalizer is raised again."""
+
+
+def ending_signals() -> list[signal.Signals]:
+    """The signals that end this command: those that are not ignored, as SIGHUP is by nohup."""
+    return [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM and SIGHUP act as Ctrl-C: what was measured is kept, and what was made is removed."""
+    ignored_until_s = 0.0
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal ignored_until_s
+        now_s = time.monotonic()
+        if number != signal.SIGALRM and now_s < ignored_until_s:
+            return
+        ignored_until_s = now_s + _REPEATED_S
+        raise KeyboardInterrupt
+
+    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        else:
+            previous_hook(unraisable)
+
+    # Python discards what a handler raises while a finalizer runs, such as that of a subprocess.
+    previous_hook, sys.unraisablehook = sys.unraisablehook, raise_again
+    previous_handlers = {
+        number: signal.signal(number, stop) for number in (*ending_signals(), signal.SIGALRM)
+    }
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = previous_hook
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Signals that end a command are delivered after this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def uninterrupted_close() -> Iterator[ExitStack]:
+    """A stack that no signal interrupts while it is closed."""
+    with ExitStack() as stack:
+        try:
+            yield stack
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            with held_back():
+                stack.close()
+
+
+def end_with_parent() -> None:
+    """In a process of the command: SIGTERM, which its parent sends, raises SystemExit, once.
+
+    A signal to the whole process group ends only the parent, which then ends its processes. These handlers
+    are functions, because a program that the process starts would inherit that a signal is ignored.
+    """
+
+    def leave_to_parent(_number: int, _frame: FrameType | None) -> None:
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, leave_to_parent)
+        # Its default action ends the process if a library discards SystemExit.
+        signal.setitimer(signal.ITIMER_REAL, _END_S)
+        sys.exit()
+
+    signal.signal(signal.SIGTERM, end)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, leave_to_parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+def on_processes(
+    work: Callable[[Item], Result], items: Iterable[Item], jobs: int
+) -> Generator[Result, None, None]:
+    """Results in the order of `items`. Closing it ends the processes, which first clean up."""
+    if jobs <= 1:
+        yield from map(work, items)
+        return
+    # Processes inherit the mask, so that a signal does not end them with a traceback before they handle it.
+    with held_back():
+        pool = multiprocessing.get_context("spawn").Pool(jobs, end_with_parent)
+    with pool:
+        yield from pool.imap(work, items)

@@ -1,0 +1,147 @@
+"""`slo-ctl paper` ends while it measures on the kernel's block layer: nothing of it remains on the host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from own_process import READY_S
+from serving import require
+from waiting import until
+
+from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
+from slo_ctl.host.cgroup import CgroupTree, find_tree
+
+pytestmark = pytest.mark.slow
+
+
+def _default_signals() -> None:
+    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class Measuring:
+    """A run in a process group of its own, with a directory of its own for temporary files.
+
+    `folder` has a name that is nowhere else in command lines of the host.
+    """
+
+    def __init__(self, tree: CgroupTree, folder: Path) -> None:
+        self._tree, self.folder = tree, folder
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slo_ctl.cli", "paper", "fast15:1", "--jobs", "2"],
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env=os.environ | {"TMPDIR": str(folder)},
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+
+    def measures(self) -> bool:
+        """Whether fio of both processes is in its cgroup."""
+        assert self.process.poll() is None, self.errors()
+        groups = [group for group in self.groups() if (group / "VM-10" / "cgroup.procs").is_file()]
+        return len(groups) == 2 and all((group / "VM-10" / "cgroup.procs").read_text() for group in groups)
+
+    def groups(self) -> list[Path]:
+        """Its cgroups; temporary directories have the same names, and random letters."""
+        made = {f"slo-paper-{folder.name.split('-')[2]}" for folder in self.folder.glob("slo-paper-*")}
+        return [self._tree.root / name for name in made if (self._tree.root / name).is_dir()]
+
+    def programs(self) -> list[str]:
+        """Command lines with its directory."""
+        found = []
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = file.read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if str(self.folder) in words:
+                found.append(words)
+        return found
+
+    def loop_devices(self) -> list[str]:
+        """Those on its files."""
+        listed = subprocess.run(
+            ["losetup", "--noheadings", "--output", "BACK-FILE"], capture_output=True, text=True, check=True
+        )
+        return [path for path in listed.stdout.splitlines() if str(self.folder) in path]
+
+    def mounts(self) -> list[str]:
+        """Those on its files."""
+        return [
+            line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.folder) in line
+        ]
+
+    def errors(self) -> str:
+        """What it said on stderr."""
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
+
+@pytest.fixture
+def tree() -> CgroupTree:
+    require("fio", "losetup", "nbdfuse", "setpriv")
+    tree = find_tree()
+    if os.geteuid() != 0 or tree is None or not tree.io:
+        pytest.skip("loop devices and cgroups need root and a cgroup tree with block I/O")
+    return tree
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="slo-ended-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def measuring(tree: CgroupTree, folder: Path) -> Iterator[Measuring]:
+    run = Measuring(tree, folder)
+    try:
+        until(run.measures, "fio in cgroups of both processes")
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGTERM)
+            run.process.wait(READY_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_signal_leaves_nothing(
+    tree: CgroupTree, folder: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    with measuring(tree, folder) as run:
+        groups = run.groups()
+        assert run.loop_devices()
+        assert run.mounts()
+        assert run.programs()
+        send(run.process.pid, number)
+        assert run.process.wait(READY_S) == EXIT_INTERRUPTED
+        assert not [group for group in groups if group.exists()]
+        assert not run.loop_devices()
+        assert not run.mounts()
+        assert not run.programs()
+        assert not list(folder.iterdir())
+        assert "Traceback" not in run.errors(), run.errors()
+        assert "fio" not in run.errors(), run.errors()
+
+
+def test_the_next_run_removes_what_a_killed_one_left(tree: CgroupTree, folder: Path) -> None:
+    with measuring(tree, folder) as killed:
+        groups, made = killed.groups(), list(folder.iterdir())
+        os.killpg(killed.process.pid, signal.SIGKILL)
+        killed.process.wait(READY_S)
+        until(lambda: not killed.programs(), "the kernel ends its programs")
+        until(lambda: not killed.loop_devices(), "the kernel detaches its loop devices")
+    with measuring(tree, folder):
+        assert not [each for each in (*groups, *made) if each.exists()]
