@@ -143,5 +143,7 @@ def test_the_next_run_removes_what_a_killed_one_left(tree: CgroupTree, folder: P
         killed.process.wait(READY_S)
         until(lambda: not killed.programs(), "the kernel ends its programs")
         until(lambda: not killed.loop_devices(), "the kernel detaches its loop devices")
+        processes = [Path("/proc", group.name.removeprefix("slo-paper-")) for group in groups]
+        until(lambda: not any(each.exists() for each in processes), "nothing is left of its processes")
     with measuring(tree, folder):
         assert not [each for each in (*groups, *made) if each.exists()]
