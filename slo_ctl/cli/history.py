@@ -121,7 +121,7 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     try:
         yield path
     except HistoryError as error:
-        reason = error.reason.removeprefix("history: ")
+        reason = error.message.removeprefix("history: ")
         hint = "" if "slo-ctl daemon" in error.hint else error.hint
         report_unreachable(f"{unreachable}; nor can its history be read: {reason}", root, hint)
         raise typer.Exit(EXIT_UNREACHABLE) from None

@@ -171,7 +171,7 @@ def test_history_without_read_permission_is_reported(open_folder: Path) -> None:
     def read() -> None:
         with pytest.raises(HistoryError, match="may not read") as caught:
             read_vm(path, "web")
-        assert str(path) in caught.value.reason
+        assert str(path) in caught.value.message
         assert caught.value.hint == "run it with sudo"
 
     as_nobody(read)
