@@ -237,15 +237,16 @@ class Daemon:
         host_state = HostState(vms, streams, slos, with_slo, unapplied)
         default_weight = self.config.default_slo.weight
         weighted = {vm for vm, slo in resolved.items() if slo.sources.get("weight") != DEFAULT}
+        device_settings = self._blocks.device_settings(inventory.tree, host_state)
         wanted = self._blocks.wanted(
             inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
         )
-        self._act(inventory.tree, wanted, self._blocks.device_settings(inventory.tree, host_state))
+        self._act(inventory.tree, wanted, device_settings)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
         self._epochs += 1
-        views = self._views(wanted, vms, slos)
+        views = self._views(wanted, vms, slos, {vm.name: resolved[vm.name].slo for vm in vms})
         self._groups.observe(views, self._clock.monotonic_s())
         self._counters.add(
             self.outcomes,
@@ -452,8 +453,10 @@ class Daemon:
             notes=tuple(notes),
         )
 
-    def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos)
+    def _views(
+        self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo], own_slos: Mapping[str, Slo]
+    ) -> list[DeviceView]:
+        views = self._blocks.views(wanted, vms, slos, own_slos)
         for device in self._emulated.devices.values():
             make = partial(device.view, self._epoch_log.recent(device.name))
             views.append(view_or_problem(device.name, device.kind, make, self._problems))
