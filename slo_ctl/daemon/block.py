@@ -373,7 +373,7 @@ class Pool:
         return len(self._devices_of(vm)) > 1
 
     def detect_changes(self, slos: Mapping[str, Slo]) -> None:
-        """Notice changes of entitlements. `slos`: by VM, without the parts of groups, which follow the load."""
+        """Notice changes of entitlements. `slos`: by VM, without parts of groups, which follow the load."""
         self.changes.detect({vm: slos[vm] for vm in self._active_on if vm in self.slos}, self._clock())
 
     @property
