@@ -85,7 +85,7 @@ def history(
         return
     for number, past in enumerate(histories):
         if number:
-            print()
+            print_lines("")
         _print(past)
 
 
@@ -115,9 +115,7 @@ def _read_histories(
     from slo_ctl.record.history_reader import read_vm
 
     try:
-        return [
-            _from_daemon(root, name, *span, limit) for name in _expanded(words, lambda: _vm_names(root))
-        ]
+        return [_from_daemon(root, name, *span, limit) for name in _expanded(words, lambda: _vm_names(root))]
     except UnreachableError as error:
         with _database(root, str(error)) as path:
             return [
