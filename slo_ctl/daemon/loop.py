@@ -330,7 +330,10 @@ class Daemon:
         outcomes = [
             outcome for outcome in self._keeper.plan(self._settings) if self._can_act_on(outcome.setting)
         ]
-        return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
+        if status is None:
+            return Plan(tuple(outcomes), tuple(devices))
+        problems = [f"device {device.name}: {device.problem}" for device in status.devices if device.problem]
+        return Plan(tuple(outcomes), tuple(devices), (*problems, *status.notes))
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
@@ -392,13 +395,13 @@ class Daemon:
             occupants, conflicts = emulated_occupants(device.name, inventory.streams, slos, device.occupants)
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
-            if device.sample is None and not occupants and not self._emulated.may_be_served(device.name):
-                # As after `systemctl stop`: nobody misses it.
-                self._problems.by_device.pop(device.name, None)
-                notes.append(
-                    f"device {device.name}: not served, and no VM uses it; "
-                    f"`slo-ctl device serve {device.name}` starts it"
-                )
+            if device.sample is None and not self._emulated.may_be_served(device.name):
+                start = f"`slo-ctl device serve {device.name}` starts it"
+                self._problems.by_device[device.name] = f"not served; {start}"
+                if not occupants:
+                    # As after `systemctl stop`: nobody misses it.
+                    del self._problems.by_device[device.name]
+                    notes.append(f"device {device.name}: not served, and no VM uses it; {start}")
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
