@@ -79,6 +79,12 @@ def configured_blocks(
     return blocks, tuple(notes)
 
 
+def configured_numbers(devices: Iterable[DeviceConfig], sys: Path) -> set[DeviceNumber]:
+    """Numbers of the configured block devices that exist."""
+    blocks, _ = configured_blocks(devices, sys)
+    return {number for block in blocks.values() if (number := _number(block.path, sys)) is not None}
+
+
 def _name(drive: str, block: Block, used: Iterable[str]) -> str:
     """A name without the kernel's number, which may change at boot."""
     name = f"{drive}-n{block.nsid}"

@@ -135,7 +135,7 @@ class DevicePolicies:
         settings: list[Setting] = []
         for name, number in numbers.items():
             device = self._devices.setdefault(name, _DeviceState(number))
-            vms = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
+            vms = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo, numbers.values())
             device.settled = settle(device.settled, needs_on(vms, host_state.slos), now_s)
             weights = {host_state.slos[vm].weight for vm in vms if vm in host_state.slos}
             device.needs_bfq = (
