@@ -167,7 +167,7 @@ class CgroupActuator(Actuator[float | None]):
     def _existing(self, knob: Knob) -> Path:
         folder = Path(self._folder(knob))
         if not folder.is_dir():
-            raise ActError(f"the cgroup {knob.place} no longer exists", target_removed=True)
+            raise ActError(f"there is no cgroup {knob.place}", target_removed=True)
         return folder
 
     def _open(self, knob: Knob, name: str) -> _File:

@@ -13,7 +13,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 
 app = typer.Typer(
     help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check", rich_markup_mode=None
@@ -22,26 +22,28 @@ app = typer.Typer(
 
 @app.command()
 def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
-    """Check the configuration and report all errors.
+    """Check the configuration, and report all errors and values that a later file overrides.
 
     Exit status 0: valid; 2: errors.
 
     Examples:
     slo-ctl config check && slo-ctl config reload
     """
-    from slo_ctl.config.load import find_errors, has_files
+    from slo_ctl.config.load import find_errors, has_files, load
     from slo_ctl.daemon.files import DaemonPlaces
 
     check_root(root)
     check_config(config)
     folder = DaemonPlaces(root, config).config
     errors = find_errors(folder)
+    notes = [] if errors else list(load(folder).notes)
     if json_:
         listed = [{"message": error.message, "hint": error.hint or None} for error in errors]
-        print_json({"directory": str(folder), "errors": listed})
+        print_json({"directory": str(folder), "errors": listed, "notes": notes})
     elif not errors:
         text = "configuration is valid" if has_files(folder) else "no configuration, the defaults are used"
         print_lines(f"{folder}: {text}")
+        warn_notes(notes)
     else:
         for error in errors:
             warn(f"slo-ctl: {error.message}")

@@ -34,6 +34,7 @@ def _advise(
 ) -> tuple[SchedulerAdvice, tuple[str, ...]]:
     """The advice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
     from slo_ctl.act.queue import find_named_problem
+    from slo_ctl.daemon.block_devices import configured_numbers
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
     from slo_ctl.profile.scheduler_advice import advise_scheduler
@@ -50,7 +51,8 @@ def _advise(
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, sources)
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
-    vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
+    managed = configured_numbers(host.config.devices, sys)
+    vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo, managed)
     needs = _needs_of_vms(host, vms, options)
     for note in host.notes:
         warn(f"slo-ctl: {note}")

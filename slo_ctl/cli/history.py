@@ -20,6 +20,7 @@ from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.exit_status import EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
+from slo_ctl.cli.vm_host import is_many
 
 if TYPE_CHECKING:
     from slo_ctl.model.status import HostStatus
@@ -38,8 +39,13 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 
 
 def history(
-    vm: Annotated[
-        str, typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm)
+    vms: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="VMs, also as patterns such as 'web*', see `slo-ctl vm list`.",
+            autocompletion=complete_vm,
+        ),
     ],
     since: _SINCE = "1h",
     until: _UNTIL = None,
@@ -55,25 +61,31 @@ def history(
     json_: JSON = False,
     root: ROOT = None,
 ) -> None:
-    """Show the history of a VM: means, changes of its verdict, decisions and changed settings.
+    """Show the history of VMs: means, changes of their verdicts, decisions and changed settings.
 
     Exit status 0: shown; 1: an error; 2: a usage error, such as an unknown VM; 4: neither the daemon nor its
     database can be read.
 
     Examples:
     slo-ctl history web --since 15min
+    slo-ctl history 'web*' db --since 2h --limit 8
     slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
     from slo_ctl.model.slo import check_vm_name
 
-    begin, end = _interval(since, until)
-    check_vm_name(vm)
-    past = _read_history(root, vm, begin, end, limit)
+    span = _interval(since, until)
+    for vm in vms:
+        check_vm_name(vm)
+    histories = _read_histories(root, vms, span, limit)
     if json_:
         from slo_ctl.model.status_json import plain
 
-        print_json(plain(past))
-    else:
+        found = [plain(past) for past in histories]
+        print_json({"vms": found} if is_many(vms) or len(found) > 1 else found[0])
+        return
+    for number, past in enumerate(histories):
+        if number:
+            print_lines("")
         _print(past)
 
 
@@ -92,15 +104,23 @@ def _print(history: VmHistory) -> None:
         console.print(Text("no measurements in this interval"))
 
 
-def _read_history(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
-    """The history of a VM from the daemon, or from its database when the daemon is not reachable."""
+def _read_histories(
+    root: Path | None, words: list[str], span: tuple[float, float], limit: int
+) -> list[VmHistory]:
+    """Histories of the VMs that names and patterns stand for, without any of all VMs.
+
+    They are those of the daemon, or of its database when the daemon is not reachable.
+    """
+    from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_reader import read_vm
 
     try:
-        return _from_daemon(root, vm, since, until, limit)
+        return [_from_daemon(root, name, *span, limit) for name in _expanded(words, lambda: _vm_names(root))]
     except UnreachableError as error:
         with _database(root, str(error)) as path:
-            return read_vm(path, vm, since, until, limit)
+            return [
+                read_vm(path, name, *span, limit) for name in _expanded(words, lambda: recorded_names(path))
+            ]
 
 
 def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
@@ -213,22 +233,12 @@ def _report(
     root: Path | None, words: list[str], span: tuple[float, float], limit: int, up_to_now: bool
 ) -> HostReport:
     """The history and, up to now, the daemon's status. Raises UserError if neither exists."""
-    from slo_ctl.model.status_json import from_json
-    from slo_ctl.record.history_reader import names as recorded_names
-    from slo_ctl.record.history_reader import read_vm
     from slo_ctl.show.history import clock
     from slo_ctl.show.history_summary import HostReport, has_records
 
-    status = None
-    try:
-        status = from_json(client(root).get("/v1/status"))
-        reported = status
-        names = _expanded(words, lambda: _vm_names(root, reported))
-        histories = [_from_daemon(root, name, *span, limit) for name in names]
-    except UnreachableError as error:
-        with _database(root, str(error)) as path:
-            names = _expanded(words, lambda: recorded_names(path))
-            histories = [read_vm(path, name, *span, limit) for name in names]
+    histories, status = _read_histories(root, words, span, limit), None
+    with suppress(UnreachableError):
+        status = _status(root)
     now = status if up_to_now else None
     present = {vm.vm for vm in now.vms} if now else set()
     relevant = tuple(each for each in histories if has_records(each) or each.vm in present)
@@ -246,13 +256,22 @@ def _expanded(words: list[str], existing: Callable[[], list[str]]) -> list[str]:
     return expand(words, existing, vm_not_found) if words else existing()
 
 
-def _vm_names(root: Path | None, status: HostStatus) -> list[str]:
-    """VMs of the daemon's status and, if its database can be read, those that no longer exist."""
+def _status(root: Path | None) -> HostStatus:
+    from slo_ctl.model.status_json import from_json
+
+    return from_json(client(root).get("/v1/status"))
+
+
+def _vm_names(root: Path | None) -> list[str]:
+    """VMs of the daemon's status and, if its database can be read, those that no longer exist.
+
+    Raises UnreachableError.
+    """
     from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_schema import HistoryError
 
-    vms = dict.fromkeys(vm.vm for vm in status.vms)
+    vms = dict.fromkeys(vm.vm for vm in _status(root).vms)
     places = DaemonPlaces(root)
     if places.api_socket.exists():  # otherwise the system's daemon answered, which has another database
         with suppress(HistoryError):

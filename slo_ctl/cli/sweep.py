@@ -13,6 +13,7 @@ import typer
 
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
+from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.termination import terminable
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
@@ -115,7 +116,7 @@ def command(
         scenario_text(bases[point.scenario], point)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
-    results = capacities(swept.rows)
+    results = capacities(swept.rows, swept.missing)
     if plot is not None:
         from slo_ctl.show.file_plots import save_sweep
 
@@ -153,6 +154,11 @@ def _read_scenarios(paths: list[Path]) -> dict[str, ScenarioText]:
         if not text.vms:
             raise UserError(f"{path}: no VM", "add a [[vm]] table")
         check_on_any_drive(text)
+        names = {str(vm.get("name")) for _, vm in text.vms}
+        for where, event in text.events:
+            if (name := str(event.get("vm", ""))) not in names:
+                problem = f"VM {name} not found" if name else "no VM is named"
+                raise UserError(f"{where}: {problem}", did_you_mean(name, names))
         scenarios[path.stem] = text
     return scenarios
 
@@ -220,8 +226,11 @@ def _summary_lines(results: list[Capacity]) -> list[str]:
 
 def _summary(results: list[Capacity]) -> str:
     most = max((result.most_vms for result in results), default=0)
+    unknown = any(result.may_be_more and result.limit for result in results)
     if most == 0:
-        return "no drive supports a single copy of the VMs"
+        return (
+            "not known, as replays are missing" if unknown else "no drive supports a single copy of the VMs"
+        )
     best = [result for result in results if result.most_vms == most]
     named = "; ".join(
         " ".join(
@@ -233,4 +242,4 @@ def _summary(results: list[Capacity]) -> str:
         )
         for result in best
     )
-    return f"most VMs: {most}, on {named}"
+    return f"most VMs{' so far, as replays are missing' if unknown else ''}: {most}, on {named}"

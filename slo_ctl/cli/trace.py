@@ -113,7 +113,7 @@ def convert(
     scale: Annotated[
         float, typer.Option(metavar="FACTOR", help="Multiply timestamps; 0.5 is twice as fast.")
     ] = 1.0,
-    loops: Annotated[int, typer.Option(metavar="N", help="Number of repetitions of the trace.")] = 1,
+    loops: Annotated[int, typer.Option(metavar="N", min=1, help="Number of repetitions of the trace.")] = 1,
     align: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Extend requests to multiples of this.")
     ] = None,
@@ -138,6 +138,10 @@ def convert(
     with _trace_errors("--from"):
         if not math.isfinite(scale) or scale <= 0:
             raise UserError(f"--scale: {scale:g} is not a positive number", "0.5 replays twice as fast")
+        start_ns = _time_ns("--start", start)
+        stop_ns = _time_ns("--stop", stop) if stop is not None else None
+        if stop_ns is not None and stop_ns <= start_ns:
+            raise UserError(f"--stop {stop} is not after --start {start}", "give a later --stop")
         remove_leftovers(target.parent, target.name)
         writer = TraceWriter(target, to, overwrite=force)
         reader = _open(source, from_, on_error, action)
@@ -145,8 +149,8 @@ def convert(
             reader,
             volumes=tuple(dict.fromkeys(volume or ())),
             ops=_operations(only),
-            start_ns=_time_ns("--start", start),
-            stop_ns=_time_ns("--stop", stop) if stop is not None else None,
+            start_ns=start_ns,
+            stop_ns=stop_ns,
             monotonic=monotonic,
             max_gap_ns=_time_ns("--max-gap", max_gap) if max_gap is not None else None,
             scale=scale,
@@ -213,7 +217,10 @@ class _Selected:
         from traces.remap import Align, Shift
 
         if align is not None:
-            self.moves.append(Align(_size("--align", align)))
+            unit_bytes = _size("--align", align)
+            if unit_bytes < 1 or unit_bytes & (unit_bytes - 1):
+                raise UserError(f"--align {align} is not a power of two", "such as 4KiB")
+            self.moves.append(Align(unit_bytes))
         if shift is not None:
             self.moves.append(Shift(_size("--shift", shift)))
         if remap is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -107,6 +107,10 @@ class MappingCommand:
         vm = self._host.vm(mapping.vm)
         running = vm is not None and not vm.state.is_off
         return self._users(drive, "" if running else mapping.vm).get(mapping.nsid or 0, "")
+
+    def lock(self) -> AbstractContextManager[None]:
+        """The lock for mapping and unmapping; none for a dry run, which leaves no file behind."""
+        return nullcontext() if self._dry_run else self.store.locked()
 
     def check_vm(self, name: str) -> None:
         """Raise UserError unless libvirt has the VM, before anything is created for it."""
@@ -300,7 +304,7 @@ def map_(
     from slo_ctl.decide.namespace_plan import MapRequest, plan_map
 
     command = MappingCommand(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
-    with command.store.locked():
+    with command.lock():
         unfinished = [each for each in command.store.all() if each.vm == name and not each.complete]
         if resume:
             command.resume(name, unfinished)
@@ -357,7 +361,7 @@ def unmap(
     from slo_ctl.decide.namespace_plan import plan_unmap
 
     command = MappingCommand(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
-    with command.store.locked():
+    with command.lock():
         recorded = command.one_mapping(name, namespace)
         if forget:
             command.forget(recorded)

@@ -130,6 +130,8 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
         raise UserError(f'vm set {words[0]}: "{word}" is not key=value', f"write {word}=VALUE")
     if not pairs:
         raise _nothing_to_set(words, names)
+    fields = [word for word in words[1:] if "=" in word]
+    _check_names_first("set", [*names, *fields], words)
     for word in words[1:]:
         if _SEPARATED_BY_SPACE.search(word):
             problem = f"vm set {shlex.join(names)}: two fields are separated by a space"
@@ -147,6 +149,20 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
             problem = f"vm set {shlex.join(names)}: there is nothing between two commas"
             raise UserError(problem, f"write {re.sub(',+', ',', pair)}")
     return names, ",".join(pairs)
+
+
+def _check_names_first(verb: str, ordered: Sequence[str], words: Sequence[str]) -> None:
+    """Refuse a VM after a field: `web max=100 db max=200` would set the last value for both.
+
+    `ordered`: the words with all VMs before all fields.
+    """
+    late = next((word for word, due in zip(words, ordered, strict=True) if word != due), None)
+    if late is not None:
+        raise UserError(
+            f"vm {verb} {shlex.join(words)}: VMs and fields are mixed at {late}",
+            "use a command for each VM if their fields differ; if not, name the VMs first: "
+            f"slo-ctl vm {verb} {shlex.join(ordered)}",
+        )
 
 
 def _nothing_to_set(words: Sequence[str], names: Sequence[str]) -> UserError:
@@ -193,13 +209,14 @@ def _names_and_keys(
     """
     from slo_ctl.model.slo import SLO_KEYS, SloError, check_vm_name, slo_key
 
-    names, keys = [words[0]], list[str]()
+    names, keys, fields = [words[0]], list[str](), list[str]()
     for word in words[1:]:
         if ",," in word:
             problem = f"vm unset {words[0]}: there is nothing between two commas"
             raise UserError(problem, f"write {re.sub(',+', ',', word)}")
         try:
             keys += [slo_key(part.strip()) for part in word.split(",")]
+            fields.append(word)
         except SloError as error:
             if not (is_pattern(word) or word in vms or word in host.names()):
                 if word == "all":
@@ -212,6 +229,7 @@ def _names_and_keys(
             names.append(word)
     for name in names:
         check_vm_name(name)
+    _check_names_first("unset", [*names, *fields], words)
     return names, frozenset(keys or SLO_KEYS)
 
 

@@ -11,18 +11,44 @@ from slo_ctl.model.slo import Slo
 
 
 @dataclass(slots=True)
-class ActivityTracker:
-    """Marks streams of a device as active, and reports changes of entitlements. Times are monotonic."""
+class EntitlementChanges:
+    """The last change of entitlements on a device. Times are monotonic."""
 
-    idle_after_s: float
-    """Time without requests after which a stream becomes idle."""
     window_s: float
     """Window in which shares are judged, unless it contains a change."""
-    _last_active_s: dict[str, float] = field(default_factory=dict)
     _slos: dict[str, Slo] = field(default_factory=dict)
     _active: frozenset[str] | None = None
     _changed_s: float = float("-inf")
     _change: str = ""
+
+    def set_change(self, change: str, now_s: float) -> None:
+        """Report a change, as a clause such as "the policy changed"."""
+        self._changed_s, self._change = now_s, change
+
+    def recent_change(self, now_s: float) -> str:
+        """The last change and its age, if it is in the window; else empty."""
+        age_s = now_s - self._changed_s
+        return f"{self._change} {age_s:.0f} s ago" if age_s < self.window_s else ""
+
+    def detect(self, slos: Mapping[str, Slo], now_s: float) -> None:
+        """Compare the SLOs of the active VMs with those of the last call."""
+        active = frozenset(slos)
+        if self._active is None:
+            self.set_change("the daemon started", now_s)
+        elif started := sorted(active - self._active):
+            self.set_change(f"{', '.join(started[:3])} became active", now_s)
+        elif changed := sorted(vm for vm in active if vm in self._slos and self._slos[vm] != slos[vm]):
+            self.set_change(f"the SLO of {', '.join(changed[:3])} changed", now_s)
+        self._active, self._slos = active, dict(slos)
+
+
+@dataclass(slots=True)
+class ActivityTracker(EntitlementChanges):
+    """Marks streams of a device as active, and reports changes of entitlements."""
+
+    idle_after_s: float = 0.0
+    """Time without requests after which a stream becomes idle."""
+    _last_active_s: dict[str, float] = field(default_factory=dict)
 
     def mark(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """The sample with those streams active that were within the last `idle_after_s`."""
@@ -40,27 +66,8 @@ class ActivityTracker:
                 for vm in sample.vms
             ),
         )
-        self._detect_changes({vm.vm: vm.slo for vm in marked.vms if vm.active}, now_s)
+        self.detect({vm.vm: vm.slo for vm in marked.vms if vm.active}, now_s)
         return marked
-
-    def set_change(self, change: str, now_s: float) -> None:
-        """Report another change of entitlements, as a clause such as "the policy changed"."""
-        self._changed_s, self._change = now_s, change
-
-    def recent_change(self, now_s: float) -> str:
-        """The last change and its age, if it is in the window; else empty."""
-        age_s = now_s - self._changed_s
-        return f"{self._change} {age_s:.0f} s ago" if age_s < self.window_s else ""
-
-    def _detect_changes(self, slos: Mapping[str, Slo], now_s: float) -> None:
-        active = frozenset(slos)
-        if self._active is None:
-            self.set_change("the daemon started", now_s)
-        elif started := sorted(active - self._active):
-            self.set_change(f"{', '.join(started[:3])} became active", now_s)
-        elif changed := sorted(vm for vm in active if vm in self._slos and self._slos[vm] != slos[vm]):
-            self.set_change(f"the SLO of {', '.join(changed[:3])} changed", now_s)
-        self._active, self._slos = active, dict(slos)
 
 
 _US_PER_S = 1e6

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import ObserveGone
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import read_bounded, read_text
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.activity import MeasuredCapacity
+from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeState, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, merge_by_vm
-from slo_ctl.decide.entitlement import BUSY_FROM, shares_of
+from slo_ctl.decide.entitlement import BUSY_FROM, shares_of, with_bandwidth_as_iops
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.block_device import device_behind
@@ -126,11 +126,12 @@ class ManagedBlock:
         try:
             number = device_behind(str(self.path), self._sys)
         except OSError as error:
-            self._device, self.active = None, frozenset()
-            raise ObserveGone(f"{self.path}: {error.strerror}") from None
+            raise self._gone(f": {error.strerror}") from None
         if number is None or not self.path.is_block_device():
-            self._device, self.active = None, frozenset()
-            raise ObserveGone(f"{self.path} is neither a block device nor an NVMe controller")
+            raise self._gone(" is neither a block device nor an NVMe controller")
+        if read_text(self._sys / "dev" / "block" / str(number) / "size").strip() == "0":
+            # A loop or NBD device stays when its file or server is detached.
+            raise self._gone(" has size 0: nothing is attached to it")
         if self._device is None or self._device.number != number:
             self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(number, window_s=self._window_s, clock=self._clock)
@@ -138,6 +139,10 @@ class ManagedBlock:
             self._busy_ms = None
             self.close()
             self._namespace = self._watches.join(number)
+
+    def _gone(self, why: str) -> ObserveGone:
+        self._device, self.active = None, frozenset()
+        return ObserveGone(f"{self.path}{why}")
 
     def close(self) -> None:
         """Stop watching the drive."""
@@ -214,6 +219,7 @@ class ManagedBlock:
                 no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
                 maximum_slack_iops=wanted.maximum_slack.get((vm, self.name)),
                 remark=pool.throttler.remark(vm),
+                settling=pool.settling,
             )
         return DeviceView(
             name=self.name,
@@ -259,6 +265,9 @@ class Pool:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.devices: tuple[ManagedBlock, ...] = ()
         """Its block devices in this epoch."""
+        self.changes = EntitlementChanges(window_s=0.0)
+        """Its window is that of the status."""
+        self._clock = clock
         self.throttler = Throttler(clock)
         self.capacity = MeasuredCapacity()
         self.slos: dict[str, Slo] = {}
@@ -363,6 +372,15 @@ class Pool:
         """Whether the VM uses several namespaces of the drive."""
         return len(self._devices_of(vm)) > 1
 
+    def detect_changes(self, slos: Mapping[str, Slo]) -> None:
+        """Notice changes of entitlements. `slos`: by VM, without parts of groups, which follow the load."""
+        self.changes.detect({vm: slos[vm] for vm in self._active_on if vm in self.slos}, self._clock())
+
+    @property
+    def settling(self) -> str:
+        """The change of entitlements in the window; empty without one."""
+        return self.changes.recent_change(self._clock())
+
     def iops_of(self, vm: str) -> float | None:
         """IOPS of the VM on all devices."""
         return self._windows[vm].iops if vm in self._windows else None
@@ -372,5 +390,9 @@ class Pool:
         of_drive = self.throttler.by_weight
         windows = self._windows if of_drive else device.windows
         total = total_iops(windows.values())
-        active = {vm: self.slos[vm] for vm, window in windows.items() if vm in self.slos and window.iops}
+        active = {
+            vm: with_bandwidth_as_iops(self.slos[vm], window.bandwidth_bytes_s, window.iops)
+            for vm, window in windows.items()
+            if vm in self.slos and window.iops
+        }
         return ShareTotal(shares_of(active, total), total, of_drive)

@@ -28,7 +28,7 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import has_histogram
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model.host import DeviceNumber, DiskLatency, Stream, Vm
+from slo_ctl.model.host import DeviceNumber, DiskLatency, Stream, Vm, WeightScale
 from slo_ctl.model.replies import DevicePlan
 from slo_ctl.model.setting import Setting
 from slo_ctl.model.slo import Slo
@@ -79,6 +79,12 @@ def configured_blocks(
     return blocks, tuple(notes)
 
 
+def configured_numbers(devices: Iterable[DeviceConfig], sys: Path) -> set[DeviceNumber]:
+    """Numbers of the configured block devices that exist."""
+    blocks, _ = configured_blocks(devices, sys)
+    return {number for block in blocks.values() if (number := _number(block.path, sys)) is not None}
+
+
 def _name(drive: str, block: Block, used: Iterable[str]) -> str:
     """A name without the kernel's number, which may change at boot."""
     name = f"{drive}-n{block.nsid}"
@@ -108,6 +114,8 @@ class BlockDevices:
         self._vm_settings = VmSettings()
         self._clock = clock
         self._splits = ReadWriteSplits()
+        self._activated: dict[DeviceNumber, WeightScale] = {}
+        """By device: the mechanism of weights that the settings of the last epoch activated."""
         self._configured: dict[str, ConfiguredBlock] = {}
         self._pools: dict[str, Pool] = {}
         """By drive, or by name of a device that is no namespace."""
@@ -217,6 +225,7 @@ class BlockDevices:
         self._pools = {key: self._pools.get(key) or Pool(self._clock.monotonic_s) for key in members}
         for key, devices in members.items():
             self._pools[key].devices = tuple(devices)
+            self._pools[key].changes.window_s = self._window_s
 
     def decide_ops(self, slos: Mapping[str, Slo], policy: str) -> None:
         """Decide about the OPS of drives that report it, after `observe`."""
@@ -245,9 +254,10 @@ class BlockDevices:
         *,
         dry_run: bool,
     ) -> Wanted:
-        """Settings for the VMs, after `observe`. `weighted`: VMs whose weight was set."""
+        """Settings for the VMs, after `device_settings`. `weighted`: VMs whose weight was set."""
         slos, numbers = host_state.slos, self.numbers
-        capabilities = probe(tree, self._sys, numbers.values(), self._run)
+        planned = self._weights_to_activate(dry_run=dry_run)
+        capabilities = probe(tree, self._sys, numbers.values(), self._run, planned=planned)
         steps_iops = self._limit_steps_iops()
         # A dry run does not throttle, because the effect of a limit determines the next one.
         throttles = {} if dry_run else self._throttles(host_state, weighted, steps_iops)
@@ -270,6 +280,17 @@ class BlockDevices:
         for pool in self._pools.values():
             pool.throttler.granted_iops = wanted.granted_iops
         return wanted
+
+    def _weights_to_activate(self, *, dry_run: bool) -> dict[DeviceNumber, WeightScale]:
+        """Mechanisms of weights that settings of this epoch activate; later the kernel's report counts."""
+        numbers = self.numbers
+        before = self._activated
+        self._activated = {numbers[name]: scale for name, scale in self.policies.weights.items()}
+        return {
+            number: scale
+            for number, scale in self._activated.items()
+            if dry_run or before.get(number) is not scale
+        }
 
     def _vms_with_p99(self, vms: Sequence[Vm]) -> set[tuple[str, str]]:
         """VMs, with the device, whose p99 is known or will be once latencies are measured."""
@@ -328,7 +349,7 @@ class BlockDevices:
         return plans
 
     def device_settings(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:
-        """Settings of whole devices, and those that make QEMU record latencies on them."""
+        """Settings of whole devices, and those that make QEMU record latencies on them, after `observe`."""
         settings = self.policies.settings(
             self._configured, self.numbers, tree, host_state, self._clock.monotonic_s()
         )
@@ -336,14 +357,18 @@ class BlockDevices:
             settings += histograms_for(host_state.vms, set(self.numbers.values()))
         return settings
 
-    def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
-        """Views for the status."""
+    def views(
+        self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo], own_slos: Mapping[str, Slo]
+    ) -> list[DeviceView]:
+        """Views for the status. `own_slos`: SLOs without the parts of groups."""
         pools = {device.name: pool for pool in self._pools.values() for device in pool.devices}
         slos_on: dict[str, dict[str, Slo]] = {name: {} for name in self.devices}
         for pool in self._pools.values():
             pool.slos = {}
         for vm, name in wanted.backends:
             slos_on[name][vm] = pools[name].slos[vm] = slos[vm]
+        for pool in self._pools.values():
+            pool.detect_changes(own_slos)
         disks_of = {vm.name: vm.disks for vm in vms}
         views = []
         for name, device in self.devices.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,8 +99,10 @@ def only_daemon(
             raise UserError(
                 f"daemon already running (PID {holder or 'unknown, still starting'})", while_running
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Only for the message above: a full disk must not keep `apply --undo` from restoring settings.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         # The file is not removed, because another daemon could then lock a new file of the same name.

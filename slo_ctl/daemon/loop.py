@@ -237,15 +237,16 @@ class Daemon:
         host_state = HostState(vms, streams, slos, with_slo, unapplied)
         default_weight = self.config.default_slo.weight
         weighted = {vm for vm, slo in resolved.items() if slo.sources.get("weight") != DEFAULT}
+        device_settings = self._blocks.device_settings(inventory.tree, host_state)
         wanted = self._blocks.wanted(
             inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
         )
-        self._act(inventory.tree, wanted, self._blocks.device_settings(inventory.tree, host_state))
+        self._act(inventory.tree, wanted, device_settings)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
         self._epochs += 1
-        views = self._views(wanted, vms, slos)
+        views = self._views(wanted, vms, slos, {vm.name: resolved[vm.name].slo for vm in vms})
         self._groups.observe(views, self._clock.monotonic_s())
         self._counters.add(
             self.outcomes,
@@ -329,7 +330,10 @@ class Daemon:
         outcomes = [
             outcome for outcome in self._keeper.plan(self._settings) if self._can_act_on(outcome.setting)
         ]
-        return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
+        if status is None:
+            return Plan(tuple(outcomes), tuple(devices))
+        problems = [f"device {device.name}: {device.problem}" for device in status.devices if device.problem]
+        return Plan(tuple(outcomes), tuple(devices), (*problems, *status.notes))
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
@@ -391,13 +395,13 @@ class Daemon:
             occupants, conflicts = emulated_occupants(device.name, inventory.streams, slos, device.occupants)
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
-            if device.sample is None and not occupants and not self._emulated.may_be_served(device.name):
-                # As after `systemctl stop`: nobody misses it.
-                self._problems.by_device.pop(device.name, None)
-                notes.append(
-                    f"device {device.name}: not served, and no VM uses it; "
-                    f"`slo-ctl device serve {device.name}` starts it"
-                )
+            if device.sample is None and not self._emulated.may_be_served(device.name):
+                start = f"`slo-ctl device serve {device.name}` starts it"
+                self._problems.by_device[device.name] = f"not served; {start}"
+                if not occupants:
+                    # As after `systemctl stop`: nobody misses it.
+                    del self._problems.by_device[device.name]
+                    notes.append(f"device {device.name}: not served, and no VM uses it; {start}")
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
@@ -452,8 +456,10 @@ class Daemon:
             notes=tuple(notes),
         )
 
-    def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos)
+    def _views(
+        self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo], own_slos: Mapping[str, Slo]
+    ) -> list[DeviceView]:
+        views = self._blocks.views(wanted, vms, slos, own_slos)
         for device in self._emulated.devices.values():
             make = partial(device.view, self._epoch_log.recent(device.name))
             views.append(view_or_problem(device.name, device.kind, make, self._problems))

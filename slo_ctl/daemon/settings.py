@@ -33,7 +33,7 @@ from slo_ctl.decide.scheduler import (
 from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, WeightScale
 from slo_ctl.model.setting import ActError, Lever, Setting
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
 from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
@@ -70,6 +70,7 @@ class VmSettings:
 # Settings of whole block devices.
 
 AUTO, KEEP = "auto", "keep"
+_SCALES = {Weights.BFQ: BFQ, Weights.IO_COST: IO_COST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class DevicePolicies:
         """By device: reasons for the decision, or why the device stays unchanged."""
         self.schedulers: dict[str, str] = {}
         """By device: the chosen scheduler; without devices that stay unchanged."""
+        self.weights: dict[str, WeightScale] = {}
+        """By device: the mechanism of weights that the settings activate."""
         self._sources = IdentitySources(places, sys)
         self._store = ProfileStore(places.state / "profiles")
         self._devices: dict[str, _DeviceState] = {}
@@ -124,7 +127,7 @@ class DevicePolicies:
         now_s: float,
     ) -> list[Setting]:
         """Settings of the devices in `numbers`. `now_s`: monotonic time."""
-        self.reasons, self.schedulers = {}, {}
+        self.reasons, self.schedulers, self.weights = {}, {}, {}
         self._devices = {
             name: device for name, device in self._devices.items() if numbers.get(name) == device.number
         }
@@ -132,7 +135,7 @@ class DevicePolicies:
         settings: list[Setting] = []
         for name, number in numbers.items():
             device = self._devices.setdefault(name, _DeviceState(number))
-            vms = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
+            vms = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo, numbers.values())
             device.settled = settle(device.settled, needs_on(vms, host_state.slos), now_s)
             weights = {host_state.slos[vm].weight for vm in vms if vm in host_state.slos}
             device.needs_bfq = (
@@ -175,6 +178,8 @@ class DevicePolicies:
             self.reasons[name] = (f"scheduler unchanged: {why} ({hint})",)
             return ()
         self.schedulers[name] = advice.choice.scheduler
+        if (scale := _SCALES.get(advice.choice.weights)) is not None:
+            self.weights[name] = scale
         texts = [f"{choice.what} {choice.value}: {choice.reason}" for choice in advice.choice.choices]
         self.reasons[name] = (*texts, *advice.choice.cautions, *damage)
         return device.settings

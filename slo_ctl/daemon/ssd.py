@@ -110,7 +110,7 @@ class EmulatedDevice:
         """Whether the policy begins with the split of OPS in force."""
         self._cancels_moves = False
         """Whether to cancel pending moves, because another policy decided them."""
-        self._activity = ActivityTracker(window_s, window_s)
+        self._activity = ActivityTracker(window_s, idle_after_s=window_s)
         self._now_s = 0.0
         self.share_by = share_by if isinstance(record, SsdRecord) else ShareBy.DEVICE_TIME
         """Unit of shares; of a disk, which has no flash pages, what its fair queue divides."""

@@ -43,11 +43,13 @@ def status_of(
     for device in devices:
         for name in device.vms:
             devices_of[name].append(device)
+    # A device that is gone has no VMs, though the operator has named it.
+    problems = "; ".join(f"device {device.name}: {device.problem}" for device in devices if device.problem)
     rows = []
     for vm in vms:
         name, resolved, vm_outcomes = vm.name, slos[vm.name], unapplied.get(vm.name, ())
         if name not in devices_of:
-            rows.append(_row_of_unmanaged(vm, resolved, vm_outcomes))
+            rows.append(_row_of_unmanaged(vm, resolved, vm_outcomes, problems or _MANAGE_HINT))
             continue
         for device in devices_of[name]:
             backend = backends.get((name, device.name))
@@ -188,8 +190,8 @@ def _is_for(outcome: Outcome, device: DeviceView) -> bool:
     return device.kind == "block"
 
 
-def _row_of_unmanaged(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome]) -> VmStatus:
-    """Status of a VM that uses no managed device."""
+def _row_of_unmanaged(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome], hint: str) -> VmStatus:
+    """Status of a VM that uses no managed device. `hint`: what may be the reason."""
     if not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     elif unapplied:
@@ -201,7 +203,7 @@ def _row_of_unmanaged(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome
         reason = "none of its disks is known, and it did no I/O on a managed device"
         if vm.disks:
             reason = "none of its disks is on a managed device"
-        judgement = Judgement(Verdict.NO_MECHANISM, f"{reason} ({_MANAGE_HINT})")
+        judgement = Judgement(Verdict.NO_MECHANISM, f"{reason} ({hint})")
     return _row_without_device(vm.name, resolved, judgement, vm, tuple(unapplied))
 
 

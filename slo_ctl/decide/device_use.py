@@ -116,14 +116,14 @@ class Use:
 def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: Capabilities) -> list[Use]:
     """Uses of managed block devices (`devices`: numbers by name) by running VMs that have an SLO."""
     numbers = {number: name for name, number in devices.items()}
-    streams = _Streams(host.streams, numbers)
+    streams = ManagedStreams(host.streams, numbers)
     uses = []
     for vm in host.vms:
         if vm.name not in host.slos or vm.state.is_off:
             continue
         named = vm.name in host.with_slo or vm.found_by is FoundBy.OPTION
         unit = capabilities.systemd and unit_of(vm.cgroup or "") is not None
-        for number in sorted(_used(vm, numbers, streams, named=named)):
+        for number in sorted(used_by(vm, numbers, streams, named=named)):
             if (can := capabilities.devices.get(number)) is None:
                 continue
             disks = [disk for disk in vm.disks if disk.device == number]
@@ -143,7 +143,7 @@ def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: 
     return uses
 
 
-class _Streams:
+class ManagedStreams:
     """Managed devices by VM, as their streams have them."""
 
     def __init__(self, streams: Iterable[Stream], managed: Collection[DeviceNumber]) -> None:
@@ -160,7 +160,9 @@ class _Streams:
                     self.with_io[stream.vm].add(stream.device)
 
 
-def _used(vm: Vm, managed: Collection[DeviceNumber], streams: _Streams, *, named: bool) -> set[DeviceNumber]:
+def used_by(
+    vm: Vm, managed: Collection[DeviceNumber], streams: ManagedStreams, *, named: bool
+) -> set[DeviceNumber]:
     """Managed devices that a VM uses. `named`: by the configuration, so that it needs no I/O to count."""
     on_disks = {disk.device for disk in vm.disks if disk.device in managed and disk.device}
     used = on_disks | (streams.all if named else streams.with_io)[vm.name]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slo_ctl.model.slo import Slo
@@ -52,6 +52,14 @@ def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_
         minimum=(slo.min_iops or 0.0) * units_per_request,
         maximum=math.inf if slo.max_iops is None else slo.max_iops * units_per_request,
     )
+
+
+def with_bandwidth_as_iops(slo: Slo, bandwidth_bytes_s: float | None, iops: float | None) -> Slo:
+    """The SLO with its maximum bandwidth as a maximum of IOPS, by the mean size of the VM's requests."""
+    if slo.max_bandwidth_bytes_s is None or not bandwidth_bytes_s or not iops:
+        return slo
+    most = slo.max_bandwidth_bytes_s * iops / bandwidth_bytes_s
+    return slo if slo.max_iops is not None and slo.max_iops <= most else replace(slo, max_iops=most)
 
 
 @dataclass(frozen=True, slots=True)

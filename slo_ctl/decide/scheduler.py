@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.device_use import did_io
+from slo_ctl.decide.device_use import ManagedStreams, used_by
 from slo_ctl.decide.profile_fit import Analysis, RatioSummary
 from slo_ctl.decide.scheduler_parameters import (
     THRESHOLDS,
@@ -322,25 +322,24 @@ SETTLE_S = 60.0
 
 
 def vms_on(
-    number: DeviceNumber, vms: Sequence[Vm], streams: Sequence[Stream], with_slo: Collection[str]
+    number: DeviceNumber,
+    vms: Sequence[Vm],
+    streams: Sequence[Stream],
+    with_slo: Collection[str],
+    managed: Collection[DeviceNumber] = (),
 ) -> tuple[str, ...]:
-    """Names of the VMs whose SLOs count for the block device `number`.
+    """Names of the VMs whose SLOs count for the block device `number`, as for the settings of VMs.
 
-    These have a disk on the device or did I/O there; or they have an SLO of their own, and their I/O cannot
-    be assigned to any device.
+    These have a disk on the device or did I/O there; or they have an SLO of their own, and are not known to
+    use another device of `managed`.
     """
-    there = {s.vm for s in streams if s.device == number and s.tenant is None and did_io(s)}
-    elsewhere = {s.vm for s in streams if s.device is not None or s.tenant is not None}
+    numbers = {number, *managed}
+    on_devices = ManagedStreams(streams, numbers)
     return tuple(
         sorted(
             vm.name
             for vm in vms
-            if not vm.state.is_off
-            and (
-                vm.name in there
-                or any(disk.device == number for disk in vm.disks)
-                or (vm.name in with_slo and not vm.disks and vm.name not in elsewhere)
-            )
+            if not vm.state.is_off and number in used_by(vm, numbers, on_devices, named=vm.name in with_slo)
         )
     )
 

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,11 +82,13 @@ def probe(
     devices: Iterable[DeviceNumber],
     run: Path | None = None,
     kernel: str = "",
+    planned: Mapping[DeviceNumber, WeightScale] | None = None,
 ) -> Capabilities:
     """Features of each device; reads files below the tree's root and `sys`, and never fails.
 
     `run` is the directory in which systemd shows that it runs (None: do not check). `kernel` is a release of
-    Linux, by default the running one.
+    Linux, by default the running one. `planned`: mechanisms of weights that are about to be activated, which
+    count as active if the kernel offers them.
 
     Weights take effect only with the scheduler bfq or with io.cost enabled for the device. Otherwise writing
     them succeeds and changes nothing.
@@ -100,7 +102,8 @@ def probe(
     release = kernel or os.uname().release
     found = {
         device: replace(
-            _capability(tree, sys, device, latency), limit_step_iops=_limit_step_iops(sys, device, release)
+            _capability(tree, sys, device, latency, (planned or {}).get(device)),
+            limit_step_iops=_limit_step_iops(sys, device, release),
         )
         for device in devices
     }
@@ -129,7 +132,9 @@ def _has_latency(tree: CgroupTree) -> bool:
     return tree.version == 2 and any(tree.root.glob("*/io.latency"))
 
 
-def _capability(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> BlockCapability:
+def _capability(
+    tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool, planned: WeightScale | None
+) -> BlockCapability:
     folder = sys / "dev" / "block" / str(device)
     if not folder.exists():
         return BlockCapability(device, "", None, False, f"block device {device} not found")
@@ -140,6 +145,8 @@ def _capability(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool
     if _is_multipath_head(folder):
         return BlockCapability(device, name, None, limits, _multipath(name))
     weights = _weights(tree, device, scheduler)
+    if planned is not None and (planned is not BFQ or "bfq" in offered):
+        weights = planned
     if weights is None:
         problem = _no_weights(tree, name, scheduler, offered)
         return BlockCapability(device, name, None, limits, problem, latency)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from slo_ctl.host.cgroup import (
@@ -24,7 +25,7 @@ from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.host.libvirt_events import REFRESH_S, LatestDomains, LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
-from slo_ctl.model.host import FoundBy, Stream, Vm
+from slo_ctl.model.host import FoundBy, Stream, Vm, VmState
 from slo_ctl.observe.streams import (
     HostRoots,
     Inventory,
@@ -118,7 +119,8 @@ class HostObserver:
         vms = self._merge_vms(domains)
         errors: list[str] = []
         streams = self._read_streams(vms, errors.append)
-        notes += [*self._missing_groups(vms), *errors]
+        missing = self._without_group(vms)
+        notes += [*missing.values(), *errors]
         if self._namespace_finder is not None:
             streams = self._namespace_finder.assign(
                 self._tree, vms, streams, self._namespaces, notes.append, changed=changed
@@ -126,7 +128,8 @@ class HostObserver:
         return Inventory(
             self._tree,
             domains.uri or None,
-            tuple(vms),
+            # Without its group no process of the VM runs.
+            tuple(replace(vm, state=VmState.SHUT_OFF) if vm.name in missing else vm for vm in vms),
             tuple(streams),
             tuple(dict.fromkeys(notes)),
             {uuid: reading.xml for uuid, reading in domains.by_uuid.items()},
@@ -201,20 +204,20 @@ class HostObserver:
                 self._reader.keep({vm.cgroup for vm in self._vms if vm.cgroup})
         return self._vms
 
-    def _missing_groups(self, vms: Sequence[Vm]) -> list[str]:
-        """A sentence for each VM of the configuration whose cgroup does not exist."""
+    def _without_group(self, vms: Sequence[Vm]) -> dict[str, str]:
+        """VMs of the configuration whose cgroup does not exist, with a sentence for each."""
         tree = self._tree
         if tree is None:
-            return []
+            return {}
         # A group with counters exists: only the others are looked up.
-        return [
-            f"VM {vm.name}: {missing_group(tree, vm.name, vm.cgroup)}"
+        return {
+            vm.name: f"VM {vm.name}: {missing_group(tree, vm.name, vm.cgroup)}"
             for vm in vms
             if vm.found_by is FoundBy.OPTION
             and vm.cgroup
             and not self._streams[id(vm)][1]
             and not tree.folder(vm.cgroup).is_dir()
-        ]
+        }
 
     def _read_streams(self, vms: Sequence[Vm], note: Note) -> list[Stream]:
         streams: list[Stream] = []

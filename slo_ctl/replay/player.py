@@ -183,11 +183,33 @@ class Player(Protocol):
         """Start or stop a VM."""
 
 
+class WriteWatch:
+    """Notices that a run whose end is counted in drive writes would not end, as its VMs only read."""
+
+    def __init__(self, most_requests: int | None) -> None:
+        """`most_requests`: requests without any write after which the run ends; None: any number."""
+        self._most_requests = most_requests
+        self._requests = 0
+        self._host_page_writes = 0
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether so many requests were made without any write."""
+        return self._most_requests is not None and self._requests > self._most_requests
+
+    def add(self, requests: int, host_page_writes: int) -> None:
+        """Count requests. `host_page_writes`: since the start."""
+        if host_page_writes != self._host_page_writes:
+            self._host_page_writes, self._requests = host_page_writes, 0
+        self._requests += requests
+
+
 class TimedPlayer:
     """Plays in virtual time: each VM in a closed loop at its queue depth, or an open loop by time stamps."""
 
-    def __init__(self, device: Device, vms: Sequence[PlayedVm]) -> None:
+    def __init__(self, device: Device, vms: Sequence[PlayedVm], watch: WriteWatch) -> None:
         self._device = device
+        self._watch = watch
         self._vms = {vm.tenant: vm for vm in vms}
         for vm in vms:
             closed = vm.spec.mode is Mode.CLOSED
@@ -209,6 +231,8 @@ class TimedPlayer:
                 return reason != "idle"
             for tenant in starving:
                 self._feed(self._vms[tenant])
+            if self._watch.gave_up:
+                return False
 
     def set_running(self, vm: PlayedVm, running: bool) -> None:
         """Stop or resume arrivals; outstanding requests complete."""
@@ -221,6 +245,7 @@ class TimedPlayer:
             vm.finished = True
             self._device.end_input(vm.tenant)
             return
+        self._watch.add(len(batch), self.host_page_writes)
         self._device.feed(
             vm.tenant,
             np.ascontiguousarray(batch.time_ns, np.int64),
@@ -233,9 +258,10 @@ class TimedPlayer:
 class CountingPlayer:
     """Plays without a clock: requests of running VMs are interleaved in proportion to their weights."""
 
-    def __init__(self, device: Device, vms: Sequence[PlayedVm]) -> None:
+    def __init__(self, device: Device, vms: Sequence[PlayedVm], watch: WriteWatch) -> None:
         self._device = device
         self._vms = vms
+        self._watch = watch
         self._batches: dict[int, Batch] = {}
         self._start = self._written()
 
@@ -252,6 +278,9 @@ class CountingPlayer:
             if chunk is None:
                 return False
             self._device.apply(*chunk)
+            self._watch.add(len(chunk[0]), self.host_page_writes)
+            if self._watch.gave_up:
+                return False
         return True
 
     def set_running(self, vm: PlayedVm, running: bool) -> None:

@@ -17,12 +17,14 @@ from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
 from slo_ctl.model.slo import Slo
 from slo_ctl.replay.drive import PlayedDrive
 from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, latencies, measure
-from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer
+from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer, WriteWatch
 from slo_ctl.replay.result import EventResult, Latency, RunResult
 from slo_ctl.replay.scenario import Action, Event, Scenario
 
 _NS_PER_S = 1e9
 _MAX_NOTES = 12
+_LEAST_READS = 10_000_000
+"""Least number of requests without any write after which a run in drive writes ends: some seconds."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,10 @@ class PolicyRun:
             for vm, tenant, requests in zip(scenario.vms, tenants, sources, strict=True)
         ]
         by_name = {vm.spec.name: vm.tenant for vm in self._vms}
-        self._player: Player = (TimedPlayer if self._clocked else CountingPlayer)(device, self._vms)
+        pages = scenario.duration.amount * plan.total_pages
+        self._watch = WriteWatch(None if scenario.duration.timed else max(_LEAST_READS, round(pages)))
+        make_player = TimedPlayer if self._clocked else CountingPlayer
+        self._player: Player = make_player(device, self._vms, self._watch)
         held = plan.config.held_blocks
         self._drive = PlayedDrive(device, by_name, plan.timing, held, clocked=self._clocked)
         self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)
@@ -105,7 +110,11 @@ class PolicyRun:
             phase.advance(self._amount() - reported)
             reported = self._amount()
             if not has_requests:
-                self._notes.append("all VMs had completed their requests before the end of the run")
+                reason = "all VMs had completed their requests before the end of the run"
+                if self._watch.gave_up:
+                    end = self._scenario.duration
+                    reason = f"VMs that only read never reach {end} drive writes: give seconds, such as 600s"
+                self._notes.append(reason)
                 return
             if not self._reached(epoch):
                 continue

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import copy
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -25,6 +28,7 @@ from slo_ctl.replay.scenario_text import ScenarioText
 from slo_ctl.replay.sweep_workers import GivenUp, on_cluster, on_processes
 
 _PAGE_BYTES = 4096
+_DIGEST_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Row(Point):
     unmet: int
     """Number of VMs whose minimum or p99 is not met; -1 if the VMs do not fit on the drive."""
     note: str = ""
+    digest: str = ""
+    """Of the scenario that was replayed, see `digest_of`."""
 
     @property
     def point(self) -> Point:
@@ -64,6 +70,14 @@ class Row(Point):
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
+
+
+def digest_of(base: ScenarioText) -> str:
+    """A short digest of all keys of a scenario, by which a change of its file is noticed."""
+    tables = [base.device, [dict(vm) for _, vm in base.vms], [dict(event) for _, event in base.events]]
+    settings = {key: text for key, (_, text) in base.settings.items()}
+    content = json.dumps([*tables, settings], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
 
 
 def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
@@ -75,15 +89,18 @@ def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
     if point.op:
         text.device["op"] = point.op
         text.device_where = f"{text.device_where}, --op" if point.drive else "--op"
-    text.vms = [
-        (where, {**values, "name": f"{values.get('name', 'vm')}-{number}"})
-        for number in range(1, point.vms + 1)
-        for where, values in base.vms
-    ]
+    copies = range(1, point.vms + 1)
+    text.vms = [(where, _copy(values, "name", n)) for n in copies for where, values in base.vms]
+    text.events = [(where, _copy(values, "vm", n)) for n in copies for where, values in base.events]
     for key, value in (("policy", point.policy), ("seed", str(point.seed)), ("alone", "no"), ("compare", "")):
         text.set(key, value)
     _use_rest_as_ops(text)
     return text
+
+
+def _copy(values: Mapping[str, object], key: str, number: int) -> dict[str, object]:
+    """A table whose `key` names a VM, for a copy of that VM."""
+    return {**values, key: f"{values.get(key, 'vm')}-{number}"}
 
 
 def _use_rest_as_ops(text: ScenarioText) -> None:
@@ -181,9 +198,10 @@ def _read_lines(path: Path) -> list[Row]:
 def _row(values: Mapping[str, str | None]) -> Row | None:
     try:
         kinds = {field.name: {"int": int, "float": float}.get(str(field.type), str) for field in fields(Row)}
-        return Row(**{name: kind(values[name] or "") for name, kind in kinds.items()})
+        row = Row(**{name: kind(values[name] or "") for name, kind in kinds.items()})
     except ValueError:
         return None
+    return row if len(row.digest) == _DIGEST_LENGTH else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +227,16 @@ def sweep(
     """Run the points that are not in `out`, and add each to it. `bases`: scenarios by name.
 
     Ctrl-C ends it with the completed points. `dask`: scheduler of workers to use instead of local processes.
+    Raises UserError if `out` has replays of a scenario as it was before a change.
     """
+    digests = {name: digest_of(base) for name, base in bases.items()}
     rows = {row.point: row for row in read_rows(out)}
+    changed = [row.scenario for row in rows.values() if digests.get(row.scenario, row.digest) != row.digest]
+    if changed:
+        raise UserError(
+            f"--out: {out} has replays of {changed[0]} from before {bases[changed[0]].file} changed",
+            "use a new file, or undo the change",
+        )
     lines = lines_of(out)
     _write_all(lines, list(rows.values()))
     left = [point for point in points if point not in rows]
@@ -227,8 +253,8 @@ def sweep(
                 if isinstance(row, GivenUp):
                     lost[point] = row.reason
                     continue
-                rows[point] = row
-                writer.writerow(asdict(row))
+                rows[point] = replace(row, digest=digests[point.scenario])
+                writer.writerow(asdict(rows[point]))
                 file.flush()
                 phase.advance(1)
     except KeyboardInterrupt:
@@ -279,34 +305,37 @@ class Capacity:
     most_vms: int
     """Largest number at which every SLO is met with every seed; 0 if there is none."""
     may_be_more: bool
-    """Whether it is the largest number that was tried."""
+    """Whether nothing is known of larger numbers: none was tried, or replays are missing."""
     pages_s: float
     """Mean over the seeds with this number of VMs, or with the smallest one that was tried."""
     waf: float
     worst_p99_ms: float
     limit: str
-    """Why it cannot run more; empty if that was not tried."""
+    """Why it cannot run more; empty if that was not tried, or which replays are missing."""
 
 
-def capacities(rows: Sequence[Row]) -> list[Capacity]:
-    """Capacities by scenario, drive, OP and policy."""
+def capacities(rows: Sequence[Row], missing: Collection[Point] = ()) -> list[Capacity]:
+    """Capacities by scenario, drive, OP and policy. `missing`: points without a row."""
     found = []
-    for key in dict.fromkeys((row.scenario, row.drive, row.op, row.policy) for row in rows):
-        own = [row for row in rows if (row.scenario, row.drive, row.op, row.policy) == key]
-        counts = sorted({row.vms for row in own})
-        most, limit = 0, ""
+    for key in dict.fromkeys(map(_drive_of, rows)):
+        own = [row for row in rows if _drive_of(row) == key]
+        unknown = Counter(point.vms for point in missing if _drive_of(point) == key)
+        counts = sorted({row.vms for row in own} | unknown.keys())
+        most, limit, may_be_more = 0, "", True
         for count in counts:
-            failed = [row for row in own if row.vms == count and row.unmet]
-            if failed:
-                limit = f"{count}: {_why(failed)}"
+            if failed := [row for row in own if row.vms == count and row.unmet]:
+                limit, may_be_more = f"{count}: {_why(failed)}", False
+                break
+            if number := unknown[count]:
+                limit = f"{count}: {number} {'replay is' if number == 1 else 'replays are'} missing"
                 break
             most = count
-        shown = [row for row in own if row.vms == (most or counts[0])]
+        shown = [row for row in own if row.vms == (most or min(row.vms for row in own))]
         found.append(
             Capacity(
                 *key,
                 most_vms=most,
-                may_be_more=most == counts[-1],
+                may_be_more=may_be_more,
                 pages_s=fmean(row.pages_s for row in shown),
                 waf=fmean(row.waf for row in shown),
                 worst_p99_ms=max(row.worst_p99_ms for row in shown),
@@ -314,6 +343,11 @@ def capacities(rows: Sequence[Row]) -> list[Capacity]:
             )
         )
     return found
+
+
+def _drive_of(point: Point) -> tuple[str, str, str, str]:
+    """What a capacity is of."""
+    return point.scenario, point.drive, point.op, point.policy
 
 
 def _why(failed: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -265,9 +266,9 @@ def headline(report: HostReport) -> str:
 _RECOMMENDATIONS: dict[str, str] = {
     Verdict.INSUFFICIENT: "lower the SLO of {vm} or of another VM on {device} with `slo-ctl vm set`, or move "
     "a VM to another device",
-    Verdict.NO_MECHANISM: "see in `slo-ctl status {vm}` and `slo-ctl doctor` what the SLO of {vm} lacks",
-    Verdict.UNAPPLIED: "see in `slo-ctl status {vm}` which setting of {vm} could not be applied, and why",
-    Verdict.UNKNOWN_VM: "start {vm}, or remove it with `slo-ctl vm unset {vm}` and from slo-ctl.toml",
+    Verdict.NO_MECHANISM: "see in `slo-ctl status {word}` and `slo-ctl doctor` what the SLO of {vm} lacks",
+    Verdict.UNAPPLIED: "see in `slo-ctl status {word}` which setting of {vm} could not be applied, and why",
+    Verdict.UNKNOWN_VM: "start {vm}, or remove it with `slo-ctl vm unset {word}` and from slo-ctl.toml",
 }
 
 
@@ -276,7 +277,8 @@ def recommendations(report: HostReport) -> Iterator[str]:
     for summary in report.summaries():
         recommendation = _RECOMMENDATIONS.get(summary.worst.verdict if summary.worst else summary.verdict)
         if recommendation is not None:
-            yield recommendation.format(vm=summary.vm, device=summary.device or "its device")
+            word, device = shlex.quote(summary.vm), summary.device or "its device"
+            yield recommendation.format(vm=summary.vm, word=word, device=device)
 
 
 def report_lines(report: HostReport) -> Iterator[str]:

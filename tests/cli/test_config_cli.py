@@ -26,6 +26,12 @@ def config(folder: Path, *words: str) -> int:
 def test_valid_configuration_passes_the_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert config(folder, "check") == 0
     assert capsys.readouterr().out == f"{folder}: configuration is valid\n"
+    (folder / "conf.d" / "web.toml").write_text("[vm.web]\nmin_iops = 60\n")
+    assert config(folder, "check") == 0
+    note = "vm web: min_iops: 60 in conf.d/web.toml:2 overrides 50 in slo-ctl.toml:4"
+    assert capsys.readouterr() == (f"{folder}: configuration is valid\n", f"note: {note}\n")
+    assert config(folder, "check", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [note]
 
 
 def test_all_errors_of_all_files_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,8 +93,21 @@ def test_history_is_read_from_the_daemon(
         query = parse_qs(urlsplit(requests[0]).query)
         assert float(query["until"][0]) - float(query["since"][0]) == pytest.approx(3600)
         assert query["limit"] == ["6"]
-        assert history(tmp_path, "/slo/a b?") == 0
-        assert requests[1].startswith("/v1/history/%2Fslo%2Fa%20b%3F?")
+        assert history(tmp_path, "/slo/a b#") == 0
+        assert requests[1].startswith("/v1/history/%2Fslo%2Fa%20b%23?")
+
+
+@pytest.mark.usefixtures("begin")
+def test_history_of_several_vms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history(tmp_path, "w*", "db", "--limit", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines if "means of" in line] == ["web", "db"]
+    for words, vms in ((["w*"], ["web"]), (["db,web"], ["db", "web"])):
+        assert history(tmp_path, *words, "--json") == 0
+        output = json.loads(capsys.readouterr().out)
+        assert (output["format_version"], [past["vm"] for past in output["vms"]]) == (1, vms)
+    assert history(tmp_path, "x*") == 2
+    assert "no VM matches x*" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("begin")

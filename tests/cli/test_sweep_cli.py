@@ -15,7 +15,8 @@ import polars
 import pytest
 
 from slo_ctl.cli import app
-from slo_ctl.replay.sweep import lines_of
+from slo_ctl.cli.sweep import _summary
+from slo_ctl.replay.sweep import Point, Row, capacities, lines_of
 
 SCENARIO = """\
 duration = "2x"
@@ -77,6 +78,41 @@ def test_interrupted_sweep_is_resumed(scenario: Path, capsys: pytest.CaptureFixt
     assert [row["vms"] for row in rows] == ["1", "2"]
     assert out.read_text().startswith(first.rstrip())
     assert "2 of 2 replays" in capsys.readouterr().out
+
+
+def test_changed_scenario_is_not_mixed_with_earlier_replays(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(scenario), "--vms", "1", "--policy", "shared", "--out", str(scenario.with_suffix(".csv"))]
+    assert run(*words) == 0
+    scenario.write_text("# a comment changes nothing\n" + SCENARIO)
+    assert run(*words) == 0
+    scenario.write_text(SCENARIO.replace("min = 120", "min = 121"))
+    assert run(*words) == 2
+    assert f"has replays of web from before {scenario} changed" in capsys.readouterr().err
+
+
+def test_missing_replays_are_not_taken_for_a_drive_that_supports_nothing() -> None:
+    drive = ("web", "", "15%", "shared")
+    known = [Row(*drive, vms, seed, 1.0, 1.0, 1.0, 1.0, unmet=0) for vms, seed in ((1, 1), (1, 2), (3, 1))]
+    (capacity,) = capacities(known, [Point(*drive, 2, 1), Point(*drive, 3, 2)])
+    assert (capacity.most_vms, capacity.may_be_more) == (1, True)
+    assert capacity.limit == "2: 1 replay is missing"
+    # Replays with many VMs are run first.
+    (capacity,) = capacities(known[2:], [Point(*drive, 1, 1), Point(*drive, 1, 2)])
+    assert (capacity.most_vms, capacity.may_be_more) == (0, True)
+    assert _summary([capacity]) == "not known, as replays are missing"
+
+
+def test_events_apply_to_every_copy(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = '[[event]]\nat = "1x"\nvm = "{}"\naction = "stop"\n'
+    out = ["--vms", "1,2", "--policy", "shared", "--out", str(scenario.with_suffix(".csv")), "--json"]
+    scenario.write_text(SCENARIO + event.format("web"))
+    assert run(str(scenario), *out) == 0
+    assert [row["note"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["", ""]
+    scenario.write_text(SCENARIO + event.format("wbe"))
+    assert run(str(scenario), *out) == 2
+    assert "[[event]] 1: VM wbe not found\nhint: did you mean web?" in capsys.readouterr().err
 
 
 def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:

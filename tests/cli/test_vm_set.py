@@ -181,6 +181,16 @@ def test_several_vms_and_patterns_are_set(root: Path, capsys: pytest.CaptureFixt
         (("set", "vm*", "weight=1"), "no VM matches vm*: there are db, web, web2", "vm list"),
         (("set", "web", "dbb", "weight=1"), "VM dbb not found", "did you mean db?"),
         (("set", "web", "min=100", "weight"), '"weight" is not key=value', "write weight=VALUE"),
+        (
+            ("set", "web", "max=100", "db", "max=200"),
+            "vm set web max=100 db max=200: VMs and fields are mixed at max=100",
+            "use a command for each VM if their fields differ",
+        ),
+        (
+            ("unset", "web", "min", "db"),
+            "vm unset web min db: VMs and fields are mixed at min",
+            "slo-ctl vm unset web db min",
+        ),
         (("set", "web*"), "vm set 'web*': nothing to set", "slo-ctl vm set 'web*' weight=3"),
         (("set", "web*", "class=glod"), "class=glod is not a class", "did you mean gold?"),
         (

@@ -101,6 +101,10 @@ def test_vm_without_managed_device_has_no_backend(state: VmState, source: str, v
         )
         _, row = build(None, replace(WEB, disks=()), resolved(source))
         assert row.reason.startswith("none of its disks is known")
+        _, row = build(
+            replace(SSD, problem="/dev/x: No such file or directory", vms={}), WEB, resolved(source)
+        )
+        assert row.reason.endswith(" (device ssd0: /dev/x: No such file or directory)")
 
 
 @pytest.mark.parametrize(

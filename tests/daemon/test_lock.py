@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,6 +29,18 @@ def test_a_lock_of_a_dead_daemon_is_free(tmp_path: Path) -> None:
     path.write_text("12345678901234567890\n")
     with only_daemon(path):
         assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_full_disk_does_not_prevent_that_settings_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    path = tmp_path / "daemon.lock"
+    with only_daemon(path), pytest.raises(UserError, match="PID unknown"), only_daemon(path):
+        pass
 
 
 def test_unusable_lock_path_is_refused(tmp_path: Path) -> None:

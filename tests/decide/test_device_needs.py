@@ -11,7 +11,7 @@ from slo_ctl.decide.scheduler import SETTLE_S, Needs, SettledNeeds, needs_on, se
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
 from slo_ctl.model.slo import Slo
 
-HERE, THERE = DeviceNumber(8, 0), DeviceNumber(8, 16)
+HERE, THERE, UNMANAGED = DeviceNumber(8, 0), DeviceNumber(8, 16), DeviceNumber(8, 32)
 
 
 def vm(name: str, *disks: DeviceNumber, state: VmState = VmState.RUNNING) -> Vm:
@@ -32,15 +32,22 @@ def test_vms_that_count_for_a_device() -> None:
         vm("idle"),
         vm("nowhere"),
         vm("flash"),
+        vm("logs"),
+        vm("other"),
     ]
     streams = [
         io("io", HERE),
+        # The counters of a cgroup list a device with zeros once it has a limit there.
         io("idle", HERE, reads=0),
+        # Of a disk that is not managed, such as that of its log.
+        io("logs", UNMANAGED),
+        io("other", THERE),
         io("flash", None, tenant=Tenant("ssd0", "a")),
     ]
-    with_slo = {"idle", "nowhere", "flash", "elsewhere"}
-    assert vms_on(HERE, vms, streams, with_slo) == ("disk", "io", "nowhere")
-    assert vms_on(HERE, vms, streams, ()) == ("disk", "io")
+    with_slo = {"idle", "nowhere", "flash", "elsewhere", "logs", "other"}
+    managed = (HERE, THERE)
+    assert vms_on(HERE, vms, streams, with_slo, managed) == ("disk", "idle", "io", "logs", "nowhere")
+    assert vms_on(HERE, vms, streams, (), managed) == ("disk", "io")
     assert tenants_on("ssd0", streams) == ("flash",)
     assert tenants_on("ssd1", streams) == ()
 

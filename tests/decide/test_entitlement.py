@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.entitlement import Claim, entitle
+from slo_ctl.decide.entitlement import Claim, entitle, shares_of, with_bandwidth_as_iops
+from slo_ctl.model.slo import Slo
 
 RATES = st.floats(0.0, 1e6)
 CLAIMS = st.lists(
@@ -49,6 +50,15 @@ def test_minimums_precede_weights_and_maximums_cap() -> None:
         Claim("c", 1, 100, True, maximum=50),
     ]
     assert entitle(claims).rates == pytest.approx({"a": 600, "b": 350, "c": 50})
+
+
+def test_a_maximum_of_bandwidth_caps_what_a_vm_is_entitled_to() -> None:
+    limited = with_bandwidth_as_iops(Slo(max_bandwidth_bytes_s=4096.0 * 100), 4096.0 * 90, 90.0)
+    assert shares_of({"a": limited, "b": Slo()}, 1000.0) == pytest.approx({"a": 0.1, "b": 0.9})
+    tighter = Slo(max_iops=50.0, max_bandwidth_bytes_s=4096.0 * 100)
+    assert with_bandwidth_as_iops(tighter, 4096.0 * 50, 50.0) == tighter
+    unknown_size = Slo(max_bandwidth_bytes_s=4096.0)
+    assert with_bandwidth_as_iops(unknown_size, None, 50.0) == unknown_size
 
 
 def test_minimums_beyond_the_capacity_leave_a_part_to_others() -> None:

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is
 
 class Shell:
     def __init__(self, root: Path, drive: MockDrive, capsys: pytest.CaptureFixture[str]) -> None:
-        self._root = root
+        self.root = root
         self._capsys = capsys
         self.drive = drive
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = run(["vm", *words, "--root", str(self._root)])
+        status = run(["vm", *words, "--root", str(self.root)])
         output = self._capsys.readouterr()
         return status, output.out, output.err
 
@@ -59,6 +59,7 @@ def test_mapping_is_planned_created_listed_and_removed(shell: Shell) -> None:
     assert "EMULATED" in out
     assert "the drive's own" in err
     assert shell.drive.namespaces == {}
+    assert [path.name for path in shell.root.iterdir()] == ["slo-ctl.toml"], "a dry run leaves no file"
     made = shell.json(*NEW, "--yes")
     assert made["complete"]
     assert made["nsid"] == 1

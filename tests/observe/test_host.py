@@ -81,11 +81,16 @@ def test_named_cgroup_that_is_not_there_is_noted_until_it_is(tmp_path: Path) -> 
         roots=host.roots,
     )
     try:
-        (note,) = [each for each in observer.observe().notes if "web" in each]
+        before = observer.observe()
+        (note,) = [each for each in before.notes if "web" in each]
         assert note.startswith(f"VM web: cgroup /slo/web not found ({host.root}/slo/web), ")
         assert note.endswith("correct cgroup = in [vm.web]")
+        # Nothing is set for a VM that does not run, so that this is no failure.
+        assert {vm.name: vm.state for vm in before.vms} == {"db": VmState.UNKNOWN, "web": VmState.SHUT_OFF}
         host.group("slo/web")
-        assert [each for each in observer.observe().notes if "VM " in each] == []
+        after = observer.observe()
+        assert [each for each in after.notes if "VM " in each] == []
+        assert {vm.state for vm in after.vms} == {VmState.UNKNOWN}
     finally:
         observer.close()
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
-from cgroup_groups import loop_device
+from cgroup_groups import loop_device, remove_group
 from daemon_host import Cgroups, cgroups, clients, row_of, running
 from serving import require
 
 from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.cli import app
 from slo_ctl.host.cgroup import find_tree
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.setting import Knob, Lever
@@ -155,6 +158,77 @@ def test_low_demand_is_distinguished_from_low_service(root: Path, accounting: st
                 daemon.eventually(f"b with task_delayacct={accounting}", output)
     finally:
         switch.write_text(before)
+
+
+def test_first_epoch_counts_on_the_scheduler_that_it_sets(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cgroups("a", "b") as groups, loop_device(16 << 20) as (path, _):
+        configure(root, path, groups, {"a": "weight = 2", "b": "weight = 4"})
+
+        def settings(*words: str, code: int) -> set[tuple[str, str]]:
+            assert app.run([*words, "--json", "--root", str(root)]) == code
+            outcomes = json.loads(capsys.readouterr().out)["outcomes"]
+            return {(each["setting"]["knob"]["lever"], each["setting"]["vm"]) for each in outcomes}
+
+        planned = settings("plan", code=3)
+        assert planned == {("device scheduler", ""), ("cgroup weight", "a"), ("cgroup weight", "b")}
+        assert settings("apply", code=0) == planned
+        assert settings("apply", "--undo", code=0) == planned
+        with running(root) as daemon:
+            daemon.eventually("idle", lambda status: row_of(status, "b").verdict is Verdict.IDLE)
+        # No hook and no alert is told that the host lacks what the daemon provides.
+        assert "no-mechanism" not in daemon.log()
+
+
+def test_vm_whose_cgroup_does_not_exist_is_off(root: Path) -> None:
+    with cgroups("a", "b") as groups, loop_device(16 << 20, "bfq", low_latency=0) as (path, _):
+        configure(root, path, groups, {"a": "weight = 1", "b": "weight = 4\nmax_iops = 100"})
+        remove_group(groups.folder("b"))
+        with running(root) as daemon:
+            row = row_of(daemon.eventually("both", lambda status: len(status.vms) == 2), "b")
+            assert (row.verdict, row.reason) == (Verdict.IDLE, "it is shut off")
+            groups.folder("b").mkdir()
+            daemon.eventually("limited", lambda status: row_of(status, "b").device == "fast")
+            remove_group(groups.folder("b"))
+            daemon.eventually("off again", lambda status: row_of(status, "b").state == "shut off")
+            daemon.stop()
+        assert "unapplied" not in daemon.log()
+        groups.folder("b").mkdir()
+
+
+def test_detached_device_is_a_problem_until_it_is_attached_again(root: Path) -> None:
+    with cgroups("a") as groups, loop_device(16 << 20, "bfq", low_latency=0) as (path, _):
+        configure(root, path, groups, {"a": "weight = 1\nmax_iops = 100"})
+        image = Path("/sys/block", Path(path).name, "loop", "backing_file").read_text().strip()
+        with running(root) as daemon:
+            daemon.eventually("managed", lambda status: row_of(status, "a").device == "fast")
+            subprocess.run(["losetup", "--detach", path], check=True)
+            status = daemon.eventually("detached", lambda status: status.devices[0].problem)
+            assert status.devices[0].problem == f"{path} has size 0: nothing is attached to it"
+            subprocess.run(["losetup", path, image], check=True)
+            daemon.eventually("attached", lambda status: not status.devices[0].problem)
+
+
+def test_shares_settle_before_they_are_judged(root: Path) -> None:
+    require("fio")
+    with (
+        cgroups("a", "b") as groups,
+        loop_device(64 << 20, "bfq", low_latency=0) as (path, _),
+        clients(groups, root) as readers,
+    ):
+        configure(root, path, groups, {"a": "weight = 1", "b": "weight = 1"})
+        for vm in ("a", "b"):
+            readers.start(vm, *fio_on(path))
+        with running(root) as daemon:
+            daemon.eventually("equal", lambda status: row_of(status, "a").verdict is Verdict.OK)
+            # At once a is far below its new share.
+            daemon.api.put("/v1/vms/a/slo", {"fields": {"weight": 9}})
+            daemon.eventually("measured", lambda s: (row_of(s, "a").target_share or 0.0) > 0.8)
+            row = row_of(daemon.status(), "a")
+            assert row.verdict is Verdict.SETTLING, row
+            assert row.reason.startswith("the SLO of a changed ")
+            daemon.eventually("settled", lambda s: row_of(s, "a").verdict is not Verdict.SETTLING)
 
 
 def test_second_daemon_is_refused_and_keep_on_stop_keeps(root: Path) -> None:

@@ -189,8 +189,10 @@ def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> Non
             )
         finally:
             server.stop()
-        status = daemon.eventually("the problem", lambda s: s.devices[0].problem)
+        problem = "not served; `slo-ctl device serve ssd0` starts it"
+        status = daemon.eventually("the problem", lambda s: s.devices[0].problem == problem)
         assert note not in status.notes
+        assert f"device ssd0: {problem}" in daemon.api.get("/v1/plan")["notes"]
         assert row_of(status, "web").verdict is Verdict.NO_MECHANISM
 
 

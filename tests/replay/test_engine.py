@@ -102,6 +102,20 @@ def test_finite_workloads_end_the_run() -> None:
     assert any("had completed their requests" in note for note in run.notes)
 
 
+@pytest.mark.parametrize("timing", ["full", "none"])
+def test_vms_that_only_read_end_a_run_in_drive_writes(monkeypatch: pytest.MonkeyPatch, timing: str) -> None:
+    monkeypatch.setattr(policy_run, "_LEAST_READS", 200_000)
+    reader = "name=r,workload=uniform,read=1"
+    (run,) = replay(reader, timing=timing).runs
+    assert run.notes[0] == "VMs that only read never reach 2x drive writes: give seconds, such as 600s"
+    (mixed,) = replay("name=w,workload=uniform", reader, alone="yes").runs
+    assert not mixed.notes
+    assert mixed.window.to_drive_writes == pytest.approx(2.0)
+    assert mixed.vms[1].alone_iops
+    (timed,) = replay(reader, duration="20s", epoch="1s").runs
+    assert not timed.notes
+
+
 def test_window_has_the_requested_edges() -> None:
     (run,) = replay(window=".5x..1.25x").runs
     assert run.window.from_drive_writes == pytest.approx(0.5, abs=1e-3)

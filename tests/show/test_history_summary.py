@@ -183,7 +183,7 @@ def test_p99_is_distributed_over_time() -> None:
 def test_report_has_missed_slos_and_recommendations() -> None:
     well = history(every_10_s(100), [(100.0, "ok", "well")], "db")
     short = history(every_10_s(100, 110), [(100.0, "ok", "well"), (110.0, "insufficient", "short")])
-    gone = history([], [(100.0, "unknown-vm", "not there")], "old")
+    gone = history([], [(100.0, "unknown-vm", "not there")], "my old")
 
     def shown(*histories: VmHistory) -> tuple[str, list[str]]:
         report = HostReport(histories, 100.0, 200.0)
@@ -198,7 +198,7 @@ def test_report_has_missed_slos_and_recommendations() -> None:
         "1 of 2 VMs missed its SLO at times; web met its SLO for 50.0% of the time.",
         [
             f"lower the SLO of web {MOVE}",
-            "start old, or remove it with `slo-ctl vm unset old` and from slo-ctl.toml",
+            "start my old, or remove it with `slo-ctl vm unset 'my old'` and from slo-ctl.toml",
         ],
     )
 
