@@ -64,18 +64,20 @@ class Activity(NamedTuple):
     amount: float = 0.0
     """In units of shares."""
     requests: float = 0.0
+    device_s: float = 0.0
+    """Device time, GC included."""
     queued_s: float = 0.0
     """Time with a request waiting in the device's queue."""
     backlog_s: float = 0.0
     """Time with a request outstanding."""
 
-    def add(self, vm: VmSample, share_by: ShareBy, memory_windows: float) -> "Activity":
-        """The sums with one more window."""
-        keep = 1.0 - 1.0 / memory_windows
+    def add(self, vm: VmSample, share_by: ShareBy, keep: float) -> "Activity":
+        """The sums with one more window; `keep`: the decay of the previous ones."""
         return Activity(
             seconds=keep * self.seconds + vm.window_s,
             amount=keep * self.amount + vm.amount(share_by),
             requests=keep * self.requests + vm.requests,
+            device_s=keep * self.device_s + vm.device_s,
             queued_s=keep * self.queued_s + vm.window_s * vm.queued_share,
             backlog_s=keep * self.backlog_s + vm.window_s * vm.backlog_share,
         )
@@ -105,20 +107,19 @@ class Activity(NamedTuple):
         """Mean size of a request in units of shares; 1 before any request."""
         return self.amount / self.requests if self.requests and self.amount else 1.0
 
+    @property
+    def unit_cost_s(self) -> float | None:
+        """Device time per unit; None before any was measured."""
+        return self.device_s / self.amount if self.amount and self.device_s else None
+
 
 class Meter(NamedTuple):
     """Measurements of one VM, and the integral term of its weight."""
 
     recent: Activity = Activity()
-    """With the decay `MEMORY_WINDOWS`."""
-    windows: int = 0
-    """Windows since the set of active VMs or an SLO changed."""
-    cost_amount: float = 0.0
-    """Units delivered, with the decay `COST_MEMORY_WINDOWS`."""
-    cost_s: float = 0.0
-    """Device time of `cost_amount`."""
-    cost_requests: float = 0.0
-    """Requests of `cost_amount`."""
+    """With the decay `MEMORY_WINDOWS`, since the set of active VMs or an SLO changed."""
+    costs: Activity = Activity()
+    """With the decay `COST_MEMORY_WINDOWS`; of windows in which the VM got anything."""
     due_amount: float = 0.0
     """Sum of the entitlements of the last windows, with the decay `COST_MEMORY_WINDOWS`."""
     due_s: float = 0.0
@@ -127,16 +128,6 @@ class Meter(NamedTuple):
     """Average of the error relative to the mean entitlement, with the decay `MEMORY_WINDOWS`."""
     trim: float = 0.0
     """Integral term: logarithm of the factor on the VM's weight."""
-
-    @property
-    def unit_cost_s(self) -> float | None:
-        """Device time per unit; None before any was measured."""
-        return self.cost_s / self.cost_amount if self.cost_amount and self.cost_s else None
-
-    @property
-    def units_per_request(self) -> float:
-        """Mean size of a request in units of shares, with the decay of costs; 1 before any request."""
-        return self.cost_amount / self.cost_requests if self.cost_requests and self.cost_amount else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +229,10 @@ def next_meters(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) 
             continue
         keep = 1.0 - min(1.0 / COST_MEMORY_WINDOWS, v.requests / COST_MEMORY_REQUESTS)
         result[v.vm] = Meter(
-            recent=(Activity() if reset else meter.recent).add(v, sample.share_by, MEMORY_WINDOWS),
-            windows=0 if reset else meter.windows + 1,
-            cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
-            cost_s=keep * meter.cost_s + v.device_s if amount else meter.cost_s,
-            cost_requests=keep * meter.cost_requests + v.requests if amount else meter.cost_requests,
+            recent=(Activity() if reset else meter.recent).add(
+                v, sample.share_by, 1.0 - 1.0 / MEMORY_WINDOWS
+            ),
+            costs=meter.costs.add(v, sample.share_by, keep) if amount else meter.costs,
             due_amount=0.0 if reset else meter.due_amount,
             due_s=0.0 if reset else meter.due_s,
             missed=0.0 if reset else meter.missed,
@@ -258,7 +248,7 @@ def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlement
         meter = meters[v.vm]
         if v.active:
             rate, wants_more = meter.recent.rate, meter.recent.wants_more
-            claims.append(claim_of(v.vm, v.slo, rate, meter.units_per_request, wants_more=wants_more))
+            claims.append(claim_of(v.vm, v.slo, rate, meter.costs.units_per_request, wants_more=wants_more))
     return entitle(claims)
 
 
@@ -279,7 +269,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
             wants_more = wants_more and meters[v.vm].trim < LONGEST_TRIM
-            per_request = meters[v.vm].units_per_request
+            per_request = meters[v.vm].costs.units_per_request
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=wants_more))
     due = entitle(claims).rates
     trimmed = dict(meters)
@@ -318,7 +308,9 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
     if sample.share_by is ShareBy.DEVICE_TIME:
         return {}
     costs = {
-        v.vm: meters[v.vm].unit_cost_s for v in sample.vms if v.active and meters[v.vm].recent.wants_more
+        v.vm: meters[v.vm].costs.unit_cost_s
+        for v in sample.vms
+        if v.active and meters[v.vm].recent.wants_more
     }
     measured = {vm: cost for vm, cost in costs.items() if cost}
     if not measured:
@@ -349,13 +341,13 @@ def fair_weights(
     VMs that want no more get the weight of their entitlement, too, not of their use, as the weight
     determines how soon their requests are served.
     """
-    costs = {vm: meter.unit_cost_s for vm, meter in meters.items()}
+    costs = {vm: meter.costs.unit_cost_s for vm, meter in meters.items()}
     measured = [cost for cost in costs.values() if cost]
     mean_cost = sum(measured) / len(measured) if measured else 1.0
     ideal = {}
     for v in sample.vms:
         meter = meters[v.vm]
-        minimum = (v.slo.min_iops or 0.0) * meter.units_per_request
+        minimum = (v.slo.min_iops or 0.0) * meter.costs.units_per_request
         rate = max(level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
         ideal[v.vm] = rate * (costs[v.vm] or mean_cost) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
