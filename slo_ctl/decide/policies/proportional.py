@@ -70,6 +70,11 @@ class Activity(NamedTuple):
     """Time with a request waiting in the device's queue."""
     backlog_s: float = 0.0
     """Time with a request outstanding."""
+    outstanding_s: float = 0.0
+    """Time on the device, summed over requests; 0 where it is not known."""
+    throttled_s: float = 0.0
+    """Time held by the VM's limit, summed over requests."""
+    pages_written: float = 0.0
 
     def add(self, vm: VmSample, share_by: ShareBy, keep: float) -> "Activity":
         """The sums with one more window; `keep`: the decay of the previous ones."""
@@ -80,6 +85,9 @@ class Activity(NamedTuple):
             device_s=keep * self.device_s + vm.device_s,
             queued_s=keep * self.queued_s + vm.window_s * vm.queued_share,
             backlog_s=keep * self.backlog_s + vm.window_s * vm.backlog_share,
+            outstanding_s=keep * self.outstanding_s + vm.window_s * (vm.outstanding or 0.0),
+            throttled_s=keep * self.throttled_s + vm.window_s * (vm.throttled or 0.0),
+            pages_written=keep * self.pages_written + vm.host_page_writes,
         )
 
     @property
