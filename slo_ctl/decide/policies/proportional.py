@@ -10,7 +10,7 @@ because of its queue depth or low demand, goes to the others: no VM is slowed do
 use its share. For exact proportions at any cost there is `proportional-strict`.
 
 The weight of VM i is phi_i = e_i c_i exp(g_i), with its entitlement e_i, the measured device time per unit
-c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean d_i, of its rate r_i and
+c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean r_i, of its rate r_i and
 its entitled rate d_i in the window. While all VMs want more, r_i c_i is proportional to phi_i, so that
 x' = x - K y' near 0. The characteristic polynomial z^2 - (7/4 - K/4) z + 3/4 has its roots inside the unit
 circle for 0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i.
@@ -41,7 +41,7 @@ from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
-MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
+MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 8.0
 """Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""
 COST_MEMORY_REQUESTS = 1000.0
 """Least number of requests in the average of costs per unit. In a smaller sample GC delays a few requests and
@@ -128,12 +128,8 @@ class Meter(NamedTuple):
     """With the decay `MEMORY_WINDOWS`, since the set of active VMs or an SLO changed."""
     costs: Activity = Activity()
     """With the decay `COST_MEMORY_WINDOWS`; of windows in which the VM got anything."""
-    due_amount: float = 0.0
-    """Sum of the entitlements of the last windows, with the decay `COST_MEMORY_WINDOWS`."""
-    due_s: float = 0.0
-    """Windows in `due_amount`, with the same decay."""
     missed: float = 0.0
-    """Average of the error relative to the mean entitlement, with the decay `MEMORY_WINDOWS`."""
+    """Average of the error relative to the mean rate, with the decay `MEMORY_WINDOWS`."""
     trim: float = 0.0
     """Integral term: logarithm of the factor on the VM's weight."""
 
@@ -241,8 +237,6 @@ def next_meters(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) 
                 v, sample.share_by, 1.0 - 1.0 / MEMORY_WINDOWS
             ),
             costs=meter.costs.add(v, sample.share_by, keep) if amount else meter.costs,
-            due_amount=0.0 if reset else meter.due_amount,
-            due_s=0.0 if reset else meter.due_s,
             missed=0.0 if reset else meter.missed,
             trim=meter.trim,
         )
@@ -272,7 +266,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     A minimum or maximum is converted by the average size of a request, not by that in the window: if the VM's
     share is near its minimum, the larger of the two is on average larger when one of them varies.
     """
-    claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    claims = []
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
@@ -282,13 +276,12 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     due = entitle(claims).rates
     trimmed = dict(meters)
     for claim in claims:
-        meter, due_rate = meters[claim.vm], due[claim.vm]
-        due_amount, due_s = keep * meter.due_amount + due_rate, keep * meter.due_s + 1.0
-        # Relative to the mean entitlement: a window counts in proportion to its absolute error.
-        error = (due_rate - claim.used) * due_s / due_amount if due_amount else 0.0
+        meter = meters[claim.vm]
+        # Relative to the mean rate: a window counts in proportion to its absolute error.
+        error = (due[claim.vm] - claim.used) / meter.costs.rate
         missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
-        trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
+        trimmed[claim.vm] = meter._replace(missed=missed, trim=trim)
     return trimmed
 
 
