@@ -20,6 +20,7 @@ from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
+from lab.parts import share_error
 from slo_ctl.base.progress import Silent
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
@@ -218,11 +219,6 @@ def bound_cases() -> Iterator[Case]:
     yield Case("a max=50, b min=300", (f"{a},max=50", f"{b},min=300", c))
     a, b, c = trio(("financial", "msn", "exchange"), weights=(3, 6, 1))
     yield Case("c min=60 (exchange)", (a, b, f"{c},min=60"))
-
-
-def share_error(run: RunResult) -> float:
-    """The largest error of a share among the VMs that were running."""
-    return max((abs(v.share_error) for v in run.vms if v.share_error is not None), default=0.0)
 
 
 def missed(case: Case, runs: list[RunResult]) -> list[str]:

@@ -27,14 +27,12 @@ name=raid0,class=raid0,disks=4,stripe=64KiB,size=24GiB; name=ssd0,preset=tlc,siz
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +42,13 @@ from policy_rounds import (
     LOADS,
     NAMES,
     WEIGHTS,
-    Lag,
+    Compared,
     Round,
     Row,
-    lag,
-    misses_bar,
+    add_options,
+    compare,
+    interleaved,
     one_round,
-    show_rows,
-    show_summary,
 )
 from served import Served
 
@@ -74,11 +71,6 @@ from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import ProfileStore
 
 SYS = Path("/sys")
-
-
-def needs_of_objective(objective: str, p99_target_us: float) -> Needs:
-    """What `device policy` would be told."""
-    return Needs(objective == "weights", p99_target_us if objective == "p99" else None)
 
 
 class Bench:
@@ -177,17 +169,20 @@ class Bench:
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def measure(bench: Bench, objective: str, needs: Needs, rounds: int) -> tuple[list[Row], SchedulerAdvice]:
+def compared(bench: Bench, objective: str, needs: Needs, rounds: int) -> Compared:
     """Every scheduler offered, and the choice."""
     chosen = bench.suits(needs)
     own = chosen.choice.scheduler
     settings = {name: chosen if name == own else bench.suits(needs, name) for name in chosen.facts.offered}
-    got: dict[str, list[Round]] = {name: [] for name in settings}
-    for _ in range(rounds):
-        for name, setting in settings.items():
-            bench.set_to(setting, needs)
-            got[name].append(bench.round(objective))
-    return [Row(n, settings[n].choice.weights.value, tuple(each)) for n, each in got.items()], chosen
+
+    def one(scheduler: str, _number: int) -> Round:
+        bench.set_to(settings[scheduler], needs)
+        return bench.round(objective)
+
+    found = interleaved(settings, one, rounds)
+    rows = [Row(name, settings[name].choice.weights.value, each) for name, each in found.items()]
+    first = chosen.choice.choices[0]
+    return Compared(rows, own, chosen.choice, f"{first.value}, {first.reason}")
 
 
 def main() -> int:
@@ -196,12 +191,9 @@ def main() -> int:
     parser.add_argument("--allow-write", help="the same device: it is overwritten")
     parser.add_argument("--emulated", help="as for `slo-ctl device create`, instead of a file")
     parser.add_argument("--time-scale", type=float, default=1.0, help="of an emulated device")
-    parser.add_argument("--objective", choices=[*LOADS], action="append")
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--p99-target", type=float, default=20_000.0, help="in microseconds")
     parser.add_argument("--budget", default="30s", help="of the profile")
-    parser.add_argument("--json", action="store_true")
+    add_options(parser)
     options = parser.parse_args()
     missing = missing_for(export=options.emulated is not None)
     missing += [name for name in ("fio",) if shutil.which(name) is None]
@@ -209,8 +201,6 @@ def main() -> int:
         sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
     if options.device != options.allow_write:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
-    lags: dict[str, Lag | None] = {}
-    reply = {}
     with ExitStack() as stack:
         if options.emulated is not None:
             path = over_export(stack, Served(stack, options.emulated, ["all"], options.time_scale).uri("all"))
@@ -218,28 +208,12 @@ def main() -> int:
             path = options.device or over_file(stack, 600 << 20)
         bench = Bench(stack, path, options.seconds)
         bench.profile(options.budget)
-        for objective in options.objective or LOADS:
-            needs = needs_of_objective(objective, options.p99_target)
-            rows, chosen = measure(bench, objective, needs, options.rounds)
-            behind = lag(rows, chosen.choice.scheduler, objective)
-            lags[objective] = behind
-            reply[objective] = {
-                "chosen": asdict(chosen.choice),
-                "rows": [asdict(row) for row in rows],
-                "lag": None if behind is None else asdict(behind),
-            }
-            if not options.json:
-                show(objective, rows, chosen, behind)
-    if options.json:
-        print(json.dumps(reply, indent=1))
-    else:
-        show_summary(lags)
-    return int(misses_bar(lags))
 
+        def of_objective(objective: str) -> Compared:
+            needs = Needs(objective == "weights", options.p99_target if objective == "p99" else None)
+            return compared(bench, objective, needs, options.rounds)
 
-def show(objective: str, rows: list[Row], chosen: SchedulerAdvice, behind: Lag | None) -> None:
-    print(f"{objective}: {chosen.choice.choices[0].value}, {chosen.choice.choices[0].reason}")
-    show_rows(rows, chosen.choice.scheduler, behind)
+        return compare(options, of_objective)
 
 
 if __name__ == "__main__":

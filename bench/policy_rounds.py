@@ -4,12 +4,14 @@ best.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 WEIGHTS = (1.0, 3.0, 6.0)
 NAMES = ("a", "b", "c")
@@ -125,7 +127,60 @@ def one_round(
     return Round(iops, first["clat_ns"]["percentile"]["99.000000"] / 1e3)
 
 
-def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
+def interleaved(
+    schedulers: Iterable[str], one: Callable[[str, int], Round], rounds: int
+) -> dict[str, tuple[Round, ...]]:
+    """Rounds of every scheduler in turn; `one` runs a round of a scheduler, by its number."""
+    found: dict[str, list[Round]] = {name: [] for name in schedulers}
+    for number in range(rounds):
+        for name, of_it in found.items():
+            of_it.append(one(name, number))
+    return {name: tuple(of_it) for name, of_it in found.items()}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The rounds of all schedulers under one objective, and the one that was chosen for it."""
+
+    rows: list[Row]
+    chosen: str
+    choice: Any
+    """The whole choice, a dataclass."""
+    reason: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `compare` reads, and those of rounds."""
+    parser.add_argument("--objective", choices=[*LOADS], action="append")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+
+
+def compare(options: argparse.Namespace, of_objective: Callable[[str], Compared]) -> int:
+    """Print how far choices are behind the best. Returns 1 where one misses its objective, or the bar."""
+    lags: dict[str, Lag | None] = {}
+    reply = {}
+    for objective in options.objective or LOADS:
+        found = of_objective(objective)
+        behind = lags[objective] = lag(found.rows, found.chosen, objective)
+        reply[objective] = {
+            "chosen": asdict(found.choice),
+            "rows": [asdict(row) for row in found.rows],
+            "lag": None if behind is None else asdict(behind),
+        }
+        if not options.json:
+            print(f"{objective}: {found.reason}")
+            _show_rows(found.rows, found.chosen, behind)
+    if options.json:
+        print(json.dumps(reply, indent=1))
+    else:
+        parts = [f"{name} {each.behind:.1%}" if each else f"{name} not met" for name, each in lags.items()]
+        print(f"behind the best: {', '.join(parts)}; at most {BEST_BAR:.0%} is wanted")
+    return int(any(behind is None or behind.behind > BEST_BAR for behind in lags.values()))
+
+
+def _show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
     """Print a line for each scheduler, and the verdict on the chosen one."""
     for row in rows:
         mark = "*" if row.scheduler == chosen else " "
@@ -144,14 +199,3 @@ def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
         noise = f"rounds {min(behind.by_round):.0%} to {max(behind.by_round):.0%}"
         verdict = f"{behind.behind:.1%} ({noise}) behind {behind.best}"
     print(f"   chosen: {chosen}, {verdict}", flush=True)
-
-
-def misses_bar(lags: dict[str, Lag | None]) -> bool:
-    """Whether a choice does not meet its objective, or is too far behind the best."""
-    return any(behind is None or behind.behind > BEST_BAR for behind in lags.values())
-
-
-def show_summary(lags: dict[str, Lag | None]) -> None:
-    """Print how far the choices are behind the best, by objective."""
-    parts = [f"{name} {behind.behind:.1%}" if behind else f"{name} not met" for name, behind in lags.items()]
-    print(f"behind the best: {', '.join(parts)}; at most {BEST_BAR:.0%} is wanted")

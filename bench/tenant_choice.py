@@ -13,27 +13,23 @@ and has rounds of different seeds.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 from policy_rounds import (
     LOADS,
     NAMES,
     WEIGHTS,
-    Lag,
+    Compared,
     Round,
     Row,
-    lag,
-    misses_bar,
+    add_options,
+    compare,
+    interleaved,
     one_round,
-    show_rows,
-    show_summary,
 )
 from replayed_tenants import replayed
 from served import Served
@@ -76,58 +72,33 @@ def served_round(served: Served, scheduler: str, objective: str, seconds: float)
     return round_of(served, objective, seconds)
 
 
-def measure(one: Callable[[str, int], Round], rounds: int) -> list[Row]:
-    """Run every scheduler; `one` runs a round of a scheduler, by its number."""
-    got: dict[str, list[Round]] = {name: [] for name in SCHEDULERS}
-    for number in range(rounds):
-        for scheduler, of_it in got.items():
-            of_it.append(one(scheduler, number))
-    return [Row(name, "device" if name == "wfq" else "none", tuple(of_it)) for name, of_it in got.items()]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", required=True, help="as for `slo-ctl device create`")
     parser.add_argument("--time-scale", type=float, default=1.0)
-    parser.add_argument("--objective", choices=[*LOADS], action="append")
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--replay", action="store_true", help="an SSD in virtual time")
     parser.add_argument("--drive-writes", type=float, default=8, help="of a replay")
-    parser.add_argument("--json", action="store_true")
+    add_options(parser)
     options = parser.parse_args()
     if shutil.which("fio") is None and not options.replay:
         sys.exit("not installed: fio")
-    lags: dict[str, Lag | None] = {}
-    reply = {}
     with ExitStack() as stack:
         served = None if options.replay else Served(stack, options.device, NAMES, options.time_scale)
-        rotates = served is not None and served.kind != "ssd"
-        for objective in options.objective or LOADS:
 
-            def one(scheduler: str, number: int, objective: str = objective) -> Round:
+        def compared(objective: str) -> Compared:
+            def one(scheduler: str, number: int) -> Round:
                 if served is None:
                     return replayed(options.device, scheduler, objective, options.drive_writes, number + 1)
                 return served_round(served, scheduler, objective, options.seconds)
 
-            rows = measure(one, options.rounds)
+            found = interleaved(SCHEDULERS, one, options.rounds)
+            rows = [Row(name, "device" if name == "wfq" else "none", each) for name, each in found.items()]
             needs = Needs(objective == "weights", 1.0 if objective == "p99" else None)
+            rotates = served is not None and served.kind != "ssd"
             choice = choose_tenant_scheduler(needs, len(NAMES), rotates=rotates)
-            behind = lag(rows, choice.value, objective)
-            lags[objective] = behind
-            reply[objective] = {
-                "chosen": asdict(choice),
-                "rows": [asdict(row) for row in rows],
-                "lag": None if behind is None else asdict(behind),
-            }
-            if not options.json:
-                print(f"{objective}: {choice.reason}")
-                show_rows(rows, choice.value, behind)
-    if options.json:
-        print(json.dumps(reply, indent=1))
-    else:
-        show_summary(lags)
-    return int(misses_bar(lags))
+            return Compared(rows, choice.value, choice, choice.reason)
+
+        return compare(options, compared)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsim.allocators import ALLOCATORS
 from fsim.experiment import AllocationResult, DrivePoints, Point
-from fsim.tables import cell, drive_line, headline, legend
+from fsim.tables import drive_line, drive_rows, headline, legend
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.show.charts import Axis, Curve, Curves, Table, key_class, plain
@@ -30,14 +30,7 @@ def render_allocation(result: AllocationResult) -> str:
 
 def _rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, str, list[str]]]:
     """Class of the row's key, allocator and cells."""
-    return [
-        (
-            key_class(index),
-            name,
-            [cell(drive.curve(name).get(each), result.base) for each in result.utilisations],
-        )
-        for index, name in enumerate(result.allocators)
-    ]
+    return [(key_class(index), *row) for index, row in enumerate(drive_rows(result, drive))]
 
 
 def _merge_rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, list[str]]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from fsim.experiment import AllocationResult, DrivePoints, Mean, Point
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
+from slo_ctl.show.terminal import print_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,10 +20,12 @@ def print_allocation(console: Console, result: AllocationResult) -> None:
     console.print(Text(headline(result), style="bold"))
     if not result.complete:
         console.print(Text("PARTIAL: interrupted before the end.", "yellow"))
+    utilisations = [numbers.percent(each, 0) for each in result.utilisations]
     for drive in result.drives:
         console.print()
         console.print(Text(drive_line(drive)))
-        console.print(drive_table(result, drive))
+        rows = [(name, *cells) for name, cells in drive_rows(result, drive)]
+        print_rows(console, ("ALLOCATOR", *utilisations), rows, left=("ALLOCATOR",))
     console.print(Text(legend(result)))
     for note in result.notes:
         console.print(Text(f"note: {printable(note)}"))
@@ -53,17 +54,12 @@ def legend(result: AllocationResult) -> str:
     return f"Elapsed virtual seconds by utilisation of the file system; (ratio to {result.base}{spread})."
 
 
-def drive_table(result: AllocationResult, drive: DrivePoints) -> Table:
-    """One row per allocator."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("ALLOCATOR", no_wrap=True)
-    for utilisation in result.utilisations:
-        table.add_column(numbers.percent(utilisation, 0), justify="right")
-    for allocator in result.allocators:
-        curve = drive.curve(allocator)
-        cells = [cell(curve.get(each), result.base) for each in result.utilisations]
-        table.add_row(Text(allocator), *(Text(each) for each in cells))
-    return table
+def drive_rows(result: AllocationResult, drive: DrivePoints) -> list[tuple[str, list[str]]]:
+    """Allocators with their cells, one for each utilisation."""
+    return [
+        (name, [cell(drive.curve(name).get(each), result.base) for each in result.utilisations])
+        for name in result.allocators
+    ]
 
 
 def cell(point: Point | None, base: str) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from lab.write_size import Finding, Outcome
@@ -17,6 +15,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
 from slo_ctl.profile.store import age_text
+from slo_ctl.show.terminal import print_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +62,7 @@ def print_write_size(
         console.print(Text(printable(line)))
     if finding.sizes:
         console.print()
-        console.print(_write_size_table(finding))
+        _print_sizes(console, finding)
         console.print()
     for line in finding_lines(record, finding):
         console.print(Text(line))
@@ -119,23 +118,23 @@ def _write_size_circumstances(record: WriteSizeRecord, found: FoundWriteSize | N
     return lines
 
 
-def _write_size_table(finding: Finding) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("SIZE", "SEQUENTIAL", "RANDOM", "RATIO", "BETWEEN", "REPEATED"):
-        table.add_column(heading, justify="right")
-    table.add_column("RANDOM IS")
+def _print_sizes(console: Console, finding: Finding) -> None:
+    headings = ("SIZE", "SEQUENTIAL", "RANDOM", "RATIO", "BETWEEN", "REPEATED", "RANDOM IS")
+    rows = []
     for size in finding.sizes:
         high = f"{size.high:.2f}" if math.isfinite(size.high) and size.high < 1e4 else "?"
-        table.add_row(
-            format_bytes_exact(size.size_bytes),
-            numbers.bandwidth(size.sequential_bytes_s),
-            numbers.bandwidth(size.random_bytes_s),
-            numbers.decimal(size.ratio),
-            f"{size.low:.2f}-{high}",
-            str(size.repetitions),
-            size.closeness.value,
+        rows.append(
+            (
+                format_bytes_exact(size.size_bytes),
+                numbers.bandwidth(size.sequential_bytes_s),
+                numbers.bandwidth(size.random_bytes_s),
+                numbers.decimal(size.ratio),
+                f"{size.low:.2f}-{high}",
+                str(size.repetitions),
+                size.closeness.value,
+            )
         )
-    return table
+    print_rows(console, headings, rows, left=("RANDOM IS",))
 
 
 def _write_size_size_json(size: SizeVerdict) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from statistics import fmean
 
 from slo_ctl.decide.profile_fit import half_width
@@ -216,20 +215,6 @@ def between(paper: str, where: tuple[str, str, str], low: float, high: float, di
     return Rule(paper, f"{where[2]}, {where[1]}: from {low:g} to {high:g}", judge, differs)
 
 
-def ordered(
-    paper: str, panel: str, column: str, rows: Sequence[str], differs: str = "", *, least_gap: float = 0.0
-) -> Rule:
-    """The means of `column` decrease along `rows`, each by at least `least_gap` of the previous one."""
-
-    def judge(results: Results) -> Judged:
-        means = [results.mean(panel, row, column) for row in rows]
-        falls = all(b < a * (1 - least_gap) for a, b in pairwise(means))
-        return Judged(", ".join(f"{row} {mean:.3g}" for row, mean in zip(rows, means, strict=True)), falls)
-
-    gap = f" by {least_gap:.0%} each" if least_gap else ""
-    return Rule(paper, f"{column}: {' > '.join(rows)}{gap}", judge, differs)
-
-
 def lower_in(
     paper: str,
     panel: str,
@@ -261,7 +246,6 @@ def interval(cell: Cell) -> tuple[float, float]:
 def interval_within(
     paper: str,
     where: tuple[str, str, str],
-    differs: str = "",
     *,
     than: str = "",
     above: float = -math.inf,
@@ -278,7 +262,7 @@ def interval_within(
     what = f"{panel}, {row}: {column}{f' / {than}' if than else ''}"
     bounds = [f"above {above:g}"] if above > -math.inf else []
     bounds += [f"below {below:g}"] if below < math.inf else []
-    return Rule(paper, f"{what}: 95 % interval {' and '.join(bounds)}", judge, differs)
+    return Rule(paper, f"{what}: 95 % interval {' and '.join(bounds)}", judge)
 
 
 def proportional(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from papers.outcome import FigureOutcome, PapersResult, TableOutcome
-from papers.page import MOST_COLUMNS, by_paper, number, source_of, summary_line
+from papers.page import by_paper, number, shown_tables, source_of, summary_line
 from slo_ctl.show.charts import Axis, Bar, Bars, Chart, Curve, Curves
 from slo_ctl.show.html import render_page
 
@@ -11,7 +11,7 @@ from slo_ctl.show.html import render_page
 def html(result: PapersResult) -> str:
     """A page with all results; all texts are escaped."""
     papers = [
-        (title, [(figure, _charts(figure), _tables(figure)) for figure in figures])
+        (title, [(figure, _charts(figure), list(shown_tables(figure))) for figure in figures])
         for _, title, figures in by_paper(result)
     ]
     return render_page(
@@ -22,19 +22,6 @@ def html(result: PapersResult) -> str:
         papers=papers,
         summary=summary_line(result),
     )
-
-
-def _tables(figure: FigureOutcome) -> list[tuple[TableOutcome, list[str], list[tuple[str, list[str]]]]]:
-    found = []
-    for table in figure.tables:
-        columns, cells = table.columns(), table.by_place()
-        if len(columns) <= MOST_COLUMNS:
-            rows = [
-                (row, [number(cells.get((row, column)), table.digits) for column in columns])
-                for row in table.rows()
-            ]
-            found.append((table, columns, rows))
-    return found
 
 
 def _charts(figure: FigureOutcome) -> list[Chart]:

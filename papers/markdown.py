@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from papers.outcome import Agreement, FigureOutcome, PapersResult, RuleOutcome, TableOutcome
-from papers.page import MOST_COLUMNS, by_paper, number, source_of, summary_line
+from papers.outcome import Agreement, FigureOutcome, PapersResult, RuleOutcome
+from papers.page import Rows, by_paper, shown_tables, source_of, summary_line, titled
 
 _INTRODUCTION = """\
 Every figure, table, equation and algorithm of the four papers that slo-ctl is built on, and claims beyond
@@ -129,33 +129,26 @@ def _reason(rule: RuleOutcome, indent: str, said: set[str]) -> Iterator[str]:
 
 def _tables(figure: FigureOutcome, shown: _Shown) -> Iterator[str]:
     """Folded; those that an earlier figure has are referred to."""
-    own: list[TableOutcome] = []
+    own: list[str] = []
     others: list[FigureOutcome] = []
-    for table in figure.tables:
-        if len(table.columns()) <= MOST_COLUMNS:
-            first = shown.before(table.model_dump_json(), figure)
-            if first is None:
-                own.append(table)
-            elif first not in others:
-                others.append(first)
+    for table, columns, rows in shown_tables(figure):
+        first = shown.before(table.model_dump_json(), figure)
+        if first is None:
+            own += _table(titled(table), columns, rows)
+        elif first not in others:
+            others.append(first)
     if others:
         yield from (
             f"{'More numbers' if own else 'Numbers'}: {', '.join(_link(f, f.key) for f in others)}",
             "",
         )
     if own:
-        yield from ("<details><summary>Numbers</summary>", "")
-        for table in own:
-            yield from _table(table)
-        yield from ("</details>", "")
+        yield from ("<details><summary>Numbers</summary>", "", *own, "</details>", "")
 
 
-def _table(table: TableOutcome) -> Iterator[str]:
-    unit = f", {table.unit}" if table.unit else ""
-    columns, cells = table.columns(), table.by_place()
-    yield "| " + " | ".join([_cell(f"{table.title}{unit}"), *map(_cell, columns)]) + " |"
+def _table(title: str, columns: list[str], rows: Rows) -> Iterator[str]:
+    yield f"| {' | '.join(map(_cell, (title, *columns)))} |"
     yield "|---|" + "---|" * len(columns)
-    for row in table.rows():
-        numbers = [number(cells.get((row, column)), table.digits) for column in columns]
-        yield "| " + " | ".join([_cell(row), *numbers]) + " |"
+    for name, cells in rows:
+        yield f"| {' | '.join((_cell(name), *cells))} |"
     yield ""

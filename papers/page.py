@@ -64,23 +64,38 @@ def text(result: PapersResult) -> Iterator[str]:
         for reason in dict.fromkeys(rule.reason for rule in figure.rules if rule.reason):
             yield f"  why it differs: {reason}"
         if len(result.figures) == 1:
-            for table in figure.tables:
-                yield from _text_table(table)
+            for table, columns, rows in shown_tables(figure):
+                yield from _text_table(titled(table), columns, rows)
         yield ""
     yield summary_line(result)
 
 
-def _text_table(table: TableOutcome) -> Iterator[str]:
-    columns, cells = table.columns(), table.by_place()
-    if len(columns) > MOST_COLUMNS:
-        return
-    unit = f", {table.unit}" if table.unit else ""
-    rows = [["", *columns]] + [
-        [row, *(number(cells.get((row, column)), table.digits) for column in columns)] for row in table.rows()
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    yield f"  {table.title}{unit}"
-    for first, *rest in rows:
+def titled(table: TableOutcome) -> str:
+    """Title of a table with its unit."""
+    return f"{table.title}, {table.unit}" if table.unit else table.title
+
+
+Rows = list[tuple[str, list[str]]]
+"""Names of rows, and their cells."""
+
+
+def shown_tables(figure: FigureOutcome) -> Iterator[tuple[TableOutcome, list[str], Rows]]:
+    """Tables that are not too wide, with their columns, and their rows as texts."""
+    for table in figure.tables:
+        columns, cells = table.columns(), table.by_place()
+        if len(columns) <= MOST_COLUMNS:
+            rows = [
+                (row, [number(cells.get((row, column)), table.digits) for column in columns])
+                for row in table.rows()
+            ]
+            yield table, columns, rows
+
+
+def _text_table(title: str, columns: list[str], rows: Rows) -> Iterator[str]:
+    yield f"  {title}"
+    lines = [["", *columns], *([name, *cells] for name, cells in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *rest in lines:
         numbers = "  ".join(value.rjust(width) for value, width in zip(rest, widths[1:], strict=True))
         yield f"    {first.ljust(widths[0])}  {numbers}".rstrip()
 

@@ -49,11 +49,6 @@ class Sizes:
         weights = np.array([weight for _, weight in parts])
         return cls(np.array([size for size, _ in parts], np.int64), np.cumsum(weights) / weights.sum())
 
-    @property
-    def mean(self) -> float:
-        """Expected size in bytes."""
-        return float(self.bytes_ @ np.diff(self.cumulative, prepend=0.0))
-
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """`count` sizes in bytes."""
         if len(self.bytes_) == 1:

@@ -7,7 +7,7 @@ times are those of a steady arrival rate (`iops`); a closed-loop replay does not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,18 +35,6 @@ class Workload:
     """Requests stay within 0 .. span_bytes-1."""
     seed: int = 0
     batch_records: int = DEFAULT_BATCH_RECORDS
-    volumes: tuple[str, ...] = field(default=("0",), init=False)
-
-    @property
-    def label(self) -> str:
-        """Description; always says that it is synthetic."""
-        parameters = [
-            f"{parameter.name}={self.parameters[parameter.name]}"
-            for parameter in self.kind.parameters
-            if self.parameters[parameter.name] != parameter.default
-            or parameter.name in ("theta", "r", "f", "mix")
-        ]
-        return f"synthetic {self.kind.name}" + (f" ({', '.join(parameters)})" if parameters else "")
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of `batch_records` requests, the last one shorter where there is an end."""

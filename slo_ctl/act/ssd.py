@@ -21,6 +21,8 @@ Reply = TypeVar("Reply")
 OPS_KNOB = "ops_blocks"
 _LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
 _MOVE_POLL_S = 0.02
+_MOVE_WAIT_S = 5.0
+"""How long restoring OPS waits for moves."""
 TIMEOUT_S = 0.5
 """Time for a reply, which normally takes some milliseconds."""
 READING_VALID_S = 0.5
@@ -52,17 +54,12 @@ class ServedFtlActuator:
         control_socket: Path,
         journal: Journal,
         *,
-        move_wait_s: float = 5.0,
-        timeout_s: float = TIMEOUT_S,
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`move_wait_s`: how long restoring OPS waits for moves; `timeout_s`: timeout of each command."""
         self._device = device
         self._socket = control_socket
         self._journal = journal
-        self._move_wait_s = move_wait_s
-        self._timeout_s = timeout_s
         self._clock = clock
         self._connect = connect
         self._ignored_until_s = 0.0
@@ -208,7 +205,7 @@ class ServedFtlActuator:
 
     def _set_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
         """Move the difference to or from the spare blocks, as many at a time as are available."""
-        deadline = self._clock.monotonic_s() + self._move_wait_s
+        deadline = self._clock.monotonic_s() + _MOVE_WAIT_S
         expected: int | None = None
         while True:
             reading = self._ask()
@@ -286,15 +283,15 @@ class ServedFtlActuator:
             raise ActError(f"{self._device} does not answer", "it is retried in the next interval")
         try:
             if self._client is None:
-                self._client = self._connect(self._socket, self._timeout_s)
+                self._client = self._connect(self._socket, TIMEOUT_S)
             return do(self._client)
         except ControlError as error:
             if error.code in ("unreachable", "late", "malformed"):
                 self.close()
-                if self._clock.monotonic_s() - began_s >= self._timeout_s:
+                if self._clock.monotonic_s() - began_s >= TIMEOUT_S:
                     self._ignored_until_s = self._clock.monotonic_s() + _IGNORED_S
                     raise ActError(
-                        f"{self._device} has not answered for {self._timeout_s:g} s",
+                        f"{self._device} has not answered for {TIMEOUT_S:g} s",
                         "it is retried in the next interval",
                     ) from None
                 if may_retry:

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import ReplyFormatError, UnreachableError, UserError
 from slo_ctl.model.status_json import FORMAT_VERSION
 
 MAX_REPLY_BYTES = 64 << 20
@@ -68,20 +68,14 @@ def _parse_reply(status: int, text: bytes, request: str) -> dict[str, Any]:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise UserError(
-            f"{request}: the daemon's reply (status {status}) is not valid",
-            "check that the daemon has the same version",
-        )
+        raise ReplyFormatError(f"{request}: status {status} without a JSON object")
     if status >= http.client.BAD_REQUEST:
         error = body.get("error")
         if not isinstance(error, dict):
             error = {}
         raise UserError(str(error.get("message") or f"{request}: {status}"), str(error.get("hint") or ""))
     if body.get("format_version") != FORMAT_VERSION:
-        raise UserError(
-            f"the daemon uses format_version {body.get('format_version')}, not {FORMAT_VERSION}",
-            "restart the daemon: it runs another version of slo-ctl",
-        )
+        raise ReplyFormatError(f"format_version {body.get('format_version')}, not {FORMAT_VERSION}")
     return body
 
 

@@ -209,10 +209,10 @@ class Api:
             return route.answer(request, name)
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint)
+        except HistoryError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.message, error.hint)
         except UserError as error:
             return refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.message, error.hint)
-        except HistoryError as error:
-            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.reason, error.hint)
         except Exception as error:
             log.exception("%s %s", request.method, printable(request.target))
             message = f"unexpected {type(error).__name__}: {error}"

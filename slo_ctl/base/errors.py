@@ -27,6 +27,16 @@ class UnreachableError(UserError):
     """The daemon, or the server of a device, does not answer; the command line exits with 4."""
 
 
+class ReplyFormatError(UserError):
+    """The daemon's reply is not one of this version; the command line exits with 1."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"invalid reply from the daemon: {problem}",
+            "restart the daemon, which runs another version of slo-ctl",
+        )
+
+
 OPTIONAL_PACKAGES = {
     "distributed": "sweeps on several hosts",
     "jinja2": "HTML reports",

@@ -48,7 +48,7 @@ def post(root: Path | None, path: str) -> dict[str, Any]:
 
 
 def vm_history(api: ApiClient, vm: str, **query: object) -> VmHistory:
-    """The history of a VM from the daemon. Raises UnreachableError, UserError and StatusFormatError."""
+    """The history of a VM from the daemon. Raises UnreachableError and another UserError."""
     from slo_ctl.model.status_json import from_plain
     from slo_ctl.record.history_reader import VmHistory
 

@@ -15,7 +15,13 @@ from typing import Any
 
 import typer
 
-from slo_ctl.base.errors import OPTIONAL_PACKAGES, MissingPackageError, UnreachableError, UserError
+from slo_ctl.base.errors import (
+    OPTIONAL_PACKAGES,
+    MissingPackageError,
+    ReplyFormatError,
+    UnreachableError,
+    UserError,
+)
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.cli.completion import SLO_FIELDS
@@ -72,7 +78,7 @@ def run(arguments: list[str]) -> int:
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
-        status = EXIT_UNREACHABLE if isinstance(error, UnreachableError) else EXIT_USAGE
+        status = _EXIT_STATUSES.get(type(error), EXIT_USAGE)
         return _report_error(error.message, _with_root(error.hint, arguments), status)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -91,6 +97,9 @@ def run(arguments: list[str]) -> int:
             or _report_unexpected(error, session)
         )
     return status if isinstance(status, int) else EXIT_OK
+
+
+_EXIT_STATUSES = {UnreachableError: EXIT_UNREACHABLE, ReplyFormatError: EXIT_FAILURE}
 
 
 def _help_last(arguments: list[str]) -> list[str]:

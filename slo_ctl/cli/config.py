@@ -75,20 +75,14 @@ def show(
     if json_:
         print_json({"values": [asdict(each) for each in values]})
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    from slo_ctl.show.terminal import console_for, print_rows
 
-    from slo_ctl.show.terminal import console_for
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    columns = ("TABLE", "KEY", "VALUE", "ORIGIN")[: None if origin else -1]
-    for heading in columns:
-        table.add_column(heading, overflow="fold")
-    for each in values:
-        cells = (each.table, each.key, each.value, each.origin)[: len(columns)]
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console_for(sys.stdout).print(table)
+    headings = ("TABLE", "KEY", "VALUE", "ORIGIN")[: None if origin else -1]
+    rows = [
+        tuple(map(printable, (each.table, each.key, each.value, each.origin)))[: len(headings)]
+        for each in values
+    ]
+    print_rows(console_for(sys.stdout), headings, rows, left=headings, folded=headings)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from slo_ctl.base.patterns import expand
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, report_unreachable, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
+from slo_ctl.cli.exit_status import EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 
@@ -105,13 +105,7 @@ def _read_history(root: Path | None, vm: str, since: float, until: float, limit:
 
 def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
     """The history of a VM from the daemon. Raises UnreachableError."""
-    from slo_ctl.model.status_json import StatusFormatError
-
-    try:
-        return vm_history(client(root), vm, since=f"{since:.3f}", until=f"{until:.3f}", limit=limit)
-    except StatusFormatError as error:
-        warn(f"slo-ctl: invalid history from the daemon: {error}")
-        raise typer.Exit(EXIT_FAILURE) from None
+    return vm_history(client(root), vm, since=f"{since:.3f}", until=f"{until:.3f}", limit=limit)
 
 
 @contextmanager
@@ -127,7 +121,7 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     try:
         yield path
     except HistoryError as error:
-        reason = error.reason.removeprefix("history: ")
+        reason = error.message.removeprefix("history: ")
         hint = "" if "slo-ctl daemon" in error.hint else error.hint
         report_unreachable(f"{unreachable}; nor can its history be read: {reason}", root, hint)
         raise typer.Exit(EXIT_UNREACHABLE) from None
@@ -219,6 +213,7 @@ def _report(
     root: Path | None, words: list[str], span: tuple[float, float], limit: int, up_to_now: bool
 ) -> HostReport:
     """The history and, up to now, the daemon's status. Raises UserError if neither exists."""
+    from slo_ctl.model.status_json import from_json
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_reader import read_vm
     from slo_ctl.show.history import clock
@@ -226,7 +221,7 @@ def _report(
 
     status = None
     try:
-        status = _status(root)
+        status = from_json(client(root).get("/v1/status"))
         reported = status
         names = _expanded(words, lambda: _vm_names(root, reported))
         histories = [_from_daemon(root, name, *span, limit) for name in names]
@@ -249,15 +244,6 @@ def _report(
 def _expanded(words: list[str], existing: Callable[[], list[str]]) -> list[str]:
     """The VMs that names and patterns stand for; without any, all."""
     return expand(words, existing, vm_not_found) if words else existing()
-
-
-def _status(root: Path | None) -> HostStatus:
-    from slo_ctl.model.status_json import StatusFormatError, from_json
-
-    try:
-        return from_json(client(root).get("/v1/status"))
-    except StatusFormatError as error:
-        raise UnreachableError(f"invalid status from the daemon: {error}") from None
 
 
 def _vm_names(root: Path | None, status: HostStatus) -> list[str]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError, require_package
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.termination import terminable
-from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON
-from slo_ctl.cli.output import print_json, print_lines
+from slo_ctl.cli.output import Outputs, deliver, print_json, print_lines
 
 if TYPE_CHECKING:
     from papers.figure import Figure
@@ -60,14 +59,15 @@ def command(
     slo-ctl paper fast15:8
     slo-ctl paper all --quick --report papers.html
     """
+    from papers.markdown import markdown as markdown_page
     from papers.outcome import merged, read_result, run_figures
+    from papers.page import text
     from slo_ctl.show.terminal import progress_on_stderr
 
-    for option, path in (("--markdown", markdown), ("--report", report), ("--save-json", save_json)):
-        if path is not None:
-            check_writable(option, path)
-    if report is not None:
-        require_package("jinja2")
+    outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
+    outputs.check()
+    if markdown is not None:
+        check_writable("--markdown", markdown)
     chosen = _chosen_figures(names or [])
     if not chosen and earlier is None:
         _list(json=json)
@@ -79,7 +79,11 @@ def command(
         )
     if earlier_result is not None:
         result = merged(earlier_result, result)
-    _deliver(result, markdown=markdown, report=report, save_json=save_json, json=json)
+    if markdown is not None:
+        write_whole("--markdown", markdown, markdown_page(result))
+    deliver(result, outputs, _report, lambda _, shown: print_lines(*text(shown)))
+    if result.unexplained:
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _chosen_figures(names: list[str]) -> list[Figure]:
@@ -120,25 +124,8 @@ def _list(*, json: bool) -> None:
     print_lines(*listing([(figure.key, figure.title, figure.labels) for figure in FIGURES.values()]))
 
 
-def _deliver(
-    result: PapersResult, *, markdown: Path | None, report: Path | None, save_json: Path | None, json: bool
-) -> None:
-    from papers import page
-    from papers.markdown import markdown as markdown_page
+def _report(result: PapersResult) -> str:
+    """The HTML page, which needs jinja2."""
+    from papers.html import html
 
-    if save_json is not None:
-        write_whole("--save-json", save_json, result.to_json() + "\n")
-    if markdown is not None:
-        write_whole("--markdown", markdown, markdown_page(result))
-    if report is not None:
-        from papers.html import html
-
-        write_whole("--report", report, html(result))
-    if json:
-        sys.stdout.write(result.to_json() + "\n")
-    else:
-        print_lines(*page.text(result))
-    if not result.complete:
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if result.unexplained:
-        raise typer.Exit(EXIT_FAILURE)
+    return html(result)

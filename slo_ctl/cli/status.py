@@ -171,15 +171,10 @@ class _Selection:
     verdicts: frozenset[Verdict]
 
     def of(self, body: dict[str, Any]) -> _Selected:
-        """The selected VMs of a reply of the daemon. Raises UserError for an unknown name, and typer.Exit."""
-        from slo_ctl.model.status_json import StatusFormatError, from_json
+        """The selected VMs of a reply of the daemon. Raises UserError, such as for an unknown name."""
+        from slo_ctl.model.status_json import from_json
 
-        try:
-            status = from_json(body)
-        except StatusFormatError as error:
-            warn(f"slo-ctl: invalid status from the daemon: {error}")
-            warn("hint: restart the daemon, which runs another version of slo-ctl")
-            raise typer.Exit(EXIT_FAILURE) from None
+        status = from_json(body)
         names = named_vms(status, self.words)
         vms = selected_vms(status, names, self.verdicts)
         if not names:

@@ -82,6 +82,8 @@ def info(
         print_json(_summary_json(reader, summary, wall_s))
     else:
         typer.echo("\n".join(_summary_lines(reader, summary, wall_s)))
+        if len(summary.volumes) > 1:
+            _print_volumes(summary)
 
 
 @app.command()
@@ -399,17 +401,14 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
     rows += [("note", note) for note in reader.notes]
     rows.append(("read in", f"{wall_s:.2f} s, {summary.records / max(wall_s, 1e-9) / 1e6:.2f} M records/s"))
     yield from (f"{name:<16} {printable(value)}" for name, value in rows)
-    if len(summary.volumes) > 1:
-        yield from _volume_lines(summary)
 
 
-def _volume_lines(summary: TraceSummary) -> Iterator[str]:
-    yield ""
-    line = "{:<20} {:>12} {:>7} {:>10} {:>10} {:>12} {:>10}"
-    yield line.format("volume", "records", "writes", "read", "written", "pages", "size")
+def _print_volumes(summary: TraceSummary) -> None:
+    from slo_ctl.show.terminal import console_for, print_rows
+
     largest = sorted(summary.volumes, key=lambda volume: -volume.records)
-    for volume in largest[:_SHOWN_VOLUMES]:
-        yield line.format(
+    rows = [
+        (
             printable(volume.name),
             f"{volume.records:,}",
             numbers.percent(volume.write_records / volume.records),
@@ -418,5 +417,10 @@ def _volume_lines(summary: TraceSummary) -> Iterator[str]:
             f"{volume.footprint_pages:,}",
             numbers.size(volume.end_bytes),
         )
+        for volume in largest[:_SHOWN_VOLUMES]
+    ]
+    headings = ("VOLUME", "RECORDS", "WRITES", "READ", "WRITTEN", "PAGES", "SIZE")
+    typer.echo()
+    print_rows(console_for(sys.stdout), headings, rows, left=("VOLUME",), folded=("VOLUME",))
     if len(largest) > _SHOWN_VOLUMES:
-        yield f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)"
+        typer.echo(f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)")

@@ -154,12 +154,6 @@ class VmHost:
         """Names of all VMs of the host and of the configuration."""
         return sorted({*(vm.name for vm in self.inventory.vms), *self.config.vms})
 
-    def require(self, name: str) -> None:
-        """Raise UserError unless the host or the configuration has this VM."""
-        if name in self.config.vms or self.vm(name) is not None:
-            return
-        raise self.unknown(name)
-
     def unknown(self, name: str) -> UserError:
         """The error about a VM that does not exist."""
         from difflib import get_close_matches

@@ -252,14 +252,12 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     """Change the SLOs through the daemon, or without one in the file that it reads when it starts."""
     from slo_ctl.api.client import ApiClient
     from slo_ctl.model.replies import VmSlo
-    from slo_ctl.model.status_json import StatusFormatError, from_plain
+    from slo_ctl.model.status_json import from_plain
 
-    socket, notes = host.places.api_socket, list[str]()
+    notes = list[str]()
     try:
-        reply = ApiClient(socket).patch("/v1/slos", request.body())
+        reply = ApiClient(host.places.api_socket).patch("/v1/slos", request.body())
         place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
-    except StatusFormatError as error:
-        raise UserError(f"{socket}: the reply is not that of a daemon of this version: {error}") from None
     except UnreachableError as error:
         place, slos = STORE, _change_without_daemon(host, request)
         effect = "capacities were not checked" if request.dry_run else "this takes effect when it starts"

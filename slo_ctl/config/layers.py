@@ -137,7 +137,7 @@ class Layers:
             table[key] = Placed(value, file, inside, f"{shown}:{file.line(inside)}")
         return table
 
-    def config(self, files: tuple[Path, ...]) -> Config:
+    def config(self) -> Config:
         """The merged settings, which are valid only if `problems` is empty afterwards."""
         classes = {name: self._class(name, named) for name, named in self.named["class"].items()}
         groups = {name: self._group(name, named) for name, named in self.named["group"].items()}
@@ -169,7 +169,6 @@ class Layers:
             groups=groups,
             vms=vms,
             patterns=patterns,
-            files=files,
             notes=tuple(self._notes),
         )
 
@@ -251,7 +250,7 @@ class Layers:
     def _group(self, name: str, named: NamedTable) -> SloGroup:
         given = _slo_fields(named.keys)
         self._check_slo(f"group {name}:", given)
-        return SloGroup(name, {field: placed.value for field, placed in given.items()}, named.source)
+        return SloGroup(name, {field: placed.value for field, placed in given.items()})
 
     def _vm(
         self, name: str, named: NamedTable, classes: Collection[str], groups: Collection[str]

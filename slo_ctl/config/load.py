@@ -11,7 +11,7 @@ from slo_ctl.base.quantity import format_bytes_exact, format_number
 from slo_ctl.config.layers import NO_LIBVIRT, Layers
 from slo_ctl.config.schema import find_table_errors
 from slo_ctl.config.settings import DEFAULTS, Config, Right
-from slo_ctl.config.toml_file import ConfigFile, read_file
+from slo_ctl.config.toml_file import read_file
 from slo_ctl.host.peer import why_unknown
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model.slo import KEY_OF, field_text
@@ -27,8 +27,8 @@ def load(folder: Path) -> Config:
     A later file overrides key by key; tables of one VM, class or device in two files are merged.
     Raises UserError that names file, line and field.
     """
-    layers, files = _read(folder)
-    config = layers.config(tuple(file.path for file in files))
+    layers = _read(folder)
+    config = layers.config()
     if layers.problems:
         raise layers.problems[0]
     return config
@@ -58,7 +58,7 @@ def find_errors(folder: Path) -> list[UserError]:
             layers.add(valid, str(path.relative_to(folder)))
     if unread:
         return [*errors, *unread]
-    layers.config(())
+    layers.config()
     return [*errors, *layers.problems, *_program_errors(layers), *_user_errors(layers)]
 
 
@@ -86,12 +86,12 @@ def _user_errors(layers: Layers) -> list[UserError]:
     ]
 
 
-def _read(folder: Path) -> tuple[Layers, list[ConfigFile]]:
+def _read(folder: Path) -> Layers:
     layers = Layers()
-    files = [file for path in _paths(folder) if (file := read_file(path)) is not None]
-    for file in files:
-        layers.add(file, str(file.path.relative_to(folder)))
-    return layers, files
+    for path in _paths(folder):
+        if (file := read_file(path)) is not None:
+            layers.add(file, str(path.relative_to(folder)))
+    return layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class ConfigValue:
 def values_with_origin(folder: Path) -> list[ConfigValue]:
     """Every value of a valid configuration and every default. Raises UserError as `load` does."""
     config = load(folder)
-    layers, _ = _read(folder)
+    layers = _read(folder)
     defaults = _defaults(config)
     found = [
         ConfigValue(section, key, default, "default")

@@ -163,8 +163,6 @@ class Config:
     vms: dict[str, VmConfig] = field(default_factory=dict)
     patterns: dict[str, VmConfig] = field(default_factory=dict)
     """SLOs of VMs by patterns of their names."""
-    files: tuple[Path, ...] = ()
-    """Files read, in order."""
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
 

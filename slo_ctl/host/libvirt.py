@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -171,9 +170,7 @@ class LibvirtHost:
     def __enter__(self) -> LibvirtHost:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -146,11 +146,6 @@ class VmSample:
         """Write amplification; None without host writes."""
         return waf_of(self.host_page_writes, self.gc_page_writes)
 
-    @property
-    def gc_write_ratio(self) -> float | None:
-        """GC page writes per host page write, the paper's "WAF(u)" (equation 2)."""
-        return self.gc_page_writes / self.host_page_writes if self.host_page_writes else None
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:

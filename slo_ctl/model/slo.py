@@ -64,8 +64,6 @@ class SloGroup:
     name: str
     fields: SloFields
     """Values of GROUP_FIELDS."""
-    source: str
-    """`FILE:LINE` where the configuration defines it first."""
 
 
 @dataclass(frozen=True, slots=True)

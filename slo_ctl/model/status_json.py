@@ -13,6 +13,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from slo_ctl.base.errors import ReplyFormatError
 from slo_ctl.model.status import HostStatus
 
 if TYPE_CHECKING:
@@ -26,20 +27,16 @@ _MAX_EXACT_INT = 2**53
 _T = TypeVar("_T")
 
 
-class StatusFormatError(Exception):
-    """The reply is not a status of this format version; the message names the field."""
-
-
 def to_json(status: HostStatus) -> dict[str, Any]:
     """`status` in plain JSON types; infinite numbers and NaN become null."""
     return {"format_version": FORMAT_VERSION, **plain(status)}
 
 
 def from_json(value: Mapping[str, Any]) -> HostStatus:
-    """The inverse of `to_json`. Raises StatusFormatError."""
+    """The inverse of `to_json`. Raises ReplyFormatError."""
     version = value.get("format_version")
     if version != FORMAT_VERSION:
-        raise StatusFormatError(f"format_version is {version!r} and not {FORMAT_VERSION}")
+        raise ReplyFormatError(f"format_version is {version!r} and not {FORMAT_VERSION}")
     return from_plain(HostStatus, value)
 
 
@@ -51,7 +48,7 @@ def plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[_T], value: Any) -> _T:
-    """The inverse of `plain` for the type `kind`. Raises StatusFormatError."""
+    """The inverse of `plain` for the type `kind`. Raises ReplyFormatError."""
     try:
         read: _T = _read(kind, value)
     except _TypeMismatchError:
@@ -70,7 +67,7 @@ def _converted(kind: type[_T], value: Any) -> _T:
     try:
         read: _T = _adapter(hashable).validate_python(value)
     except ValidationError as error:
-        raise StatusFormatError(problem_of(error)) from None
+        raise ReplyFormatError(problem_of(error)) from None
     return read
 
 

@@ -152,7 +152,7 @@ class RecordStore(Generic[R]):
         return JsonStore(path, self._model, repair="remove it and measure again, or give --fresh")
 
     def compare(self, path: Path, identity: Identity, now: datetime | None = None) -> FoundRecord[R]:
-        """A record compare with the present identity. Raises UserError when it is damaged."""
+        """A record compared with the present identity. Raises UserError when it is damaged."""
         record = self.read(path)
         try:
             updated = datetime.fromisoformat(record.updated)

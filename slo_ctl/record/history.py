@@ -21,7 +21,7 @@ from typing import Any, Never
 
 from slo_ctl.model.setting import Outcome, OutcomeState, SettingValue
 from slo_ctl.model.status import DeviceStatus, HostStatus, VmStatus
-from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm, storable
+from slo_ctl.record.history_reader import SloChange, storable
 from slo_ctl.record.history_schema import FIELDS, HistoryError, Upkeep, history_error, is_damage, migrate
 
 # Writing an epoch: its samples, and the changes of everything else since the epoch before.
@@ -261,12 +261,6 @@ class History:
         else:
             self._written = written
             self._checkpoint_if_due()
-
-    def vm(
-        self, name: str, since: float | None = None, until: float | None = None, limit: int = 500
-    ) -> VmHistory:
-        """History of one VM, see `read_vm`. Thread-safe."""
-        return read_vm(self.path, name, since, until, limit)
 
     def close(self) -> None:
         """Close the file after moving the write-ahead log into it. Raises nothing."""

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import move_command
 
 # Errors of writing and reading a history.
@@ -37,16 +38,8 @@ _CODES = {
 _FULL = ("no space left for {path}", "free some space, or set [history] max_size lower")
 
 
-class HistoryError(Exception):
+class HistoryError(UserError):
     """The history cannot be written or read now; the daemon continues without it and tries again."""
-
-    def __init__(self, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.reason} ({self.hint})" if self.hint else self.reason
 
 
 def is_damage(error: sqlite3.Error) -> bool:

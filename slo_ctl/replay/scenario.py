@@ -173,11 +173,6 @@ class Scenario:
         """All policies to run: those to compare with, followed by `policy`."""
         return tuple(dict.fromkeys((*self.compare, self.policy)))
 
-    @property
-    def synthetic(self) -> bool:
-        """Whether the requests of any VM are synthetic."""
-        return any(isinstance(vm.source, SyntheticSource) for vm in self.vms)
-
     def echo(self) -> dict[str, Any]:
         """The scenario as plain JSON types, for the result."""
         echoed = _plain(dataclasses.asdict(self))

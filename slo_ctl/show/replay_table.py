@@ -16,6 +16,8 @@ from slo_ctl.show.status import verdict_text
 from slo_ctl.show.terminal import NAME_WIDTH
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from slo_ctl.replay.result import DeviceResult, GcPagesMoved, Merges, Result, RunResult, VmResult
@@ -25,6 +27,7 @@ _US_PER_S = 1e6
 MERGE_HEADINGS = ("SWITCH", "PARTIAL", "FULL", "PER 1000", "TIME", "BLOCKS/FULL", "MEAN FULL")
 """Headings of `_merge_cells`; a narrow terminal shows the first five."""
 _NARROW_CELLS = 5
+_VERDICT = "VERDICT"
 COMPARISON_HEADINGS = ("IOPS", "WAF", "SHARE ERROR", "P99 WRITE", "FOREIGN GC PAGES", "BELOW TARGET")
 """Headings of `comparison_cells`."""
 MERGE_LEGEND = (
@@ -204,20 +207,26 @@ _WIDE = 112
 
 def print_result(console: Console, result: Result) -> None:
     """Header, one table per run, the comparison of several runs, and notes."""
+    wide = console.width >= _WIDE
     console.print(Text(device_line(result), style="bold"))
     if not result.complete:
         console.print(Text("PARTIAL: interrupted; the results cover less time than requested.", "yellow"))
     for run in result.runs:
         console.print()
         console.print(Text(run_line(run)))
-        console.print(_vm_table(result, run, wide=console.width >= _WIDE))
+        vms: list[tuple[str, list[str | Text]]] = [
+            (vm.name, [*vm_cells(vm, result.device, wide), verdict_text(vm.judged().verdict)])
+            for vm in run.vms
+        ]
+        console.print(_table("VM", [*vm_headings(wide), _VERDICT], vms, wide))
         merged = merge_rows(run)
         if merged:
-            console.print(_merge_table(merged, wide=console.width >= _WIDE))
+            console.print(_table("MERGES", MERGE_HEADINGS[: None if wide else _NARROW_CELLS], merged, wide))
     if len(result.runs) > 1:
         console.print()
         console.print(Text("All policies, whole device"))
-        console.print(comparison_table(result))
+        policies = [(run.policy, comparison_cells(run)) for run in result.runs]
+        console.print(_table("POLICY", COMPARISON_HEADINGS, policies, wide))
     for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in notes_of(run))]:
         console.print(Text(f"note: {printable(note)}"))
 
@@ -251,18 +260,18 @@ def run_line(run: RunResult) -> str:
     return f"policy {run.policy}, measured {times}{'' if run.complete else ', PARTIAL'}"
 
 
-def _vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
-    """One row per VM; without `wide` fewer columns, for 80 characters."""
-    table = _table(wide)
-    table.add_column("VM", max_width=NAME_WIDTH, overflow="fold")
-    for heading in vm_headings(wide):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("VERDICT", no_wrap=True)
-    for vm in run.vms:
+def _table(
+    first: str, headings: Sequence[str], rows: Sequence[tuple[str, Sequence[str | Text]]], wide: bool
+) -> Table:
+    """One row per name, with as many of its cells as there are headings."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0, 0, 0))
+    table.add_column(first, max_width=NAME_WIDTH, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == _VERDICT else "right", no_wrap=True)
+    for name, cells in rows:
+        shown = cells[: len(headings)]
         table.add_row(
-            Text(printable(vm.name)),
-            *(Text(cell) for cell in vm_cells(vm, result.device, wide)),
-            verdict_text(vm.judged().verdict),
+            Text(printable(name)), *(each if isinstance(each, Text) else Text(each) for each in shown)
         )
     return table
 
@@ -292,35 +301,12 @@ def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]
     return cells
 
 
-def _merge_table(rows: list[tuple[str, list[str]]], wide: bool = True) -> Table:
-    """One row per VM: the merges caused by its writes."""
-    table = _table(wide)
-    columns = len(MERGE_HEADINGS) if wide else _NARROW_CELLS
-    table.add_column("MERGES", max_width=NAME_WIDTH, overflow="fold")
-    for heading in MERGE_HEADINGS[:columns]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, cells in rows:
-        table.add_row(Text(printable(name)), *(Text(cell) for cell in cells[:columns]))
-    return table
-
-
 def ops_text(ops_blocks: int | None, device: DeviceResult) -> str:
     """OPS in blocks, bytes and percent of all OPS."""
     if ops_blocks is None:
         return numbers.UNKNOWN
     part = ops_blocks / device.ops_blocks if device.ops_blocks else None
     return f"{ops_blocks:,} ({numbers.size(ops_blocks * device.block_bytes)}, {numbers.percent(part, 0)})"
-
-
-def comparison_table(result: Result) -> Table:
-    """One row per policy."""
-    table = _table(wide=True)
-    table.add_column("POLICY")
-    for heading in COMPARISON_HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for run in result.runs:
-        table.add_row(Text(printable(run.policy)), *(Text(cell) for cell in comparison_cells(run)))
-    return table
 
 
 def comparison_cells(run: RunResult) -> list[str]:
@@ -337,7 +323,3 @@ def comparison_cells(run: RunResult) -> list[str]:
         numbers.percent(foreign),
         f"{len(_below_target(run))} of {len(run.vms)}",
     ]
-
-
-def _table(wide: bool) -> Table:
-    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0, 0, 0))

@@ -19,7 +19,7 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
-from slo_ctl.model.status_json import StatusFormatError, from_json
+from slo_ctl.model.status_json import from_json
 from slo_ctl.show.past import Timeline, read_past
 from slo_ctl.show.status import (
     DaemonOutage,
@@ -213,8 +213,8 @@ class TopApp(App[None]):
                 if body is None
                 else StatusReceived(from_json(body), "")
             )
-        except StatusFormatError as error:
-            self.post_message(StatusReceived(None, f"invalid status from the daemon: {error}"))
+        except UserError as error:
+            self.post_message(StatusReceived(None, str(error)))
         finally:
             self._requesting = False
 
@@ -248,7 +248,7 @@ class TopApp(App[None]):
         try:
             statuses = read_past(self._history, first)
             self.post_message(PastReceived(statuses, "" if statuses else "the history has nothing earlier"))
-        except (UserError, StatusFormatError) as error:
+        except UserError as error:
             self.post_message(PastReceived([], f"the history cannot be read: {error}"))
 
     def on_past_received(self, received: PastReceived) -> None:

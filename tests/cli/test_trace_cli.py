@@ -47,7 +47,7 @@ def test_info_table(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "info", str(spc)]) == 0
     output = capsys.readouterr().out
     assert "write share      0.750" in output
-    assert "volume" in output
+    assert "VOLUME" in output
 
 
 def test_skipping_is_reported(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:40")
     assert web.slo_sources["weight"] == "slo-ctl.toml:42"
     assert web.by_source()["config slo-ctl.toml:43"] == SloEntry({"min_iops": 100.0})
-    assert config.files == (tmp_path / "slo-ctl.toml",)
     assert config.notes == ()
 
 
@@ -207,10 +206,10 @@ def test_vm_name_patterns_are_matched(tmp_path: Path) -> None:
 
 
 def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
-    write(tmp_path, None, a="")
+    write(tmp_path, None, a="[vm.a]\nweight = 2")
     for name in (".hidden.toml", "b.toml.bak", "c.toml~", "README"):
         (tmp_path / "conf.d" / name).write_text("nonsense")
-    assert load(tmp_path).files == (tmp_path / "conf.d" / "a.toml",)
+    assert load(tmp_path).vms["a"].slo.fields == {"weight": 2.0}
 
 
 @pytest.mark.parametrize(

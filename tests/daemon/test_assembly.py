@@ -117,7 +117,7 @@ def test_group_is_judged_by_the_sum_of_its_vms(
 ) -> None:
     member = replace(resolved(), group_name="shop")
     part = {"web": Slo(**bounds)}
-    status, row = build(slo=member, group=SloGroup("shop", bounds, "a.toml:1"), in_groups=part)
+    status, row = build(slo=member, group=SloGroup("shop", bounds), in_groups=part)
     (group,) = status.groups
     assert (group.vms, group.iops, group.verdict, group.reason) == (("web",), 100.0, verdict, reason)
     assert (row.group, row.slo, row.slo_source) == ("shop", Slo(**bounds), "vm set, group shop")
@@ -130,14 +130,14 @@ def test_group_is_judged_by_the_sum_of_its_vms(
 def test_vm_of_a_group_at_its_own_maximum_says_so() -> None:
     member, group = (
         replace(resolved(max_iops=100.0), group_name="shop"),
-        SloGroup("shop", {"max_iops": 5e3}, "a.toml:1"),
+        SloGroup("shop", {"max_iops": 5e3}),
     )
     _, row = build(slo=member, group=group, in_groups={"web": Slo(max_iops=100.0)})
     assert (row.verdict, row.reason) == (Verdict.CAPPED, "at its maximum of 100 IOPS")
 
 
 def test_a_group_without_vms_is_idle() -> None:
-    (group,) = build(group=SloGroup("shop", {"min_iops": 5.0}, "a.toml:1"))[0].groups
+    (group,) = build(group=SloGroup("shop", {"min_iops": 5.0}))[0].groups
     assert (group.vms, group.verdict, group.reason) == (
         (),
         Verdict.IDLE,

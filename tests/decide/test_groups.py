@@ -52,7 +52,7 @@ def vm(weight: float = 1.0, **bounds: float) -> Slo:
 
 
 def group(**fields: float) -> SloGroup:
-    return SloGroup("shop", fields, "slo-ctl.toml:1")
+    return SloGroup("shop", fields)
 
 
 def did(iops: float, *, wants_more: bool = False) -> Rates:

@@ -29,7 +29,7 @@ from slo_ctl.act.mapping import MappingStore
 from slo_ctl.api import page, server
 from slo_ctl.api.routes import Api
 from slo_ctl.base import quantity
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import ReplyFormatError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.config.load import find_errors, load
 from slo_ctl.drives.build import parse_device
@@ -40,7 +40,7 @@ from slo_ctl.host.cgroup import parse_blkio, parse_io_stat
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeError, parse_object
 from slo_ctl.model.slo import SloError, check_fields, parse_change
-from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
+from slo_ctl.model.status_json import from_json, to_json
 from slo_ctl.profile.store import ProfileStore
 from slo_ctl.record.slo_store import SloStore
 from slo_ctl.replay.scenario_build import build_scenario
@@ -354,7 +354,7 @@ TARGETS |= {
         (b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n", b"8:0 Read 5\n8:0 Write 6\nTotal 11\n"),
     ),
     "netlink": Target(_read_netlink),
-    "status": Target(_read_status, (StatusFormatError, NvmeError), (json.dumps(to_json(STATUS)).encode(),)),
+    "status": Target(_read_status, (ReplyFormatError, NvmeError), (json.dumps(to_json(STATUS)).encode(),)),
     "api": Target(
         _http(server._Connection, SimpleNamespace(api=_API)),
         seeds=_requests("slo-ctl"),

@@ -6,7 +6,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 HOST = "nqn.2014-08.org.nvmexpress:uuid:5e1f1c1c-4a1e-4b5a-9c57-0f6d3a2b1c0d"
 BLOCK_BYTES = 512
@@ -37,9 +36,7 @@ class NvmeQueue:
     def __enter__(self) -> NvmeQueue:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,6 +13,12 @@ READY_S = 300
 """For whatever is asked to begin or to end: many times what it takes on a busy machine."""
 
 
+def default_signals() -> None:
+    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class OwnProcess:
     """It said that it is ready."""
 

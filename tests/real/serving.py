@@ -6,9 +6,11 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from own_process import READY_S as READY_S
@@ -46,6 +48,11 @@ class Server(OwnProcess):
     def control(self) -> ControlClient:
         return ControlClient(self.run.control)
 
+    def statistics(self) -> dict[str, Any]:
+        """Those of the control socket."""
+        with self.control() as control:
+            return control.statistics()
+
     def nvme_tcp(self) -> tuple[tuple[str, int], str]:
         """Address and name of the NVMe subsystem."""
         with self.control() as control:
@@ -57,12 +64,43 @@ class Server(OwnProcess):
         """Process number of the server itself, which `slo-ctl device serve` starts."""
         return int(self.run.pid_file.read_text())
 
+    def resident_bytes(self) -> int:
+        """Memory of the server itself."""
+        return int(Path(f"/proc/{self.pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def queue(self) -> dict[str, Any]:
+        """Counters of the first namespace's queue."""
+        queue: dict[str, Any] = self.statistics()["namespaces"][0]["queue"]
+        return queue
+
     def kill(self) -> None:
         """SIGKILL to the server itself, and to who would start it again."""
         self.process.send_signal(signal.SIGSTOP)
         os.kill(self.pid(), signal.SIGKILL)
         self.process.kill()
         self.process.wait(READY_S)
+
+
+class MemoryPeak(threading.Thread):
+    """The most memory that a server has had."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self.most_bytes = 0
+        self._server = server
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(0.01):
+            self.most_bytes = max(self.most_bytes, self._server.resident_bytes())
+
+    def __enter__(self) -> MemoryPeak:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join()
 
 
 def make_device(root: Path, spec: str, *namespaces: str) -> None:

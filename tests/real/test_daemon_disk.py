@@ -46,7 +46,5 @@ def test_weights_divide_an_emulated_hard_disk(root: Path) -> None:
                 return a > 0 and 2.4 < b / a < 3.6 and Verdict.NO_MECHANISM not in verdicts(status)
 
             daemon.eventually("1:3", kept)
-            with server.control() as control:
-                assert control.statistics()["scheduler"] == "wfq"
-        with server.control() as control:
-            assert control.statistics()["scheduler"] == "fifo", "restored"
+            assert server.statistics()["scheduler"] == "wfq"
+        assert server.statistics()["scheduler"] == "fifo", "restored"

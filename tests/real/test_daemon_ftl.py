@@ -67,8 +67,7 @@ def close_to(status: HostStatus, weights: dict[str, float], tolerance: float) ->
 
 
 def ops(server: Server) -> dict[str, tuple[float, object, int]]:
-    with server.control() as control:
-        output = control.statistics()["namespaces"]
+    output = server.statistics()["namespaces"]
     return {n["name"]: (n["weight"], n["limit_iops"], n["space"]["ops_blocks"]) for n in output}
 
 
@@ -93,8 +92,7 @@ def test_shares_on_a_hybrid_drive(root: Path) -> None:
 
                 status = daemon.eventually("shares, and OPS moved", shared_with_ops_moved, 300)
                 sys.stderr.write(f"{shares(status)}, OPS blocks {ops(server)}\n")
-            with server.control() as control:
-                output = control.statistics()
+            output = server.statistics()
             assert output["mapping"] == "fast"
             assert all(each["flash"]["full_merges"] > 0 for each in output["namespaces"])
         finally:

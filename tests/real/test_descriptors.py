@@ -40,16 +40,10 @@ def no_descriptor_left(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def nvme_address(server: Server) -> tuple[str, int]:
-    with server.control() as control:
-        host, _, port = control.hello()["nvme_tcp"]["address"].rpartition(":")
-    return host, int(port)
-
-
 def test_each_front_end_logs_clients_that_cannot_be_accepted_once_in_a_while(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0", "--vhost-user") as server, ExitStack() as stack:
-        address = nvme_address(server)
+        address, _ = server.nvme_tcp()
         with no_descriptor_left(server.pid()):
             # Some, as the descriptor of a client that has just gone may be free yet.
             for _ in range(4):

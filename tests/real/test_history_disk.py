@@ -17,6 +17,7 @@ from fake_status import AT, host_status, vm_status
 
 from slo_ctl.model.status import HostStatus
 from slo_ctl.record.history import History
+from slo_ctl.record.history_reader import read_vm
 from slo_ctl.record.history_schema import HistoryError
 
 
@@ -58,11 +59,11 @@ def test_full_disk_is_reported_by_the_history(small_disk: Path) -> None:
         with pytest.raises(HistoryError, match="no space left") as refusal:
             history.add(epoch(second))
         assert "max_size" in refusal.value.hint
-        before = history.vm("vm7", AT, AT + second, limit=5000)
+        before = read_vm(history.path, "vm7", AT, AT + second, limit=5000)
         assert sum(point.samples for point in before.points) == second
         ballast.unlink()
         history.add(epoch(second + 1))
-        after = history.vm("vm7", AT, AT + second + 1, limit=5000)
+        after = read_vm(history.path, "vm7", AT, AT + second + 1, limit=5000)
         assert sum(point.samples for point in after.points) == second + 1
     finally:
         history.close()
@@ -80,5 +81,5 @@ def test_history_recovers_from_a_read_only_disk(small_disk: Path) -> None:
     finally:
         subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
     history.add(epoch(2))
-    assert sum(p.samples for p in history.vm("vm7", AT, AT + 3).points) == 2
+    assert sum(p.samples for p in read_vm(history.path, "vm7", AT, AT + 3).points) == 2
     history.close()

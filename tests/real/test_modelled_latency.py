@@ -6,7 +6,6 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from cgroup_groups import prompted
@@ -81,18 +80,12 @@ def kept_full(depth: int, begin: Callable[[int], int], completed: Callable[[], i
     return len(took_s), sum(took_s) / len(took_s)
 
 
-def queue_of(server: Server) -> dict[str, Any]:
-    with server.control() as control:
-        queue: dict[str, Any] = control.statistics()["namespaces"][0]["queue"]
-        return queue
-
-
 def client_over_model(server: Server, load: Callable[[Server, int], Seen], depth: int) -> float:
-    before = queue_of(server)
+    before = server.queue()
     requests, seen_s = load(server, depth)
     # Answers leave before their modelled end, by what the way to the client takes.
-    until(lambda: queue_of(server)["outstanding"] == 0, "the end of all requests")
-    after = queue_of(server)
+    until(lambda: server.queue()["outstanding"] == 0, "the end of all requests")
+    after = server.queue()
     completed = sum(after["completed"].values()) - sum(before["completed"].values())
     assert completed == requests > 0
     modelled_s: float = (after["latency_ns"] - before["latency_ns"]) / completed / 1e9

@@ -115,8 +115,7 @@ def test_flushed_data_survives_kill_9(root: Path, mapping: str) -> None:
 
 def assert_placement_matches(server: Server) -> None:
     image = server.run.folder.parent.parent / "devices" / "d" / "d.img"
-    with server.control() as control:
-        mapped = control.statistics()["namespaces"][0]["space"]["mapped_pages"]
+    mapped = server.statistics()["namespaces"][0]["space"]["mapped_pages"]
     assert mapped == data_bytes(image) // 4096
 
 

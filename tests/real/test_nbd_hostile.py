@@ -30,8 +30,7 @@ def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
         assert server.process.poll() is None
         with NbdClient(server.run.export("b"), "b") as other:
             assert other.read(0, 8192) == b"b" * 4096 + bytes(4096)
-        with server.control() as control:
-            control.statistics()
+        server.statistics()
         assert server.stop() == 0
 
 

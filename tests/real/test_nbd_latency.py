@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nbd_client import NbdClient
@@ -18,12 +17,6 @@ GROUP = "measured times, and the kernel's switches"
 
 TRIES = 6
 """Other work on the machine holds the loads up in some windows, but not in each."""
-
-
-def queue_of(server: Server) -> dict[str, Any]:
-    with server.control() as control:
-        queue: dict[str, Any] = control.statistics()["namespaces"][0]["queue"]
-        return queue
 
 
 class Load(threading.Thread):
@@ -119,7 +112,7 @@ def test_lifting_a_limit_starts_waiting_requests(root: Path) -> None:
             throttled.write(0, b"x" * 4096)
             waiting = threading.Thread(target=lambda: throttled.write(4096, b"y" * 4096))
             waiting.start()
-            until(lambda: queue_of(server)["outstanding"] == 1, "the write that waits")
+            until(lambda: server.queue()["outstanding"] == 1, "the write that waits")
             control.set_limit("d")
             # With the limit it would wait for 1000 s.
             waiting.join(READY_S)
@@ -137,7 +130,7 @@ def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(roo
         waiting = threading.Thread(target=lambda: throttled.write(4096, b"y" * 4096))
         waiting.start()
         # It is throttled: the server has it, and has not answered.
-        until(lambda: queue_of(server)["outstanding"] == 1, "the write that waits")
+        until(lambda: server.queue()["outstanding"] == 1, "the write that waits")
         assert waiting.is_alive()
         assert server.stop() == 0
         # Not a measurement: the limit would have it wait for 1000 s.

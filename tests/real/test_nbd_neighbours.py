@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +17,7 @@ import pytest
 from floods import Way, over_nbd
 from floods import nbd_request as request
 from nbd_client import READ, TRIM, WRITE, NbdClient
-from serving import READY_S, Server, make_device, require, served
+from serving import READY_S, MemoryPeak, Server, make_device, require, served
 from waiting import until
 
 MIB = 1 << 20
@@ -42,9 +41,9 @@ def server(large_drive: Server) -> Iterator[Server]:
     first = large_drive.pid()
     yield large_drive
     assert large_drive.pid() == first, large_drive.log()
-    with NbdClient(large_drive.run.export("b"), "b") as other, large_drive.control() as control:
+    with NbdClient(large_drive.run.export("b"), "b") as other:
         other.read(0, 4096)
-        control.statistics()
+        large_drive.statistics()
 
 
 def test_client_that_dies_with_replies_outstanding_affects_no_other(server: Server) -> None:
@@ -84,30 +83,14 @@ def test_requests_of_one_connection_run_in_parallel(server: Server) -> None:
         assert struct.unpack(">IIQ", client._receive(16))[1:] == (0, 0)
 
 
-def resident_bytes(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> None:
-    start = resident_bytes(server.pid())
-    worst = 0
+    start = server.resident_bytes()
     way = Way("a", str(server.run.export("a")), SIZE)
-    for kind in ("write", "read"):
-        done = threading.Event()
-        peaks = [0]
-
-        def watch(done: threading.Event = done, peaks: list[int] = peaks) -> None:
-            while not done.wait(0.01):
-                peaks.append(resident_bytes(server.pid()))
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        over_nbd(way, kind, 512 * MIB, 32 * MIB)
-        done.set()
-        watcher.join(READY_S)
-        worst = max(worst, *peaks)
-    assert worst - start < 400 * MIB
-    until(lambda: resident_bytes(server.pid()) - start < 100 * MIB, "memory is restored")
+    with MemoryPeak(server) as peak:
+        for kind in ("write", "read"):
+            over_nbd(way, kind, 512 * MIB, 32 * MIB)
+    assert peak.most_bytes - start < 400 * MIB
+    until(lambda: server.resident_bytes() - start < 100 * MIB, "memory is restored")
 
 
 def admitted(server: Server) -> bool:

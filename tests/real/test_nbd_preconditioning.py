@@ -58,8 +58,7 @@ def test_preconditioned_device_collects_garbage_from_its_first_writes(
             assert client.read(6 * MIB, 4096) == bytes(4096)
         options = ["--ioengine=nbd", f"--uri={server.uri()}", "--rw=randwrite", "--bs=4k", "--size=64M"]
         run("fio", "--name=x", *options, "--io_size=32M", "--iodepth=4")
-        with server.control() as control:
-            after = control.statistics()["namespaces"][0]
+        after = server.statistics()["namespaces"][0]
     host, moved = (
         after["flash"][key] - before["flash"][key] for key in ("host_page_writes", "gc_page_writes")
     )

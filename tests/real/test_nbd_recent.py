@@ -24,8 +24,7 @@ def test_latency_is_measured_on_a_device_without_model(root: Path) -> None:
         for number in range(50):
             client.write(number * 4096, b"x" * 4096)
             client.read(number * 4096, 4096)
-        with server.control() as control:
-            namespaces = control.statistics()["namespaces"]
+        namespaces = server.statistics()["namespaces"]
     first, second = (each["recent"] for each in namespaces)
     for kind in ("read", "write"):
         output = first["latency_us"][kind]
@@ -51,8 +50,7 @@ def test_histogram_has_modelled_times_of_the_last_real_seconds(root: Path) -> No
     with served(root, "d", *options) as server, NbdClient(server.run.export("d"), "d") as client:
         for number in range(20):
             client.write(number * 4096, b"x" * 4096)
-        with server.control() as control:
-            statistics = control.statistics()
+        statistics = server.statistics()
     (namespace,) = statistics["namespaces"]
     histogram, last = namespace["latency_histogram"]["write"], namespace["recent"]["latency_us"]["write"]
     assert sum(histogram["counts"]) == last["count"] == 20

@@ -94,8 +94,7 @@ def test_block_status_follows_writes_and_trims(server: Server) -> None:
     extents = json.loads(run("nbdinfo", "--map", "--json", server.uri()))
     data = [(each["offset"], each["length"]) for each in extents if each["type"] == 0]
     assert data == [(MIB, MIB)]
-    with server.control() as control:
-        assert control.statistics()["namespaces"][0]["space"]["mapped_pages"] == MIB // 4096
+    assert server.statistics()["namespaces"][0]["space"]["mapped_pages"] == MIB // 4096
 
 
 def test_fio_verifies_what_it_wrote(server: Server) -> None:
@@ -104,8 +103,7 @@ def test_fio_verifies_what_it_wrote(server: Server) -> None:
     common = ["--ioengine=nbd", f"--uri={server.uri()}", "--size=64M", *verify]
     mixed = ["--name=mixed", "--rw=randwrite", "--bsrange=512-64k", "--iodepth=16", "--fsync=64"]
     run("fio", *mixed, *common, "--randrepeat=1")
-    with server.control() as control:
-        output = control.statistics()["namespaces"][0]
+    output = server.statistics()["namespaces"][0]
     assert output["answered"]["writes"]["bytes"] >= 64 * MIB * 0.9
     assert output["flash"]["host_page_writes"] >= output["space"]["mapped_pages"] > 0
 

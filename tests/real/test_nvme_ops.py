@@ -50,10 +50,7 @@ def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def log(server: Server) -> Iterator[DriveOpsLog]:
-    with server.control() as control:
-        nvme = control.hello()["nvme_tcp"]
-    host, _, port = nvme["address"].rpartition(":")
-    with NvmeQueue((host, int(port)), nvme["nqn"]) as admin:
+    with NvmeQueue(*server.nvme_tcp()) as admin:
         tool = TcpTool(admin)
         uuids = tool.run_raw(
             "admin-passthru", "/dev/nvme9", ["--opcode=6", "--cdw10=0x17", "--data-len=4096"]
@@ -64,8 +61,7 @@ def log(server: Server) -> Iterator[DriveOpsLog]:
 
 
 def test_ops_log_matches_the_server(server: Server, log: DriveOpsLog) -> None:
-    with server.control() as control:
-        stats = control.statistics()
+    stats = server.statistics()
     ops = log.read()
     assert (ops.at_s, ops.page_bytes, ops.spare_blocks) == (5.0, stats["page_bytes"], stats["spare_blocks"])
     assert [each.nsid for each in ops.namespaces] == [1, 2]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from nbd_client import NbdClient
-from nvme_client import BLOCK_BYTES, NvmeQueue
+from nvme_client import BLOCK_BYTES, NvmeQueue, io_queue
 from serving import Server, make_device, served
 from waiting import until
 
@@ -48,8 +48,7 @@ def test_nvme_tcp_and_nbd_share_one_device(server: Server) -> None:
             client.write(3 * _MIB, data[:8192])
             assert queue.read(1, 3 * _MIB // BLOCK_BYTES, 8192) == data[:8192]
             assert queue.read(2, 8, len(data)) == bytes(len(data))
-            with server.control() as control:
-                first, second = control.statistics()["namespaces"]
+            first, second = server.statistics()["namespaces"]
             assert first["answered"]["writes"] == {"requests": 2, "bytes": len(data) + 8192}
             assert first["flash"]["host_page_writes"] >= (len(data) + 8192) // 16384
             assert second["answered"]["writes"]["requests"] == 0
@@ -75,20 +74,14 @@ def test_hosts_reconnect_after_the_server_was_killed(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = server.nvme_tcp()
-        with (
-            NvmeQueue(address, nqn) as admin,
-            NvmeQueue(address, nqn, 1, admin.controller) as queue,
-        ):
+        with io_queue(address, nqn) as queue:
             queue.write(1, 0, b"x" * 8192)
             first = server.pid()
             subprocess.run(["kill", "-KILL", str(first)], check=True)
             with pytest.raises((EOFError, OSError)):
                 queue.read(1, 0, BLOCK_BYTES)
         # The socket stays open meanwhile: it waits instead of being refused.
-        with (
-            NvmeQueue(address, nqn) as admin,
-            NvmeQueue(address, nqn, 1, admin.controller) as queue,
-        ):
+        with io_queue(address, nqn) as queue:
             assert queue.read(1, 0, 8192) == b"x" * 8192
         assert server.stop() == 0
 
@@ -100,10 +93,7 @@ def test_nvme_requests_take_as_long_as_over_nbd(root: Path) -> None:
         address, nqn = server.nvme_tcp()
         with server.control() as control:
             control.set_limit("d", iops=10)
-        with (
-            NvmeQueue(address, nqn) as admin,
-            NvmeQueue(address, nqn, 1, admin.controller) as queue,
-        ):
+        with io_queue(address, nqn) as queue:
             began = time.monotonic()
             for number in range(20):
                 queue.write(1, number * 8, b"y" * 4096)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from own_process import READY_S
+from own_process import READY_S, default_signals
 from serving import require
 from waiting import until
 
@@ -20,12 +20,6 @@ from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.host.cgroup import CgroupTree, find_tree
 
 pytestmark = pytest.mark.slow
-
-
-def _default_signals() -> None:
-    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Measuring:
@@ -43,7 +37,7 @@ class Measuring:
             stderr=self._errors,
             env=os.environ | {"TMPDIR": str(folder)},
             start_new_session=True,
-            preexec_fn=_default_signals,
+            preexec_fn=default_signals,
         )
 
     def measures(self) -> bool:

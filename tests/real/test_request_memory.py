@@ -13,7 +13,7 @@ from pathlib import Path
 from floods import MIB, nbd_request
 from nbd_client import READ, WRITE, NbdClient
 from nvme_client import BLOCK_BYTES, NvmeQueue
-from serving import Server, make_device, served
+from serving import MemoryPeak, Server, make_device, served
 from vhost_user_client import VhostUserClient
 from waiting import until
 
@@ -21,32 +21,6 @@ LARGEST = 32 * MIB
 FLOODED = [f"n{number}" for number in range(12)]
 BOUND_BYTES = 256 * MIB + len(FLOODED) * 8 * MIB + 64 * MIB
 """What all may borrow; that of each export and of its connections; allocator and threads."""
-
-
-def resident_bytes(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-class Peak(threading.Thread):
-    """The most memory that a process has had."""
-
-    def __init__(self, process: int) -> None:
-        super().__init__(daemon=True)
-        self.most_bytes = 0
-        self._process = process
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.wait(0.01):
-            self.most_bytes = max(self.most_bytes, resident_bytes(self._process))
-
-    def __enter__(self) -> Peak:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join()
 
 
 def send_until_cut(client: NbdClient, data: bytes) -> None:
@@ -87,14 +61,9 @@ def goes_on(server: Server) -> None:
     with VhostUserClient(server.run.vhost_user_socket("b")) as guest:
         assert guest.read(0, 128 << 10) == data[: 128 << 10]
         guest.write(0, data[: 128 << 10])
-    with server.control() as control:
-        nvme = control.hello()["nvme_tcp"]
-        nsid = {each["name"]: each["nsid"] for each in control.statistics()["namespaces"]}["b"]
-    host, _, port = nvme["address"].rpartition(":")
-    with (
-        NvmeQueue((host, int(port)), nvme["nqn"]) as admin,
-        NvmeQueue((host, int(port)), nvme["nqn"], 1, admin.controller) as queue,
-    ):
+    address, nqn = server.nvme_tcp()
+    nsid = {each["name"]: each["nsid"] for each in server.statistics()["namespaces"]}["b"]
+    with NvmeQueue(address, nqn) as admin, NvmeQueue(address, nqn, 1, admin.controller) as queue:
         queue.write(nsid, 8, data[:MIB])
         assert queue.read(nsid, 8, MIB) == data[:MIB]
         assert struct.unpack_from("<Q", admin.identify(0, nsid))[0] == 64 * MIB // BLOCK_BYTES
@@ -105,8 +74,8 @@ def test_exports_that_flood_at_once_take_bounded_memory_and_do_not_starve_a_neig
     make_device(root, "name=d,size=1GiB,op=20%,dies=2", *namespaces)
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0", "--vhost-user") as server:
         goes_on(server)
-        start = resident_bytes(server.pid())
-        with Peak(server.pid()) as peak:
+        start = server.resident_bytes()
+        with MemoryPeak(server) as peak:
             with ExitStack() as stack:
                 for name in FLOODED:
                     stack.enter_context(holding(server, name))
@@ -115,5 +84,5 @@ def test_exports_that_flood_at_once_take_bounded_memory_and_do_not_starve_a_neig
                     goes_on(server)
             goes_on(server)
         assert peak.most_bytes - start < BOUND_BYTES
-        until(lambda: resident_bytes(server.pid()) - start < 64 * MIB, "memory is restored")
+        until(lambda: server.resident_bytes() - start < 64 * MIB, "memory is restored")
         assert server.stop() == 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_process import READY_S
+from own_process import READY_S, default_signals
 from serving import require
 
 from slo_ctl.api.client import ApiClient
@@ -24,12 +24,6 @@ from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.host.cgroup import find_tree
 
 DAEMON_STARTED = "the daemon has been started"
-
-
-def _default_signals() -> None:
-    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Trying:
@@ -42,7 +36,7 @@ class Trying:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_default_signals,
+            preexec_fn=default_signals,
         )
         self.messages = ""
         self.root = Path(re.split("all below ", self.until("all below "))[1].strip())

@@ -105,8 +105,7 @@ def test_disk_is_attached_and_detached(
             assert "ssd0/a (EMULATED) attached as sda: running VM, definition" in capsys.readouterr().out
             assert "sda" in targets(web)
             assert "sda" in targets(web, definition=True)
-            with server.control() as control:
-                (a, b) = control.statistics()["namespaces"]
+            (a, b) = server.statistics()["namespaces"]
             assert (a["name"], b["name"]) == ("a", "b")
 
             # One namespace is one VM's.
@@ -157,8 +156,7 @@ def check_disk_in_shared_memory(
     tiny_guest.install_guest(host.folder)
 
     def writes() -> int:
-        with server.control() as control:
-            return int(control.statistics()["namespaces"][0]["answered"]["writes"]["requests"])
+        return int(server.statistics()["namespaces"][0]["answered"]["writes"]["requests"])
 
     connection = host.connect()
     try:

@@ -11,7 +11,6 @@ import socket
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 # Messages of the vhost-user protocol.
 GET_FEATURES, SET_FEATURES, SET_OWNER, SET_MEM_TABLE = 1, 2, 3, 5
@@ -133,9 +132,7 @@ class VhostUserClient:
     def __enter__(self) -> VhostUserClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import HostStatus, Verdict
 from slo_ctl.record.history import History
-from slo_ctl.record.history_reader import SloChange, bucket_ms
+from slo_ctl.record.history_reader import SloChange, bucket_ms, read_vm
 from slo_ctl.record.history_schema import MIGRATIONS, VERSION, HistoryError
 
 MINUTE = 60
@@ -54,7 +54,7 @@ def count(path: Path, table: str) -> int:
 def test_points_are_means_of_buckets(history: History) -> None:
     for second in range(20):
         history.add(at(second, iops=1000.0 if second < 10 else 3000.0, p99_write_us=100.0 + second))
-    found = history.vm("web", START, START + 19, limit=2)
+    found = read_vm(history.path, "web", START, START + 19, limit=2)
     assert found.bucket_s == 10
     assert [(p.at, p.samples, p.iops, p.p99_write_us) for p in found.points] == [
         (START, 10, 1000, 109),
@@ -65,8 +65,8 @@ def test_points_are_means_of_buckets(history: History) -> None:
 
 def test_nothing_measured_is_no_sample(history: History) -> None:
     history.add(host_status(vms=(vm_status("web", iops=None), vm_status("db", iops=5.0, waf=None))))
-    assert history.vm("web", AT - 1, AT + 1).points == ()
-    (point,) = history.vm("db", AT - 1, AT + 1).points
+    assert read_vm(history.path, "web", AT - 1, AT + 1).points == ()
+    (point,) = read_vm(history.path, "db", AT - 1, AT + 1).points
     assert (point.iops, point.waf) == (5.0, None)
 
 
@@ -74,14 +74,14 @@ def test_verdicts_are_stored_on_change(history: History, path: Path) -> None:
     words = [Verdict.OK, Verdict.OK, Verdict.INSUFFICIENT, Verdict.INSUFFICIENT, Verdict.OK]
     for second, word in enumerate(words):
         history.add(at(second, verdict=word, reason=f"reason {second}"))
-    found = history.vm("web", START - 1, START + 9).verdicts
+    found = read_vm(history.path, "web", START - 1, START + 9).verdicts
     assert [(v.at - START, v.verdict, v.reason) for v in found] == [
         (0, "ok", "reason 0"),
         (2, "insufficient", "reason 2"),
         (4, "ok", "reason 4"),
     ]
     # What held at the begin of a span is reported as well.
-    assert [v.at - START for v in history.vm("web", START + 3, START + 9).verdicts] == [2, 4]
+    assert [v.at - START for v in read_vm(history.path, "web", START + 3, START + 9).verdicts] == [2, 4]
     history.close()
     again = History(path, DAY, BIG)
     again.add(at(5, verdict=Verdict.OK))
@@ -99,7 +99,7 @@ def test_only_decisions_about_the_vm_are_returned(history: History) -> None:
     )
     for second in range(2):  # the same reasons twice: told once
         history.add(host_status(at=START + second, devices=(device_status(reasons=reasons),)))
-    found = history.vm("web", START, START + 9)
+    found = read_vm(history.path, "web", START, START + 9)
     assert {d.reason for d in found.decisions} == {reasons[0], reasons[2], reasons[3]}
     assert len(found.decisions) == 3
 
@@ -110,8 +110,10 @@ def test_only_effective_outcomes_are_stored(history: History) -> None:
     planned = outcome("web", OutcomeState.PLANNED)
     history.add(host_status(at=START), outcomes=[done, same, planned])
     history.add(host_status(at=START + 1))  # its `unapplied` is that of the epoch before
-    assert [(o.state, o.value) for o in history.vm("web", START, START + 9).outcomes] == [("applied", 500)]
-    (refused,) = history.vm("slow", START, START + 9).outcomes
+    assert [(o.state, o.value) for o in read_vm(history.path, "web", START, START + 9).outcomes] == [
+        ("applied", 500)
+    ]
+    (refused,) = read_vm(history.path, "slow", START, START + 9).outcomes
     assert (refused.at, refused.knob) == (START, "cgroup limit /slo/slow 8:0 total_iops")
     assert refused.reason == "no such file"
 
@@ -119,17 +121,17 @@ def test_only_effective_outcomes_are_stored(history: History) -> None:
 def test_history_of_an_unknown_vm_is_refused(history: History) -> None:
     history.add(host_status())
     with pytest.raises(UserError, match="VM wep not found in the history") as refusal:
-        history.vm("wep")
+        read_vm(history.path, "wep")
     assert refusal.value.hint == "did you mean web?"
     with pytest.raises(UserError) as refusal:
-        history.vm("zzz")
+        read_vm(history.path, "zzz")
     assert refusal.value.hint == "there are: db, lazy, slow, web"
 
 
 def test_non_utf8_names_are_stored(history: History) -> None:
     name = "odd\udcff\x1b[2J"
     history.add(host_status(vms=(vm_status(name),), at=START))
-    assert len(history.vm(name, START - 1, START + 1).points) == 1
+    assert len(read_vm(history.path, name, START - 1, START + 1).points) == 1
 
 
 def test_minutes_outlive_samples(path: Path) -> None:
@@ -139,7 +141,7 @@ def test_minutes_outlive_samples(path: Path) -> None:
             history.add(at(minute * 60 + second, iops=float(minute)))
     while history._upkeep is not None and count(path, "epochs") > 6 * 61:
         history.add(at(150 * 60))
-    found = history.vm("web", START, START + 150 * 60 - 1, limit=150)
+    found = read_vm(history.path, "web", START, START + 150 * 60 - 1, limit=150)
     assert found.bucket_s == 60
     assert [(p.samples, p.iops) for p in found.points] == [(6, m) for m in range(150)]
     history.close()
@@ -156,7 +158,7 @@ def test_no_sample_counts_twice_or_is_lost(
         now += gap
         moments.append(now)
         history.add(at(now))
-    found = history.vm("web", START, START + now + 1, limit=5000)
+    found = read_vm(history.path, "web", START, START + now + 1, limit=5000)
     history.close()
     kept = sum(p.samples for p in found.points)
     assert kept <= len(moments)
@@ -174,11 +176,11 @@ def test_pruning_keeps_the_current_verdict(path: Path) -> None:
     assert count(path, "minutes") <= 12
     assert count(path, "decisions") == 0
     with pytest.raises(UserError, match="VM gone not found"):
-        history.vm("gone")
-    (verdict,) = history.vm("web", START + 3900, START + 4000).verdicts
+        read_vm(history.path, "gone")
+    (verdict,) = read_vm(history.path, "web", START + 3900, START + 4000).verdicts
     assert verdict.at == START
     history.add(host_status(vms=(vm_status("gone"),), at=START + 4001))  # it is back under a new number
-    assert len(history.vm("gone", START + 3900, START + 4100).points) == 1
+    assert len(read_vm(history.path, "gone", START + 3900, START + 4100).points) == 1
     history.close()
 
 
@@ -188,7 +190,7 @@ def test_size_is_bounded(path: Path) -> None:
     for second in range(0, 900, 2):
         vms = tuple(vm_status(f"vm{i}", iops=second + i + 0.5) for i in range(25))
         history.add(host_status(vms=vms, at=START + second))
-    newest = history.vm("vm7", START, START + 900).points[-1]
+    newest = read_vm(history.path, "vm7", START, START + 900).points[-1]
     assert newest.at >= START + 890
     history.close()
     assert path.stat().st_size <= limit * 1.1
@@ -207,9 +209,9 @@ def test_file_of_an_older_release_is_migrated(path: Path) -> None:
         old.commit()
     history = History(path, DAY, BIG)
     with pytest.raises(HistoryError, match="older schema 1"):
-        history.vm("web")
+        read_vm(history.path, "web")
     history.add(at(1, iops=9.0))
-    assert [p.iops for p in history.vm("web", START, START + 2, 5000).points] == [7, 9]
+    assert [p.iops for p in read_vm(history.path, "web", START, START + 2, 5000).points] == [7, 9]
     history.close()
     with closing(sqlite3.connect(path)) as new:
         assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
@@ -219,8 +221,10 @@ def test_file_of_an_older_release_is_migrated(path: Path) -> None:
 def test_slo_changes_are_kept_as_long_as_other_events(history: History, path: Path) -> None:
     made = SloChange(START + 0.5, "alice\udcff", "set weight=3")
     history.add(at(0), slo_changes=[("web", made), ("db", replace(made, user="bob"))])
-    assert history.vm("web", START, START + 2, 10).slo_changes == (replace(made, user="alice\\udcff"),)
-    assert history.vm("web", START + 1, START + 2, 10).slo_changes == ()
+    assert read_vm(history.path, "web", START, START + 2, 10).slo_changes == (
+        replace(made, user="alice\\udcff"),
+    )
+    assert read_vm(history.path, "web", START + 1, START + 2, 10).slo_changes == ()
     history.close()
     short = History(path, keep_s=60.0, max_bytes=BIG)
     short.add(at(100))
@@ -254,7 +258,7 @@ def test_directory_in_place_of_the_file_is_reported_in_words(history: History, p
     path.mkdir(parents=True)
     with pytest.raises(HistoryError) as refusal:
         history.add(at(0))
-    assert refusal.value.reason == f"history: {path}: Is a directory"
+    assert refusal.value.message == f"history: {path}: Is a directory"
 
 
 def test_damaged_file_is_renamed(history: History, path: Path) -> None:
@@ -264,7 +268,7 @@ def test_damaged_file_is_renamed(history: History, path: Path) -> None:
         history.add(at(0))
     assert "history.db.damaged" in refusal.value.hint
     history.add(at(1))
-    assert len(history.vm("web", START, START + 2).points) == 1
+    assert len(read_vm(history.path, "web", START, START + 2).points) == 1
     assert path.with_name("history.db.damaged").read_bytes().startswith(b"no database")
 
 
@@ -285,7 +289,7 @@ def test_deleted_file_is_created_again(history: History, path: Path) -> None:
     for each in path.parent.iterdir():
         each.unlink()
     history.add(at(1))
-    assert len(history.vm("web", START, START + 2).points) == 1
+    assert len(read_vm(history.path, "web", START, START + 2).points) == 1
     assert path.stat().st_mode & 0o777 == 0o640
 
 
@@ -315,7 +319,7 @@ def test_locked_database_does_not_delay_epochs(history: History, path: Path) -> 
         assert time.monotonic() - begin < 100
         other.execute("ROLLBACK")
     history.add(at(2))
-    assert [p.samples for p in history.vm("web", START, START + 9, 1).points] == [2]
+    assert [p.samples for p in read_vm(history.path, "web", START, START + 9, 1).points] == [2]
 
 
 def test_failed_epoch_is_rolled_back(history: History) -> None:
@@ -325,7 +329,7 @@ def test_failed_epoch_is_rolled_back(history: History) -> None:
         history.add(broken)
     history.add(at(2))
     with pytest.raises(UserError):
-        history.vm("new")
+        read_vm(history.path, "new")
 
 
 @pytest.mark.parametrize(

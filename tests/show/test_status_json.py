@@ -12,8 +12,9 @@ from fake_status import host_status, host_statuses, vm_status
 from hypothesis import given, settings
 from pydantic import TypeAdapter
 
+from slo_ctl.base.errors import ReplyFormatError
 from slo_ctl.model.status import HostStatus, VmStatus
-from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
+from slo_ctl.model.status_json import from_json, to_json
 
 
 @settings(max_examples=60)
@@ -61,9 +62,9 @@ def test_refusals_name_the_field(path: tuple[Any, ...], value: Any, message: str
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    with pytest.raises(StatusFormatError) as refusal:
+    with pytest.raises(ReplyFormatError) as refusal:
         from_json(output)
-    assert str(refusal.value).startswith(message)
+    assert refusal.value.message.startswith(f"invalid reply from the daemon: {message}")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_as_pydantic_reads_it() -> None:
 def test_missing_field_is_refused() -> None:
     output = to_json(host_status())
     del output["vms"][0]["vm"]
-    with pytest.raises(StatusFormatError, match=r"vms\[0\]\.vm: Field required"):
+    with pytest.raises(ReplyFormatError, match=r"vms\[0\]\.vm: Field required"):
         from_json(output)
 
 

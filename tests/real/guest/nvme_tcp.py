@@ -20,9 +20,7 @@ def connected_to(guest: Guest, server: Server, *options: str) -> Iterator[str]:
     # Else a thread of the kernel, at the highest priority, waits in a loop for a lock that a program which
     # sends by itself holds: with one CPU, writes that take some milliseconds stop the guest (Linux 6.12).
     guest.run("modprobe nvme-tcp wq_unbound=Y")
-    with server.control() as control:
-        nvme = control.hello()["nvme_tcp"]
-    nqn, port = nvme["nqn"], nvme["address"].rpartition(":")[2]
+    (_, port), nqn = server.nvme_tcp()
     found = json.loads(guest.run(f"nvme discover -t tcp -a {_HOST} -s {port} -o json").stdout)
     assert [each["subnqn"] for each in found["records"]] == [nqn]
     guest.run(f"nvme connect -t tcp -a {_HOST} -s {port} -n {nqn} {' '.join(options)}")
