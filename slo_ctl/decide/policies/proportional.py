@@ -30,6 +30,7 @@ from slo_ctl.decide.entitlement import (
 )
 from slo_ctl.decide.limit_control import ControlledVm, LimitState, control, not_helped_text
 from slo_ctl.decide.ops_plan import (
+    COST_MEMORY_WINDOWS,
     OpsState,
     assume_rates,
     initial_moves,
@@ -41,8 +42,8 @@ from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
-MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 8.0
-"""Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""
+MEMORY_WINDOWS = 4.0
+"""Time constant of the averages of rates and queueing, in windows."""
 COST_MEMORY_REQUESTS = 1000.0
 """Least number of requests in the average of costs per unit. In a smaller sample GC delays a few requests and
 most not at all, and as weights are relative, the noise of one VM would change those of all."""
