@@ -10,7 +10,7 @@ because of its queue depth or low demand, goes to the others: no VM is slowed do
 use its share. For exact proportions at any cost there is `proportional-strict`.
 
 The weight of VM i is phi_i = e_i c_i exp(g_i), with its entitlement e_i, the measured device time per unit
-c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean d_i, of its rate r_i and
+c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean r_i, of its rate r_i and
 its entitled rate d_i in the window. While all VMs want more, r_i c_i is proportional to phi_i, so that
 x' = x - K y' near 0. The characteristic polynomial z^2 - (7/4 - K/4) z + 3/4 has its roots inside the unit
 circle for 0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i.
@@ -30,6 +30,7 @@ from slo_ctl.decide.entitlement import (
 )
 from slo_ctl.decide.limit_control import ControlledVm, LimitState, control, not_helped_text
 from slo_ctl.decide.ops_plan import (
+    COST_MEMORY_WINDOWS,
     OpsState,
     assume_rates,
     initial_moves,
@@ -41,8 +42,8 @@ from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
-MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
-"""Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""
+MEMORY_WINDOWS = 4.0
+"""Time constant of the averages of rates and queueing, in windows."""
 COST_MEMORY_REQUESTS = 1000.0
 """Least number of requests in the average of costs per unit. In a smaller sample GC delays a few requests and
 most not at all, and as weights are relative, the noise of one VM would change those of all."""
@@ -64,20 +65,30 @@ class Activity(NamedTuple):
     amount: float = 0.0
     """In units of shares."""
     requests: float = 0.0
+    device_s: float = 0.0
+    """Device time, GC included."""
     queued_s: float = 0.0
     """Time with a request waiting in the device's queue."""
     backlog_s: float = 0.0
     """Time with a request outstanding."""
+    outstanding_s: float = 0.0
+    """Time on the device, summed over requests; 0 where it is not known."""
+    throttled_s: float = 0.0
+    """Time held by the VM's limit, summed over requests."""
+    pages_written: float = 0.0
 
-    def add(self, vm: VmSample, share_by: ShareBy, memory_windows: float) -> "Activity":
-        """The sums with one more window."""
-        keep = 1.0 - 1.0 / memory_windows
+    def add(self, vm: VmSample, share_by: ShareBy, keep: float) -> "Activity":
+        """The sums with one more window; `keep`: the decay of the previous ones."""
         return Activity(
             seconds=keep * self.seconds + vm.window_s,
             amount=keep * self.amount + vm.amount(share_by),
             requests=keep * self.requests + vm.requests,
+            device_s=keep * self.device_s + vm.device_s,
             queued_s=keep * self.queued_s + vm.window_s * vm.queued_share,
             backlog_s=keep * self.backlog_s + vm.window_s * vm.backlog_share,
+            outstanding_s=keep * self.outstanding_s + vm.window_s * (vm.outstanding or 0.0),
+            throttled_s=keep * self.throttled_s + vm.window_s * (vm.throttled or 0.0),
+            pages_written=keep * self.pages_written + vm.host_page_writes,
         )
 
     @property
@@ -105,38 +116,23 @@ class Activity(NamedTuple):
         """Mean size of a request in units of shares; 1 before any request."""
         return self.amount / self.requests if self.requests and self.amount else 1.0
 
+    @property
+    def unit_cost_s(self) -> float | None:
+        """Device time per unit; None before any was measured."""
+        return self.device_s / self.amount if self.amount and self.device_s else None
+
 
 class Meter(NamedTuple):
     """Measurements of one VM, and the integral term of its weight."""
 
     recent: Activity = Activity()
-    """With the decay `MEMORY_WINDOWS`."""
-    windows: int = 0
-    """Windows since the set of active VMs or an SLO changed."""
-    cost_amount: float = 0.0
-    """Units delivered, with the decay `COST_MEMORY_WINDOWS`."""
-    cost_s: float = 0.0
-    """Device time of `cost_amount`."""
-    cost_requests: float = 0.0
-    """Requests of `cost_amount`."""
-    due_amount: float = 0.0
-    """Sum of the entitlements of the last windows, with the decay `COST_MEMORY_WINDOWS`."""
-    due_s: float = 0.0
-    """Windows in `due_amount`, with the same decay."""
+    """With the decay `MEMORY_WINDOWS`, since the set of active VMs or an SLO changed."""
+    costs: Activity = Activity()
+    """With the decay `COST_MEMORY_WINDOWS`; of windows in which the VM got anything."""
     missed: float = 0.0
-    """Average of the error relative to the mean entitlement, with the decay `MEMORY_WINDOWS`."""
+    """Average of the error relative to the mean rate, with the decay `MEMORY_WINDOWS`."""
     trim: float = 0.0
     """Integral term: logarithm of the factor on the VM's weight."""
-
-    @property
-    def unit_cost_s(self) -> float | None:
-        """Device time per unit; None before any was measured."""
-        return self.cost_s / self.cost_amount if self.cost_amount and self.cost_s else None
-
-    @property
-    def units_per_request(self) -> float:
-        """Mean size of a request in units of shares, with the decay of costs; 1 before any request."""
-        return self.cost_amount / self.cost_requests if self.cost_requests and self.cost_amount else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +234,10 @@ def next_meters(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) 
             continue
         keep = 1.0 - min(1.0 / COST_MEMORY_WINDOWS, v.requests / COST_MEMORY_REQUESTS)
         result[v.vm] = Meter(
-            recent=(Activity() if reset else meter.recent).add(v, sample.share_by, MEMORY_WINDOWS),
-            windows=0 if reset else meter.windows + 1,
-            cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
-            cost_s=keep * meter.cost_s + v.device_s if amount else meter.cost_s,
-            cost_requests=keep * meter.cost_requests + v.requests if amount else meter.cost_requests,
-            due_amount=0.0 if reset else meter.due_amount,
-            due_s=0.0 if reset else meter.due_s,
+            recent=(Activity() if reset else meter.recent).add(
+                v, sample.share_by, 1.0 - 1.0 / MEMORY_WINDOWS
+            ),
+            costs=meter.costs.add(v, sample.share_by, keep) if amount else meter.costs,
             missed=0.0 if reset else meter.missed,
             trim=meter.trim,
         )
@@ -258,7 +251,7 @@ def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlement
         meter = meters[v.vm]
         if v.active:
             rate, wants_more = meter.recent.rate, meter.recent.wants_more
-            claims.append(claim_of(v.vm, v.slo, rate, meter.units_per_request, wants_more=wants_more))
+            claims.append(claim_of(v.vm, v.slo, rate, meter.costs.units_per_request, wants_more=wants_more))
     return entitle(claims)
 
 
@@ -274,23 +267,22 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     A minimum or maximum is converted by the average size of a request, not by that in the window: if the VM's
     share is near its minimum, the larger of the two is on average larger when one of them varies.
     """
-    claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    claims = []
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
             wants_more = wants_more and meters[v.vm].trim < LONGEST_TRIM
-            per_request = meters[v.vm].units_per_request
+            per_request = meters[v.vm].costs.units_per_request
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=wants_more))
     due = entitle(claims).rates
     trimmed = dict(meters)
     for claim in claims:
-        meter, due_rate = meters[claim.vm], due[claim.vm]
-        due_amount, due_s = keep * meter.due_amount + due_rate, keep * meter.due_s + 1.0
-        # Relative to the mean entitlement: a window counts in proportion to its absolute error.
-        error = (due_rate - claim.used) * due_s / due_amount if due_amount else 0.0
+        meter = meters[claim.vm]
+        # Relative to the mean rate: a window counts in proportion to its absolute error.
+        error = (due[claim.vm] - claim.used) / meter.costs.rate
         missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
-        trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
+        trimmed[claim.vm] = meter._replace(missed=missed, trim=trim)
     return trimmed
 
 
@@ -318,7 +310,9 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
     if sample.share_by is ShareBy.DEVICE_TIME:
         return {}
     costs = {
-        v.vm: meters[v.vm].unit_cost_s for v in sample.vms if v.active and meters[v.vm].recent.wants_more
+        v.vm: meters[v.vm].costs.unit_cost_s
+        for v in sample.vms
+        if v.active and meters[v.vm].recent.wants_more
     }
     measured = {vm: cost for vm, cost in costs.items() if cost}
     if not measured:
@@ -349,13 +343,13 @@ def fair_weights(
     VMs that want no more get the weight of their entitlement, too, not of their use, as the weight
     determines how soon their requests are served.
     """
-    costs = {vm: meter.unit_cost_s for vm, meter in meters.items()}
+    costs = {vm: meter.costs.unit_cost_s for vm, meter in meters.items()}
     measured = [cost for cost in costs.values() if cost]
     mean_cost = sum(measured) / len(measured) if measured else 1.0
     ideal = {}
     for v in sample.vms:
         meter = meters[v.vm]
-        minimum = (v.slo.min_iops or 0.0) * meter.units_per_request
+        minimum = (v.slo.min_iops or 0.0) * meter.costs.units_per_request
         rate = max(level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
         ideal[v.vm] = rate * (costs[v.vm] or mean_cost) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0

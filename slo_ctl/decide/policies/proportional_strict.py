@@ -24,55 +24,13 @@ from slo_ctl.decide.ops_plan import (
     next_ops_state,
 )
 from slo_ctl.decide.pacing import Paced, new_leads, pace
-from slo_ctl.decide.policies.proportional import MEMORY_WINDOWS, Activity, Meter, fair_weights, next_meters
+from slo_ctl.decide.policies.proportional import Activity, Meter, fair_weights, next_meters
 from slo_ctl.model.decision import Decision
-from slo_ctl.model.sample import DeviceSample, Placement, TimingModel, VmSample
+from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
 from slo_ctl.model.slo import Slo
 
 LEAST_OPS = 0.01
 """Least OPS of an active VM, relative to its logical size; with less, GC thrashes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """Requests of one VM and their time, as sums over the last windows with the decay `MEMORY_WINDOWS`."""
-
-    requests: float = 0.0
-    pages_written: float = 0.0
-    on_device_s: float = 0.0
-    """Time on the device, summed over requests."""
-    throttled_s: float = 0.0
-    """Time held by the VM's limit, summed over requests."""
-    busy_s: float = 0.0
-    """Time with a request outstanding."""
-
-    def add(self, v: VmSample) -> Service:
-        """The sums with one more window, which must have the number of requests outstanding."""
-        keep = 1.0 - 1.0 / MEMORY_WINDOWS
-        return Service(
-            requests=keep * self.requests + v.requests,
-            pages_written=keep * self.pages_written + v.host_page_writes,
-            on_device_s=keep * self.on_device_s + v.window_s * (v.outstanding or 0.0),
-            throttled_s=keep * self.throttled_s + v.window_s * (v.throttled or 0.0),
-            busy_s=keep * self.busy_s + v.window_s * v.backlog_share,
-        )
-
-    @property
-    def unlimited_factor(self) -> float | None:
-        """Rate without the VM's limit, relative to the rate under it; None: not known."""
-        return 1.0 + self.throttled_s / self.on_device_s if self.on_device_s > 0.0 else None
-
-    def speed(self, sample: DeviceSample, u: float) -> Speed | None:
-        """The model of the VM's request time, measured at victim utilization `u`; None: no measurement."""
-        if self.requests <= 0.0 or self.on_device_s <= 0.0 or self.busy_s <= 0.0:
-            return None
-        return Speed.measured(
-            sample.timing,
-            1e6 * self.on_device_s / self.requests,
-            self.pages_written / self.requests,
-            (self.on_device_s + self.throttled_s) / self.busy_s,
-            u,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +40,6 @@ class StrictState:
     configuration: tuple[object, ...] = ()
     """Total OPS, and VMs with their SLOs, sizes and whether they are active; empty before any window."""
     meters: dict[str, Meter] = field(default_factory=dict)
-    """By VM."""
-    services: dict[str, Service] = field(default_factory=dict)
     """By VM."""
     speeds: dict[str, Speed] = field(default_factory=dict)
     """Models of the request time by VM, from when u was last settled."""
@@ -128,18 +84,12 @@ class ProportionalStrict:
         configuration = _configuration(sample)
         changed = bool(state.configuration) and configuration != state.configuration
         meters = next_meters(state.meters, sample, reset=changed)
-        services = {
-            v.vm: service.add(v) if v.outstanding is not None and v.requests else service
-            for v in sample.vms
-            for service in (state.services.get(v.vm, Service()),)
-        }
         recent = {v.vm: meters[v.vm].recent for v in sample.vms if v.active}
         latency_bound = {vm for vm, activity in recent.items() if activity.busy and not activity.wants_more}
         state = replace(
             state,
             configuration=configuration,
             meters=meters,
-            services=services,
             ops=next_ops_state(state.ops, sample, latency_bound),
             leads={} if changed else state.leads,
         )
@@ -178,7 +128,7 @@ def _paced(sample: DeviceSample, state: StrictState) -> list[Paced]:
         recent = state.meters[v.vm].recent
         if not v.active or v.window_s <= 0.0 or recent.rate <= 0.0:
             continue
-        factor, units = state.services[v.vm].unlimited_factor, recent.units_per_request
+        units = recent.units_per_request
         paced.append(
             Paced(
                 vm=v.vm,
@@ -190,10 +140,30 @@ def _paced(sample: DeviceSample, state: StrictState) -> list[Paced]:
                 saturating=recent.busy,
                 min_iops=(v.slo.min_iops or 0.0) * units,
                 max_iops=_max_iops(v.slo) * units,
-                unlimited_iops=None if factor is None else recent.rate * factor,
+                unlimited_iops=_unlimited_rate(recent),
             )
         )
     return paced
+
+
+def _unlimited_rate(recent: Activity) -> float | None:
+    """Rate in units that a VM would have without its limit; None: not known."""
+    if recent.outstanding_s <= 0.0:
+        return None
+    return recent.rate * (1.0 + recent.throttled_s / recent.outstanding_s)
+
+
+def _speed(recent: Activity, sample: DeviceSample, u: float) -> Speed | None:
+    """The model of a VM's request time, measured at victim utilization `u`; None: no measurement."""
+    if recent.requests <= 0.0 or recent.outstanding_s <= 0.0 or recent.backlog_s <= 0.0:
+        return None
+    return Speed.measured(
+        sample.timing,
+        1e6 * recent.outstanding_s / recent.requests,
+        recent.pages_written / recent.requests,
+        (recent.outstanding_s + recent.throttled_s) / recent.backlog_s,
+        u,
+    )
 
 
 def _entitlements(sample: DeviceSample, state: StrictState, paced: list[Paced]) -> Entitlements:
@@ -218,7 +188,8 @@ def _with_needs(
     settled = bool(busy) and all(tracks[v.vm].pool_writes >= SETTLED_FROM_POOL_WRITES for v in busy)
     if settled:
         speeds = {
-            v.vm: state.services[v.vm].speed(sample, tracks[v.vm].curve.u_at(v.ops_blocks)) for v in busy
+            v.vm: _speed(state.meters[v.vm].recent, sample, tracks[v.vm].curve.u_at(v.ops_blocks))
+            for v in busy
         }
         state = replace(
             state, speeds=state.speeds | {vm: speed for vm, speed in speeds.items() if speed is not None}
