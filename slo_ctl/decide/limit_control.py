@@ -33,8 +33,6 @@ GAIN = 0.5
 """Fraction of the excess rate that a step restores; and step of the limits per relative error of a p99."""
 MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
 """Largest relative changes of a limit in a step."""
-LIFT_FROM = 1.5
-"""A limit of at least this many times the rate of its VM is removed."""
 RAISE_AFTER = 5
 """Windows with headroom before limits are raised; doubled after they had been raised too early."""
 JUDGED_AFTER = 6
@@ -409,13 +407,7 @@ def _raise(
         _growth_by_headroom(state, unthrottled) if at_once is None else at_once,
         _growth_by_p99(unthrottled),
     )
-    rates = {v.vm: v.iops for v in vms}
-    raised = {vm: growth * limit for vm, limit in state.limits.items()}
-    kept = {
-        vm: limit
-        for vm, limit in raised.items()
-        if vm in throttled or limit < LIFT_FROM * max(rates[vm], 1.0)
-    }
+    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled}
     if not kept:
         reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
         return LimitState(retry_delays=state.retry_delays), reason
