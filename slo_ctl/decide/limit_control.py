@@ -3,7 +3,7 @@
 A share is an objective only where no fair queue of the device keeps shares. The same controller serves
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
 as for entitlements) by what the protected VM misses. Where that VM exceeds its objective, half of the excess
-is restored; in between is a dead band. No limit falls by more than 30 % or grows by more than 20 % in a step,
+is restored; in between is a dead band. No limit falls by more than 30 % or grows by more than 10 % in a step,
 and the next step waits until the effect of the last one is measured. If limits had been raised too early, the
 delay before they are raised again doubles. Limits that do not help are lifted, and tried again after a delay
 that doubles each time.
@@ -31,8 +31,8 @@ ROOM = 0.1
 """Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
 GAIN = 0.5
 """Fraction of the excess rate that a step restores; and step of the limits per relative error of a p99."""
-MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
-"""Largest relative changes of a limit in a step."""
+MOST_DECREASE = 0.3
+"""Largest relative decrease of a limit in a step. The largest increase is ROOM: less than the dead band."""
 RAISE_AFTER = 5
 """Windows with headroom before limits are raised; doubled after they had been raised too early."""
 JUDGED_AFTER = 6
@@ -403,7 +403,7 @@ def _raise(
     if at_once is None and state.calm_windows < state.raise_after:
         return state, ""
     growth = min(
-        1.0 + MOST_INCREASE,
+        1.0 + ROOM,
         _growth_by_headroom(state, unthrottled) if at_once is None else at_once,
         _growth_by_p99(unthrottled),
     )

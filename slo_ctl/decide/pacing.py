@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slo_ctl.decide.limit_control import MISSED_FROM, MOST_INCREASE, ROOM, at_limit
+from slo_ctl.decide.limit_control import MISSED_FROM, ROOM, at_limit
 
 EVENED_PER_WINDOW = 0.25
 """Fraction of a difference between leads that limits remove in a window."""
@@ -90,7 +90,7 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
     least_lead = min(leads.values(), default=0.0)
     bottleneck = min(attainable, key=lambda vm: attainable[vm], default=None)
     if bottleneck is None:
-        share, lead = (1.0 + MOST_INCREASE) * in_force, max(leads.values(), default=0.0)
+        share, lead = (1.0 + ROOM) * in_force, max(leads.values(), default=0.0)
     else:
         share, lead = attainable[bottleneck], leads[bottleneck]
     limits = {}
