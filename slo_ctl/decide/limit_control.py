@@ -2,15 +2,16 @@
 
 A share is an objective only where no fair queue of the device keeps shares. The same controller serves
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
-as for entitlements) by what the protected VM misses. Where that VM exceeds its objective, half of the excess
-is restored; in between is a dead band. No limit falls by more than 30 % or grows by more than 10 % in a step,
-and the next step waits until the effect of the last one is measured. If limits had been raised too early, the
+as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective; in
+between is a dead band. Both aim at the middle of that. For a p99 the relative error of the p99 is the relative
+change of the limits. No limit falls by more than 30 % or grows by more than 10 % in a step, and the next step
+waits until the effect of the last one is measured. If limits had been raised too early, the
 delay before they are raised again doubles. Limits that do not help are lifted, and tried again after a delay
 that doubles each time.
 
-If the protected VM gains G requests/s for each request/s taken from the others, a step down leaves 1 - G of
-the miss, and a step up 1 - G/2 of the excess: both converge for 0 < G < 2. Where rates are averages (emulated
-SSDs), z^2 - (1.56 - 0.44 G) z + 0.56 is stable for 0 < G < 7.
+If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
+error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
+is stable for 0 < G < 7.
 """
 
 import math
@@ -29,8 +30,6 @@ MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
 second; less is noise."""
 ROOM = 0.1
 """Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
-GAIN = 0.5
-"""Fraction of the excess rate that a step restores; and step of the limits per relative error of a p99."""
 MOST_DECREASE = 0.3
 """Largest relative decrease of a limit in a step. The largest increase is ROOM: less than the dead band."""
 RAISE_AFTER = 5
@@ -331,7 +330,7 @@ def _wanted_limits(donors: Sequence[_Donor], urgent: Sequence[ControlledVm]) -> 
     donor_iops = sum(donor.rate_iops for donor in donors)
     missing_iops = sum(v.missing_iops for v in urgent if v.busy)
     p99_miss = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
-    missing_iops = max(missing_iops, min(GAIN * p99_miss, MOST_DECREASE) * donor_iops)
+    missing_iops = max(missing_iops, min(p99_miss, MOST_DECREASE) * donor_iops)
     claims = [(donor.fair_iops, donor.floor_iops, donor.rate_iops) for donor in donors]
     level = water_level(claims, donor_iops - missing_iops)
     return {donor.vm: max(donor.floor_iops, level * donor.fair_iops) for donor in donors}
@@ -439,7 +438,7 @@ def _growth_at_once(
 
 
 def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
-    """Factor that restores part of what the VMs get above their objectives."""
+    """Factor that restores what the VMs get above the middle of the dead band."""
     excess_iops = [
         v.iops - (1.0 + ROOM / 2.0) * v.objective_iops
         for v in unthrottled
@@ -447,13 +446,13 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
     ]
     if not excess_iops:
         return math.inf
-    return 1.0 + GAIN * max(0.0, min(excess_iops)) / sum(state.limits.values())
+    return 1.0 + max(0.0, min(excess_iops)) / sum(state.limits.values())
 
 
 def _growth_by_p99(unthrottled: Sequence[ControlledVm]) -> float:
     """Factor that brings the highest p99, relative to its target, nearer to it."""
     misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
-    return 1.0 + GAIN * max(0.0, -max(misses) - ROOM / 2.0) if misses else math.inf
+    return 1.0 + max(0.0, -max(misses) - ROOM / 2.0) if misses else math.inf
 
 
 def limits_text(
