@@ -2,12 +2,12 @@
 
 A share is an objective only where no fair queue of the device keeps shares. The same controller serves
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
-as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective; in
-between is a dead band. Both aim at the middle of that. For a p99 the relative error of the p99 is the relative
-change of the limits. No limit falls by more than 30 % or grows by more than 10 % in a step, and the next step
-waits until the effect of the last one is measured. If limits had been raised too early, the
-delay before they are raised again doubles. Limits that do not help are lifted, and tried again after a delay
-that doubles each time.
+as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective. In
+between is a dead band, whose middle is the aim. For a p99 its relative error is the relative change of the
+limits. No limit falls by more than 30 % or grows by more than 10 % in a step, and the next step waits until
+the effect of the last one is measured. If limits had been raised too early, the delay before they are raised
+again doubles. Limits that have not removed half of the miss after six steps are lifted, and tried again after
+a delay that doubles each time.
 
 If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
 error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
@@ -35,12 +35,7 @@ MOST_DECREASE = 0.3
 RAISE_AFTER = 5
 """Windows with headroom before limits are raised; doubled after they had been raised too early."""
 JUDGED_AFTER = 6
-"""Steps after which the effect of limits is judged."""
-LEAST_HELP = 0.05
-"""Least gain of the protected VM, relative to what the others lost. The effect is not judged while the loss
-is below this fraction of the total rate."""
-LEAST_SHARE_HELP = 0.5
-"""Least gain of all VMs, relative to what the others lost, where only a share is missed."""
+"""Steps after which half of the miss must be gone, or the limits do not help."""
 RETRY_AFTER, LONGEST_RETRY = 60, 600
 """Windows until limits that did not help are tried again: after the first time, and at most. Longer in
 proportion where an effect takes more than two windows to be measured."""
@@ -129,6 +124,30 @@ class ControlledVm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What steps down have done for a VM since it missed its objective."""
+
+    miss_before: float
+    """Relative error before the first step."""
+    others_iops: float
+    """Rate of all other VMs before the first step."""
+    steps: int = 1
+    least_p99_us: float | None = None
+    """Lowest p99; None: not measured."""
+
+    def after_step(self, v: ControlledVm) -> "Effect":
+        """The effect with one more step, as measured before it."""
+        measured = [p99_us for p99_us in (v.p99_us, self.least_p99_us) if p99_us is not None]
+        return replace(self, steps=self.steps + 1, least_p99_us=min(measured, default=None))
+
+    def helps(self, v: ControlledVm, others_iops: float) -> bool:
+        """Whether half of the miss is gone; also if it is too early to judge or the others lost nothing."""
+        if self.steps <= JUDGED_AFTER or others_iops >= (1.0 - ROOM / 2.0) * self.others_iops:
+            return True
+        return v.miss <= self.miss_before / 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class RetryDelay:
     """Delay until limits that did not help a VM are tried again."""
 
@@ -160,14 +179,8 @@ class LimitState:
     """Whether the last step was smaller than needed, because a step is bounded."""
     raised: bool = False
     """Whether limits were raised since they were lowered last."""
-    iops_before: dict[str, float] = field(default_factory=dict)
-    """IOPS by VM before the first step."""
-    steps: dict[str, int] = field(default_factory=dict)
-    """Steps taken so far, by protected VM."""
-    misses_before: dict[str, float] = field(default_factory=dict)
-    """Relative errors before the first step, by protected VM."""
-    least_p99_us: dict[str, float] = field(default_factory=dict)
-    """Lowest p99 since others are limited, by VM that misses its p99."""
+    effects: dict[str, Effect] = field(default_factory=dict)
+    """By protected VM."""
     retry_delays: dict[str, RetryDelay] = field(default_factory=dict)
     """Delays, also expired ones, by VM that limits on others did not help."""
 
@@ -191,9 +204,8 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
         return LimitState(retry_delays=state.retry_delays), reason
     missing = _missing(state, protected)
     state = replace(state, missed_windows=state.missed_windows + 1 if missing else 0)
-    # Limits have helped VMs that reach their objectives: their steps are counted from 0 again.
     reached = {v.vm for v in vms if v.miss <= (0.0 if v.keeps_share else MISSED_FROM - ROOM / 2.0)}
-    state = replace(state, steps={vm: n for vm, n in state.steps.items() if vm not in reached})
+    state = replace(state, effects=_without(state.effects, reached))
     if state.hold_windows:
         return state, ""
     state = _raised_to_minimums(state, vms)
@@ -204,7 +216,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     if state.limits:
         return _raise(state, vms, protected)
     running = {vm: delay for vm, delay in state.retry_delays.items() if delay.windows}
-    return replace(state, protected_vms=(), retry_delays=running), ""
+    return replace(state, protected_vms=(), effects={}, retry_delays=running), ""
 
 
 def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[ControlledVm]:
@@ -245,13 +257,19 @@ def _lower(
     """One step down: the state with lower limits on the other VMs, and a sentence when limiting starts."""
     # Minimums and p99 targets have priority over shares.
     urgent = [v for v in missing_vms if not v.misses_share_alone] or missing_vms
-    state = _with_step_counted(state, vms, urgent)
-    if not_helped := [v for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
+    total_iops = sum(v.iops for v in vms)
+    effects = {
+        v.vm: effect.after_step(v) if effect else Effect(v.miss, total_iops - v.iops)
+        for v in urgent
+        for effect in (state.effects.get(v.vm),)
+    }
+    state = replace(state, effects=state.effects | effects)
+    if not_helped := [v for v in urgent if not effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
-    if at_floors and (missed := [v for v in urgent if v.misses_p99 and v.vm in state.least_p99_us]):
+    if at_floors and (missed := [v for v in urgent if v.misses_p99 and effects[v.vm].steps > 1]):
         # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
     wanted = _wanted_limits(donors, urgent)
@@ -275,24 +293,6 @@ def _lower(
         raised=False,
     )
     return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
-
-
-def _with_step_counted(
-    state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[ControlledVm]
-) -> LimitState:
-    """The state with one more step for these VMs, and what they had before the first."""
-    if not state.steps:
-        state = replace(state, iops_before={v.vm: v.iops for v in vms}, misses_before={}, least_p99_us={})
-    least_p99_us = dict(state.least_p99_us)
-    for v in urgent:
-        if v.p99_us is not None and v.vm in state.steps:
-            least_p99_us[v.vm] = min(v.p99_us, least_p99_us.get(v.vm, v.p99_us))
-    return replace(
-        state,
-        steps=state.steps | {v.vm: state.steps.get(v.vm, 0) + 1 for v in urgent},
-        misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
-        least_p99_us=least_p99_us,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,22 +336,6 @@ def _wanted_limits(donors: Sequence[_Donor], urgent: Sequence[ControlledVm]) -> 
     return {donor.vm: max(donor.floor_iops, level * donor.fair_iops) for donor in donors}
 
 
-def _helps(state: LimitState, vms: Sequence[ControlledVm], protected: ControlledVm) -> bool:
-    """Whether the gain of a protected VM justifies the loss of the others."""
-    miss_before = state.misses_before[protected.vm]
-    if protected.misses_p99:
-        # After so many steps little is left to take from the others: half of the miss must be gone.
-        return miss_before - protected.p99_miss > max(LEAST_HELP * (1.0 + miss_before), protected.p99_miss)
-    gains = {v.vm: v.iops - state.iops_before.get(v.vm, v.iops) for v in vms}
-    loss = -sum(gains[v.vm] for v in vms if v.is_throttled(state.limits) and gains[v.vm] < 0.0)
-    if loss <= LEAST_HELP * sum(v.iops for v in vms):
-        return True
-    if protected.misses_share_alone:
-        # Any other VM may have used what the throttled VMs lost.
-        return sum(gain for gain in gains.values() if gain > 0.0) > LEAST_SHARE_HELP * loss
-    return gains[protected.vm] > LEAST_HELP * loss
-
-
 def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[LimitState, str]:
     """The state without protection of these VMs until their retry delays expire, and a sentence why."""
     delays = dict(state.retry_delays)
@@ -367,16 +351,20 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
         limits=state.limits if protected_vms else {},
         protected_vms=protected_vms,
         missed_windows=0,
-        steps={vm: n for vm, n in state.steps.items() if vm not in names},
+        effects=_without(state.effects, names),
         retry_delays=delays,
     )
     results = "; ".join(f"{v.vm}: {delays[v.vm].result}" for v in not_helped)
     return state, f"limits on other VMs lifted, because they did not help ({results})"
 
 
+def _without(effects: Mapping[str, Effect], vms: Collection[str]) -> dict[str, Effect]:
+    return {vm: effect for vm, effect in effects.items() if vm not in vms}
+
+
 def _result_text(state: LimitState, v: ControlledVm) -> str:
     """What a VM reached under the limits on others, and these limits."""
-    least_us = state.least_p99_us.get(v.vm) if v.misses_p99 else None
+    least_us = state.effects[v.vm].least_p99_us if v.misses_p99 else None
     reached = f"{v.iops:,.0f} IOPS" if least_us is None else f"p99 at least {numbers.latency(least_us)}"
     others = {vm: limit for vm, limit in sorted(state.limits.items()) if vm != v.vm}
     if not others:
