@@ -32,10 +32,9 @@ ROOM = 0.1
 """Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
 MOST_DECREASE = 0.3
 """Largest relative decrease of a limit in a step. The largest increase is ROOM: less than the dead band."""
-RAISE_AFTER = 5
-"""Windows with headroom before limits are raised; doubled after they had been raised too early."""
 JUDGED_AFTER = 6
-"""Steps after which half of the miss must be gone, or the limits do not help."""
+"""Steps after which half of the miss must be gone, or limits do not help; and windows with headroom before
+limits are raised, doubled after they had been raised too early."""
 RETRY_AFTER, LONGEST_RETRY = 60, 600
 """Windows until limits that did not help are tried again: after the first time, and at most. Longer in
 proportion where an effect takes more than two windows to be measured."""
@@ -173,7 +172,7 @@ class LimitState:
     """Windows until the effect of the last change is measured."""
     calm_windows: int = 0
     """Consecutive windows with headroom, so that limits could be raised."""
-    raise_after: int = RAISE_AFTER
+    raise_after: int = JUDGED_AFTER
     """Windows with headroom before limits are raised."""
     lowering: bool = False
     """Whether the last step was smaller than needed, because a step is bounded."""
