@@ -16,9 +16,9 @@ from slo_ctl.decide.limit_control import MISSED_FROM, ROOM, at_limit
 
 EVENED_PER_WINDOW = 0.25
 """Fraction of a difference between leads that limits remove in a window."""
-LEAST_PACE, MOST_PACE = 0.3, 2.0
-"""Lowest limit of a VM that is ahead, and highest of a VM that is behind or of the bottleneck, relative to
-the VM's share."""
+MOST_PACE = 2.0
+"""Highest limit of a VM that is behind or of the bottleneck, relative to its share; the lowest limit of a VM
+that is ahead is its share divided by this."""
 LEAD_MEMORY_WINDOWS = 200.0
 """Time constant of leads, in windows."""
 
@@ -98,7 +98,7 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
         if v.vm == bottleneck:
             rate = _corrected(MOST_PACE * share, lead - least_lead, v.window_s, (1.0 + ROOM) * share)
         elif v.vm in leads:
-            rate = _corrected(share, leads[v.vm] - lead, v.window_s, LEAST_PACE * share)
+            rate = _corrected(share, leads[v.vm] - lead, v.window_s, share / MOST_PACE)
             rate = min(rate, MOST_PACE * share)
         else:
             rate = MOST_PACE * share
