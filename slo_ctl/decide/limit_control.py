@@ -203,8 +203,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
         return LimitState(retry_delays=state.retry_delays), reason
     missing = _missing(state, protected)
     state = replace(state, missed_windows=state.missed_windows + 1 if missing else 0)
-    reached = {v.vm for v in vms if v.miss <= (0.0 if v.keeps_share else MISSED_FROM - ROOM / 2.0)}
-    state = replace(state, effects=_without(state.effects, reached))
+    state = replace(state, effects=_without(state.effects, {v.vm for v in vms if v.miss <= 0.0}))
     if state.hold_windows:
         return state, ""
     state = _raised_to_minimums(state, vms)
