@@ -2,15 +2,16 @@
 
 A share is an objective only where no fair queue of the device keeps shares. The same controller serves
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
-as for entitlements) by what the protected VM misses. Where that VM exceeds its objective, half of the excess
-is restored; in between is a dead band. No limit falls by more than 30 % or grows by more than 20 % in a step,
-and the next step waits until the effect of the last one is measured. If limits had been raised too early, the
-delay before they are raised again doubles. Limits that do not help are lifted, and tried again after a delay
-that doubles each time.
+as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective. In
+between is a dead band, whose middle is the aim. For a p99 its relative error is the relative change of the
+limits. No limit falls by more than 30 % or grows by more than 10 % in a step, and the next step waits until
+the effect of the last one is measured. If limits had been raised too early, the delay before they are raised
+again doubles. Limits that have not removed half of the miss after six steps are lifted, and tried again after
+a delay that doubles each time.
 
-If the protected VM gains G requests/s for each request/s taken from the others, a step down leaves 1 - G of
-the miss, and a step up 1 - G/2 of the excess: both converge for 0 < G < 2. Where rates are averages (emulated
-SSDs), z^2 - (1.56 - 0.44 G) z + 0.56 is stable for 0 < G < 7.
+If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
+error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
+is stable for 0 < G < 7.
 """
 
 import math
@@ -29,21 +30,11 @@ MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
 second; less is noise."""
 ROOM = 0.1
 """Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
-GAIN = 0.5
-"""Fraction of the excess rate that a step restores; and step of the limits per relative error of a p99."""
-MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
-"""Largest relative changes of a limit in a step."""
-LIFT_FROM = 1.5
-"""A limit of at least this many times the rate of its VM is removed."""
-RAISE_AFTER = 5
-"""Windows with headroom before limits are raised; doubled after they had been raised too early."""
+MOST_DECREASE = 0.3
+"""Largest relative decrease of a limit in a step. The largest increase is ROOM: less than the dead band."""
 JUDGED_AFTER = 6
-"""Steps after which the effect of limits is judged."""
-LEAST_HELP = 0.05
-"""Least gain of the protected VM, relative to what the others lost. The effect is not judged while the loss
-is below this fraction of the total rate."""
-LEAST_SHARE_HELP = 0.5
-"""Least gain of all VMs, relative to what the others lost, where only a share is missed."""
+"""Steps after which half of the miss must be gone, or limits do not help; and windows with headroom before
+limits are raised, doubled after they had been raised too early."""
 RETRY_AFTER, LONGEST_RETRY = 60, 600
 """Windows until limits that did not help are tried again: after the first time, and at most. Longer in
 proportion where an effect takes more than two windows to be measured."""
@@ -132,6 +123,30 @@ class ControlledVm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What steps down have done for a VM since it missed its objective."""
+
+    miss_before: float
+    """Relative error before the first step."""
+    others_iops: float
+    """Rate of all other VMs before the first step."""
+    steps: int = 1
+    least_p99_us: float | None = None
+    """Lowest p99; None: not measured."""
+
+    def after_step(self, v: ControlledVm) -> "Effect":
+        """The effect with one more step, as measured before it."""
+        measured = [p99_us for p99_us in (v.p99_us, self.least_p99_us) if p99_us is not None]
+        return replace(self, steps=self.steps + 1, least_p99_us=min(measured, default=None))
+
+    def helps(self, v: ControlledVm, others_iops: float) -> bool:
+        """Whether half of the miss is gone; also if it is too early to judge or the others lost nothing."""
+        if self.steps <= JUDGED_AFTER or others_iops >= (1.0 - ROOM / 2.0) * self.others_iops:
+            return True
+        return v.miss <= self.miss_before / 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class RetryDelay:
     """Delay until limits that did not help a VM are tried again."""
 
@@ -157,20 +172,14 @@ class LimitState:
     """Windows until the effect of the last change is measured."""
     calm_windows: int = 0
     """Consecutive windows with headroom, so that limits could be raised."""
-    raise_after: int = RAISE_AFTER
+    raise_after: int = JUDGED_AFTER
     """Windows with headroom before limits are raised."""
     lowering: bool = False
     """Whether the last step was smaller than needed, because a step is bounded."""
     raised: bool = False
     """Whether limits were raised since they were lowered last."""
-    iops_before: dict[str, float] = field(default_factory=dict)
-    """IOPS by VM before the first step."""
-    steps: dict[str, int] = field(default_factory=dict)
-    """Steps taken so far, by protected VM."""
-    misses_before: dict[str, float] = field(default_factory=dict)
-    """Relative errors before the first step, by protected VM."""
-    least_p99_us: dict[str, float] = field(default_factory=dict)
-    """Lowest p99 since others are limited, by VM that misses its p99."""
+    effects: dict[str, Effect] = field(default_factory=dict)
+    """By protected VM."""
     retry_delays: dict[str, RetryDelay] = field(default_factory=dict)
     """Delays, also expired ones, by VM that limits on others did not help."""
 
@@ -194,9 +203,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
         return LimitState(retry_delays=state.retry_delays), reason
     missing = _missing(state, protected)
     state = replace(state, missed_windows=state.missed_windows + 1 if missing else 0)
-    # Limits have helped VMs that reach their objectives: their steps are counted from 0 again.
-    reached = {v.vm for v in vms if v.miss <= (0.0 if v.keeps_share else MISSED_FROM - ROOM / 2.0)}
-    state = replace(state, steps={vm: n for vm, n in state.steps.items() if vm not in reached})
+    state = replace(state, effects=_without(state.effects, {v.vm for v in vms if v.miss <= 0.0}))
     if state.hold_windows:
         return state, ""
     state = _raised_to_minimums(state, vms)
@@ -207,7 +214,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     if state.limits:
         return _raise(state, vms, protected)
     running = {vm: delay for vm, delay in state.retry_delays.items() if delay.windows}
-    return replace(state, protected_vms=(), retry_delays=running), ""
+    return replace(state, protected_vms=(), effects={}, retry_delays=running), ""
 
 
 def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[ControlledVm]:
@@ -248,13 +255,19 @@ def _lower(
     """One step down: the state with lower limits on the other VMs, and a sentence when limiting starts."""
     # Minimums and p99 targets have priority over shares.
     urgent = [v for v in missing_vms if not v.misses_share_alone] or missing_vms
-    state = _with_step_counted(state, vms, urgent)
-    if not_helped := [v for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
+    total_iops = sum(v.iops for v in vms)
+    effects = {
+        v.vm: effect.after_step(v) if effect else Effect(v.miss, total_iops - v.iops)
+        for v in urgent
+        for effect in (state.effects.get(v.vm),)
+    }
+    state = replace(state, effects=state.effects | effects)
+    if not_helped := [v for v in urgent if not effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
-    if at_floors and (missed := [v for v in urgent if v.misses_p99 and v.vm in state.least_p99_us]):
+    if at_floors and (missed := [v for v in urgent if v.misses_p99 and effects[v.vm].steps > 1]):
         # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
     wanted = _wanted_limits(donors, urgent)
@@ -278,24 +291,6 @@ def _lower(
         raised=False,
     )
     return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
-
-
-def _with_step_counted(
-    state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[ControlledVm]
-) -> LimitState:
-    """The state with one more step for these VMs, and what they had before the first."""
-    if not state.steps:
-        state = replace(state, iops_before={v.vm: v.iops for v in vms}, misses_before={}, least_p99_us={})
-    least_p99_us = dict(state.least_p99_us)
-    for v in urgent:
-        if v.p99_us is not None and v.vm in state.steps:
-            least_p99_us[v.vm] = min(v.p99_us, least_p99_us.get(v.vm, v.p99_us))
-    return replace(
-        state,
-        steps=state.steps | {v.vm: state.steps.get(v.vm, 0) + 1 for v in urgent},
-        misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
-        least_p99_us=least_p99_us,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,26 +328,10 @@ def _wanted_limits(donors: Sequence[_Donor], urgent: Sequence[ControlledVm]) -> 
     donor_iops = sum(donor.rate_iops for donor in donors)
     missing_iops = sum(v.missing_iops for v in urgent if v.busy)
     p99_miss = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
-    missing_iops = max(missing_iops, min(GAIN * p99_miss, MOST_DECREASE) * donor_iops)
+    missing_iops = max(missing_iops, min(p99_miss, MOST_DECREASE) * donor_iops)
     claims = [(donor.fair_iops, donor.floor_iops, donor.rate_iops) for donor in donors]
     level = water_level(claims, donor_iops - missing_iops)
     return {donor.vm: max(donor.floor_iops, level * donor.fair_iops) for donor in donors}
-
-
-def _helps(state: LimitState, vms: Sequence[ControlledVm], protected: ControlledVm) -> bool:
-    """Whether the gain of a protected VM justifies the loss of the others."""
-    miss_before = state.misses_before[protected.vm]
-    if protected.misses_p99:
-        # After so many steps little is left to take from the others: half of the miss must be gone.
-        return miss_before - protected.p99_miss > max(LEAST_HELP * (1.0 + miss_before), protected.p99_miss)
-    gains = {v.vm: v.iops - state.iops_before.get(v.vm, v.iops) for v in vms}
-    loss = -sum(gains[v.vm] for v in vms if v.is_throttled(state.limits) and gains[v.vm] < 0.0)
-    if loss <= LEAST_HELP * sum(v.iops for v in vms):
-        return True
-    if protected.misses_share_alone:
-        # Any other VM may have used what the throttled VMs lost.
-        return sum(gain for gain in gains.values() if gain > 0.0) > LEAST_SHARE_HELP * loss
-    return gains[protected.vm] > LEAST_HELP * loss
 
 
 def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[LimitState, str]:
@@ -370,16 +349,20 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
         limits=state.limits if protected_vms else {},
         protected_vms=protected_vms,
         missed_windows=0,
-        steps={vm: n for vm, n in state.steps.items() if vm not in names},
+        effects=_without(state.effects, names),
         retry_delays=delays,
     )
     results = "; ".join(f"{v.vm}: {delays[v.vm].result}" for v in not_helped)
     return state, f"limits on other VMs lifted, because they did not help ({results})"
 
 
+def _without(effects: Mapping[str, Effect], vms: Collection[str]) -> dict[str, Effect]:
+    return {vm: effect for vm, effect in effects.items() if vm not in vms}
+
+
 def _result_text(state: LimitState, v: ControlledVm) -> str:
     """What a VM reached under the limits on others, and these limits."""
-    least_us = state.least_p99_us.get(v.vm) if v.misses_p99 else None
+    least_us = state.effects[v.vm].least_p99_us if v.misses_p99 else None
     reached = f"{v.iops:,.0f} IOPS" if least_us is None else f"p99 at least {numbers.latency(least_us)}"
     others = {vm: limit for vm, limit in sorted(state.limits.items()) if vm != v.vm}
     if not others:
@@ -405,17 +388,11 @@ def _raise(
     if at_once is None and state.calm_windows < state.raise_after:
         return state, ""
     growth = min(
-        1.0 + MOST_INCREASE,
+        1.0 + ROOM,
         _growth_by_headroom(state, unthrottled) if at_once is None else at_once,
         _growth_by_p99(unthrottled),
     )
-    rates = {v.vm: v.iops for v in vms}
-    raised = {vm: growth * limit for vm, limit in state.limits.items()}
-    kept = {
-        vm: limit
-        for vm, limit in raised.items()
-        if vm in throttled or limit < LIFT_FROM * max(rates[vm], 1.0)
-    }
+    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled}
     if not kept:
         reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
         return LimitState(retry_delays=state.retry_delays), reason
@@ -447,7 +424,7 @@ def _growth_at_once(
 
 
 def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
-    """Factor that restores part of what the VMs get above their objectives."""
+    """Factor that restores what the VMs get above the middle of the dead band."""
     excess_iops = [
         v.iops - (1.0 + ROOM / 2.0) * v.objective_iops
         for v in unthrottled
@@ -455,13 +432,13 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
     ]
     if not excess_iops:
         return math.inf
-    return 1.0 + GAIN * max(0.0, min(excess_iops)) / sum(state.limits.values())
+    return 1.0 + max(0.0, min(excess_iops)) / sum(state.limits.values())
 
 
 def _growth_by_p99(unthrottled: Sequence[ControlledVm]) -> float:
     """Factor that brings the highest p99, relative to its target, nearer to it."""
     misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
-    return 1.0 + GAIN * max(0.0, -max(misses) - ROOM / 2.0) if misses else math.inf
+    return 1.0 + max(0.0, -max(misses) - ROOM / 2.0) if misses else math.inf
 
 
 def limits_text(

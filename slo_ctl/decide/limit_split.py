@@ -1,8 +1,10 @@
 """Division of a maximum into a limit of reads and one of writes, as the kernel has no limit of their sum.
 
 The limits add up to the maximum, so that no mix of reads and writes exceeds it. A VM reaches its maximum if
-the limits are in the proportion of its mix, and so they follow the measured mix: at once if one side is
-throttled while the VM is below its maximum, because then the split is wrong; otherwise slowly.
+the limits are in the proportion of its mix. If one of them throttles a VM that is below its maximum, the
+split is wrong and becomes the mix of the last epoch. Otherwise it makes no difference and stays, except where
+one kind of request alone fills the maximum: the demand for the other kind is unknown, and its part grows
+until it is no longer throttled.
 
 The kernel grants whole requests in each slice of time, and the rest of a slice is lost. So a limit acts in
 steps: if slices last 100 ms, a limit of 25 requests per second grants 20.
@@ -16,25 +18,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.verdict import AT_BOUND
 from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
 from slo_ctl.model.slo import Slo
 
 FLOOR = 0.01
-"""Smallest fraction of the maximum for reads or for writes, so that first requests do not starve."""
-EVEN = 0.5
-"""Share of reads of a VM before it is measured."""
-_ROOM_BELOW = 0.97
-"""Fraction of the maximum; a VM with a lower total rate is below its maximum."""
-_SLOWLY_S = 60.0
-"""Time constant of the average of the mix."""
-_WORTH_IT = 0.05
-"""Least change of the averaged share of reads for which limits are set again."""
-_EXPLORED_BELOW = 0.1
-_EXPLORING_PER_S = 0.05
-"""If both sides are throttled and one has a share below the first, that share grows by the second, relative
-per second: throttling hides its demand."""
-_WHOLE_FROM = 0.75
-"""Fraction of a step from which on a limit is rounded up to one step instead of down to a half."""
+"""Smallest fraction of the maximum for reads or for writes, so that first requests do not starve; and change
+of a part whose demand is unknown, per epoch."""
 _LEAST_SIDE = 2.0
 """Limit in requests per second of a side without I/O beside whole steps: the lowest of io.max."""
 
@@ -56,7 +46,7 @@ def nearest_granted(limit: float, step: float, least: float = 0.0) -> float:
     """The nearest limit of whole steps that is at least `least`; far below one step, at most half a step."""
     if step <= 0.0:
         return limit
-    if limit < _WHOLE_FROM * step and least <= 0.0:
+    if round(2.0 * limit / step) < 2 and least <= 0.0:
         return _not_exceeded(limit, step)
     return max(round(limit / step), math.ceil(least / step), 1) * step
 
@@ -71,10 +61,13 @@ def _not_exceeded(limit: float, step: float) -> float:
 class Split:
     """Division of a maximum between reads and writes."""
 
-    read_share: float
-    """Share of reads in force, in FLOOR..1 - FLOOR."""
     mix: float
-    """Measured share of reads, averaged."""
+    """Share of reads in the I/O that the limits have to let through."""
+
+    @property
+    def read_share(self) -> float:
+        """Share of reads in the maximum, in FLOOR..1 - FLOOR."""
+        return min(1.0 - FLOOR, max(FLOOR, self.mix))
 
     def limits(self, maximum: float, step: float = 0.0) -> tuple[float, float]:
         """Limits of reads and of writes, which add up to `maximum`.
@@ -91,7 +84,7 @@ class Split:
         for larger in ((whole - 1) * step, whole * step, (whole + 1) * step):
             if 0.0 < larger <= maximum:
                 smaller = max(_not_exceeded(maximum - larger, step), _LEAST_SIDE)
-                sides.append((larger, smaller) if self.read_share > EVEN else (smaller, larger))
+                sides.append((larger, smaller) if self.read_share > 0.5 else (smaller, larger))
         return max(sides, key=lambda limits: self._granted_of(limits, maximum, step))
 
     def granted(self, maximum: float, step: float) -> float:
@@ -102,61 +95,31 @@ class Split:
         """Total rate that `limits` of reads and of writes allow a VM with this mix."""
         granted = [granted_iops(limit, step) for limit in limits]
         # A side at FLOOR may have less I/O than its limit, or none, and so does not slow down the other.
-        mix = self.mix if not FLOOR < self.read_share < 1.0 - FLOOR else self.read_share
-        shares = (min(self.read_share, mix), min(1.0 - self.read_share, 1.0 - mix))
+        shares = (min(self.read_share, self.mix), min(1.0 - self.read_share, 1.0 - self.mix))
         totals = [rate / share for rate, share in zip(granted, shares, strict=True) if share > 0.0]
         return min(maximum, sum(granted), *totals)
 
 
-INITIAL = Split(EVEN, EVEN)
+INITIAL = Split(0.5)
 
 
 def first_split(reads: float, writes: float) -> Split:
     """The split by all I/O that the VM ever did on the device; even without any."""
-    mix = _mix(reads, writes)
-    return INITIAL if mix is None else Split(_bounded(mix), mix)
+    return Split(reads / (reads + writes)) if reads + writes > 0.0 else INITIAL
 
 
-def next_split(
-    split: Split, reads: float, writes: float, maximum: float, length_s: float, step: float = 0.0
-) -> Split:
-    """The split after an epoch of `length_s` in which the VM did `reads` and `writes` per second.
+def next_split(split: Split, reads: float, writes: float, maximum: float, step: float = 0.0) -> Split:
+    """The split after an epoch in which the VM did `reads` and `writes` per second.
 
     `step`: the step in which the limits of `maximum` act; 0: they are exact.
     """
-    mix = _mix(reads, writes)
-    if mix is None or maximum <= 0 or length_s <= 0:
-        return split
     read_limit, write_limit = (granted_iops(limit, step) for limit in split.limits(maximum, step))
-    reads_at_limit, writes_at_limit = at_limit(reads, read_limit), at_limit(writes, write_limit)
-    if (reads_at_limit or writes_at_limit) and reads + writes < _ROOM_BELOW * maximum:
-        return Split(_bounded(mix), mix)
-    if reads_at_limit and writes_at_limit:
-        return _explored(split, length_s)
-    smoothed = split.mix + (mix - split.mix) * min(1.0, length_s / _SLOWLY_S)
-    if abs(_bounded(smoothed) - split.read_share) >= _WORTH_IT:
-        return Split(_bounded(smoothed), smoothed)
-    return Split(split.read_share, smoothed)
-
-
-def _explored(split: Split, length_s: float) -> Split:
-    """The split with a larger share for a small side, whose demand is unknown because it is throttled."""
-    smaller = min(split.read_share, 1 - split.read_share)
-    if smaller >= _EXPLORED_BELOW:
-        return split
-    smaller = min(_EXPLORED_BELOW, smaller * (1 + _EXPLORING_PER_S * length_s))
-    share = smaller if split.read_share < EVEN else 1 - smaller
-    return Split(share, share)
-
-
-def _mix(reads: float, writes: float) -> float | None:
-    """Share of reads; None without any I/O."""
-    total = reads + writes
-    return reads / total if total > 0 else None
-
-
-def _bounded(share: float) -> float:
-    return min(1 - FLOOR, max(FLOOR, share))
+    throttled = at_limit(reads, read_limit), at_limit(writes, write_limit)
+    if any(throttled) and 0.0 < reads + writes < (1.0 - AT_BOUND) * maximum:
+        return first_split(reads, writes)
+    if all(throttled) and at_limit(max(reads, writes), maximum):
+        return Split(split.read_share + (FLOOR if reads < writes else -FLOOR))
+    return split
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +203,13 @@ def _next(
         return splits
     if slo.max_iops is not None:
         rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
-        iops = next_split(iops, *rates, slo.max_iops, length_s, step_iops)
+        iops = next_split(iops, *rates, slo.max_iops, step_iops)
     if slo.max_bandwidth_bytes_s is not None:
         rates = (
             _rate(last.read_bytes, now.read_bytes, length_s),
             _rate(last.written_bytes, now.written_bytes, length_s),
         )
-        bytes_s = next_split(bytes_s, *rates, slo.max_bandwidth_bytes_s, length_s)
+        bytes_s = next_split(bytes_s, *rates, slo.max_bandwidth_bytes_s)
     return Splits(iops, bytes_s)
 
 

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slo_ctl.decide.limit_control import AT_LIMIT, LIFT_FROM, MISSED_FROM, MOST_INCREASE, ROOM
+from slo_ctl.decide.limit_control import MISSED_FROM, ROOM, at_limit
 
 EVENED_PER_WINDOW = 0.25
 """Fraction of a difference between leads that limits remove in a window."""
-LEAST_PACE, MOST_PACE = 0.3, 2.0
-"""Lowest limit of a VM that is ahead, and highest of a VM that is behind or of the bottleneck, relative to
-the VM's share."""
+MOST_PACE = 2.0
+"""Highest limit of a VM that is behind or of the bottleneck, relative to its share; the lowest limit of a VM
+that is ahead is its share divided by this."""
 LEAD_MEMORY_WINDOWS = 200.0
 """Time constant of leads, in windows."""
 
@@ -46,7 +46,7 @@ class Paced:
     @property
     def throttled(self) -> bool:
         """Whether the VM's rate is set by its limit and not by the device."""
-        return self.limit_iops is not None and self.last_iops >= AT_LIMIT * self.limit_iops
+        return at_limit(self.last_iops, self.limit_iops)
 
     @property
     def paced(self) -> bool:
@@ -56,7 +56,7 @@ class Paced:
     @property
     def proportional(self) -> bool:
         """Whether the VM's rate is kept in proportion: it wants more, and its maximum allows it."""
-        return self.saturating and self.last_iops < AT_LIMIT * self.max_iops
+        return self.saturating and not at_limit(self.last_iops, self.max_iops)
 
     @property
     def attainable_iops(self) -> float | None:
@@ -90,7 +90,7 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
     least_lead = min(leads.values(), default=0.0)
     bottleneck = min(attainable, key=lambda vm: attainable[vm], default=None)
     if bottleneck is None:
-        share, lead = (1.0 + MOST_INCREASE) * in_force, max(leads.values(), default=0.0)
+        share, lead = (1.0 + ROOM) * in_force, max(leads.values(), default=0.0)
     else:
         share, lead = attainable[bottleneck], leads[bottleneck]
     limits = {}
@@ -98,12 +98,12 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
         if v.vm == bottleneck:
             rate = _corrected(MOST_PACE * share, lead - least_lead, v.window_s, (1.0 + ROOM) * share)
         elif v.vm in leads:
-            rate = _corrected(share, leads[v.vm] - lead, v.window_s, LEAST_PACE * share)
+            rate = _corrected(share, leads[v.vm] - lead, v.window_s, share / MOST_PACE)
             rate = min(rate, MOST_PACE * share)
         else:
             rate = MOST_PACE * share
         limits[v.vm] = min(max(v.weight * rate, (1.0 + MISSED_FROM) * v.min_iops), v.max_iops)
-    if not any(v.throttled or limits[v.vm] < LIFT_FROM * v.iops for v in vms):
+    if not any(v.throttled or limits[v.vm] < MOST_PACE * v.iops for v in vms):
         limits = {v.vm: v.max_iops for v in vms}
     return {vm: limit if math.isfinite(limit) else None for vm, limit in limits.items()}
 

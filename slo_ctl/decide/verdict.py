@@ -16,7 +16,7 @@ from slo_ctl.model.status import Verdict
 
 SHARE_TOLERANCE = 0.10
 """Relative error of a share that counts as met in a window of a few seconds."""
-_AT_BOUND = 0.03
+AT_BOUND = 0.03
 """Relative distance from a maximum, minimum or p99 that still counts as equal to it."""
 
 
@@ -95,7 +95,7 @@ def judge(
     slo: Slo,
     *,
     unapplied: Sequence[Outcome] = (),
-    at_bound: float = _AT_BOUND,
+    at_bound: float = AT_BOUND,
     maximum: str = "maximum of",
 ) -> Judgement:
     """The verdict on one VM of the host.
@@ -178,7 +178,7 @@ def _guess(delivered: Delivered) -> str:
 def _kept(delivered: Delivered, slo: Slo) -> str:
     """The reason of `ok`."""
     minimum, iops = slo.min_iops, delivered.minimum_iops_basis
-    if minimum is not None and iops is not None and iops >= minimum * (1 - _AT_BOUND):
+    if minimum is not None and iops is not None and iops >= minimum * (1 - AT_BOUND):
         return f"{iops:,.0f} IOPS, minimum {minimum:,.0f}"
     if slo.p99_latency_us is not None and (worst := delivered.window.p99_us) is not None:
         return f"p99 {numbers.latency(worst)}, target {numbers.latency(slo.p99_latency_us)}"

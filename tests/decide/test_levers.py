@@ -151,7 +151,7 @@ def test_different_parent_cgroups_are_reported() -> None:
 
 def test_limits_of_a_group_are_on_reads_and_writes_and_add_up() -> None:
     slo = Slo(max_iops=500, max_bandwidth_bytes_s=1 << 20)
-    splits = {("a", FAST): Splits(iops=Split(0.8, 0.8))}
+    splits = {("a", FAST): Splits(iops=Split(0.8))}
     wanted = settings_of([group("a")], {"a": slo}, (), DEVICES, PLAIN, splits=splits)
     assert values(wanted) == {
         ("/slo/a", "weight", ""): 100,
@@ -291,7 +291,7 @@ def test_throttled_vm_gets_the_tighter_limit() -> None:
 def test_limits_of_the_kernel_act_in_steps_and_those_of_qemu_do_not() -> None:
     vms = [group("a"), domain("web", disk("vda")), group("b")]
     can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, limit_step_iops=50.0)})
-    writes = {("a", FAST): Splits(iops=Split(0.01, 0.0)), ("b", FAST): Splits(iops=Split(0.01, 0.0))}
+    writes = {("a", FAST): Splits(iops=Split(0.0)), ("b", FAST): Splits(iops=Split(0.0))}
     throttles = {("a", FAST): Throttle(130, ("b",)).rounded(50.0, 0.0), ("web", FAST): Throttle(130, ("b",))}
     slos = {"a": Slo(max_iops=1000), "web": Slo(), "b": Slo(max_iops=180)}
     wanted = settings_of(vms, slos, (), DEVICES, can, splits=writes, throttles=throttles)

@@ -23,7 +23,7 @@ def test_lead_is_reduced_gradually() -> None:
     limits = pace([A, B], {"a": 0.0, "b": 80.0})
     assert limits["b"] == pytest.approx(2 * (100 - 20))
     limits = pace([A, B], {"a": 0.0, "b": 1e6})
-    assert limits["b"] == pytest.approx(2 * 30)
+    assert limits["b"] == pytest.approx(2 * 50)
 
 
 def test_bounds_are_respected() -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide.entitlement import LEAST_SHARE
-from slo_ctl.decide.limit_control import MOST_DECREASE, MOST_INCREASE, ROOM
+from slo_ctl.decide.limit_control import MOST_DECREASE, ROOM
 from slo_ctl.decide.protection import Contender, Protection, step
 from slo_ctl.model.slo import Slo
 
@@ -59,7 +59,7 @@ def test_limits_change_in_steps_and_starve_no_vm(looks: list[list[Contender]], b
                 assert not fits or limit >= (each.slo.min_iops or 0)
             elif limit > last:
                 minimum = (1 + ROOM) * (each.slo.min_iops or 0)
-                assert limit <= (1 + MOST_INCREASE) * max(last, minimum) * (1 + 1e-9)
+                assert limit <= (1 + ROOM) * max(last, minimum) * (1 + 1e-9)
 
 
 @given(contenders())
