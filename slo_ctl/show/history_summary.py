@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from slo_ctl.base import numbers
+from slo_ctl.base.text import and_list
 from slo_ctl.model.setting import OutcomeState, SettingValue
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import plain
@@ -264,21 +265,25 @@ def headline(report: HostReport) -> str:
 
 
 _RECOMMENDATIONS: dict[str, str] = {
-    Verdict.INSUFFICIENT: "lower the SLO of {vm} or of another VM on {device} with `slo-ctl vm set`, or move "
-    "a VM to another device",
-    Verdict.NO_MECHANISM: "see in `slo-ctl status {word}` and `slo-ctl doctor` what the SLO of {vm} lacks",
-    Verdict.UNAPPLIED: "see in `slo-ctl status {word}` which setting of {vm} could not be applied, and why",
-    Verdict.UNKNOWN_VM: "start {vm}, or remove it with `slo-ctl vm unset {word}` and from slo-ctl.toml",
+    Verdict.INSUFFICIENT: "lower the SLO of {vms} or of another VM on {device} with `slo-ctl vm set`, or "
+    "move a VM to another device",
+    Verdict.NO_MECHANISM: "see in `slo-ctl status {words}` and `slo-ctl doctor` what the SLO of {vms} lacks",
+    Verdict.UNAPPLIED: "see in `slo-ctl status {words}` which setting of {vms} could not be applied, and why",
+    Verdict.UNKNOWN_VM: "start {vms}, or remove the SLO with `slo-ctl vm unset {words}` and from "
+    "slo-ctl.toml",
 }
 
 
 def recommendations(report: HostReport) -> Iterator[str]:
-    """A recommendation for each VM that missed its SLO, by the verdict of its worst period."""
+    """A recommendation for all VMs of a device that missed their SLOs with the same verdict."""
+    vms: dict[tuple[str, str], list[str]] = {}
     for summary in report.summaries():
         recommendation = _RECOMMENDATIONS.get(summary.worst.verdict if summary.worst else summary.verdict)
         if recommendation is not None:
-            word, device = shlex.quote(summary.vm), summary.device or "its device"
-            yield recommendation.format(vm=summary.vm, word=word, device=device)
+            vms.setdefault((recommendation, summary.device or "its device"), []).append(summary.vm)
+    for (recommendation, device), names in vms.items():
+        words = " ".join(shlex.quote(name) for name in names)
+        yield recommendation.format(vms=and_list(names), words=words, device=device)
 
 
 def report_lines(report: HostReport) -> Iterator[str]:

@@ -233,8 +233,8 @@ def print_result(console: Console, result: Result) -> None:
 
 def device_line(result: Result) -> str:
     """Label, device and timing model in one line."""
-    workloads = ", synthetic workloads" if is_synthetic(result) else ""
-    return f"{result.label.upper()} SSD{workloads}: {headline(result)}"
+    label = ", ".join(part for part in (f"{result.label.upper()} SSD", workloads_label(result)) if part)
+    return f"{label}: {headline(result)}"
 
 
 def headline(result: Result) -> str:
@@ -246,9 +246,12 @@ def headline(result: Result) -> str:
     )
 
 
-def is_synthetic(result: Result) -> bool:
-    """Whether the requests of some VM are synthetic."""
-    return any("synthetic" in vm.workload for run in result.runs for vm in run.vms)
+def workloads_label(result: Result) -> str:
+    """Whether the requests of all or of some VMs are synthetic; empty if they are all from traces."""
+    are_synthetic = {"synthetic" in vm.workload for run in result.runs for vm in run.vms}
+    if are_synthetic == {True, False}:
+        return "some workloads synthetic"
+    return "synthetic workloads" if are_synthetic == {True} else ""
 
 
 def run_line(run: RunResult) -> str:

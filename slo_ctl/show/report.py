@@ -19,7 +19,6 @@ from slo_ctl.show.replay_table import (
     comparison_cells,
     gain_tiles,
     headline,
-    is_synthetic,
     merge_rows,
     notes_of,
     recommendation,
@@ -27,6 +26,7 @@ from slo_ctl.show.replay_table import (
     run_sentences,
     vm_cells,
     vm_headings,
+    workloads_label,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def render_report(result: Result) -> str:
         "report.html.j2",
         result=result,
         title=_title(result),
-        synthetic=is_synthetic(result),
+        workloads=workloads_label(result),
         unit=result.runs[-1].share_by.replace("-", " ") if result.runs else "",
         gain=gain_tiles(result),
         recommendation=recommendation(result),

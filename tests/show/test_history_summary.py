@@ -193,12 +193,14 @@ def test_report_has_missed_slos_and_recommendations() -> None:
     assert shown(history([], [])) == ("No SLO was judged.", [])
     assert shown(short)[0] == "web met its SLO for 50.0% of the time."
     worse = replace(short, vm="batch")
-    assert shown(well, short, worse)[0].startswith("2 of 3 VMs missed their SLOs at times; batch met ")
+    text, recommended = shown(well, short, worse)
+    assert text.startswith("2 of 3 VMs missed their SLOs at times; batch met ")
+    assert recommended == [f"lower the SLO of batch and web {MOVE}"]
     assert shown(well, short, gone) == (
         "1 of 2 VMs missed its SLO at times; web met its SLO for 50.0% of the time.",
         [
             f"lower the SLO of web {MOVE}",
-            "start my old, or remove it with `slo-ctl vm unset 'my old'` and from slo-ctl.toml",
+            "start my old, or remove the SLO with `slo-ctl vm unset 'my old'` and from slo-ctl.toml",
         ],
     )
 

@@ -23,6 +23,7 @@ from slo_ctl.show.replay_table import (
     print_result,
     recommendation,
     story,
+    workloads_label,
     worst_share_error,
 )
 from slo_ctl.show.terminal import console_for
@@ -68,6 +69,20 @@ def test_the_worst_error_keeps_its_sign() -> None:
     off = [fake_vm("a", share=0.31), fake_vm("b", share=0.2), fake_vm("c", share=None, target_share=None)]
     assert worst_share_error(run.model_copy(update={"vms": off})) == pytest.approx(-1 / 3)
     assert worst_share_error(run.model_copy(update={"vms": []})) is None
+
+
+def test_a_result_says_which_workloads_are_synthetic() -> None:
+    result = fake_result("shared")
+
+    def label(*workloads: str) -> str:
+        vms = [fake_vm(f"vm{number}", workload=text) for number, text in enumerate(workloads)]
+        return workloads_label(
+            result.model_copy(update={"runs": [fake_run(vms=()).model_copy(update={"vms": vms})]})
+        )
+
+    assert label("uniform (synthetic)", "zipf (synthetic)") == "synthetic workloads"
+    assert label("uniform (synthetic)", "a.csv (trace)") == "some workloads synthetic"
+    assert label("a.csv (trace)") == ""
 
 
 def test_table_labels_its_numbers() -> None:
