@@ -80,7 +80,7 @@ def moves_between(
     return tuple(moves)
 
 
-FLOOR_OF_OWN_OPS = 0.5
+FLOOR_OF_OWN_OPS = 0.75
 """Fraction of its own OPS that every VM keeps, also while it is idle, so that its WAF recovers quickly.
 
 A VM's own OPS is its part of the split with the least GC when all VMs write uniformly by their weights, or
@@ -96,7 +96,7 @@ LATENCY_BOUND_FROM = 0.5
 counts as latency-bound."""
 STEPS_PER_OPS = 256
 """OPS moves in steps of all OPS blocks / this, so that a plan can be abandoned after any step."""
-COST_MEMORY_WINDOWS = 8.0
+COST_MEMORY_WINDOWS = 16.0
 """Time constant of the averages of u, of costs per unit and of request sizes, in windows."""
 
 

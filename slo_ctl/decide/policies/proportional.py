@@ -10,7 +10,7 @@ because of its queue depth or low demand, goes to the others: no VM is slowed do
 use its share. For exact proportions at any cost there is `proportional-strict`.
 
 The weight of VM i is phi_i = e_i c_i exp(g_i), with its entitlement e_i, the measured device time per unit
-c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean r_i, of its rate r_i and
+c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean d_i, of its rate r_i and
 its entitled rate d_i in the window. While all VMs want more, r_i c_i is proportional to phi_i, so that
 x' = x - K y' near 0. The characteristic polynomial z^2 - (7/4 - K/4) z + 3/4 has its roots inside the unit
 circle for 0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i.
@@ -129,8 +129,12 @@ class Meter(NamedTuple):
     """With the decay `MEMORY_WINDOWS`, since the set of active VMs or an SLO changed."""
     costs: Activity = Activity()
     """With the decay `COST_MEMORY_WINDOWS`; of windows in which the VM got anything."""
+    due_amount: float = 0.0
+    """Sum of the entitlements of the last windows, with the decay `COST_MEMORY_WINDOWS`."""
+    due_s: float = 0.0
+    """Windows in `due_amount`, with the same decay."""
     missed: float = 0.0
-    """Average of the error relative to the mean rate, with the decay `MEMORY_WINDOWS`."""
+    """Average of the error relative to the mean entitlement, with the decay `MEMORY_WINDOWS`."""
     trim: float = 0.0
     """Integral term: logarithm of the factor on the VM's weight."""
 
@@ -149,9 +153,6 @@ class ProportionalState:
     """SLOs of the active VMs, by VM."""
     resumed_windows: int | None = None
     """Windows since a device was taken over, while its weights stay until costs are measured; None after."""
-    level: float = 0.0
-    """Average level of the entitlements, with the decay of costs: minimums can leave a small rest to the
-    weights, which varies strongly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,6 @@ class Proportional:
             meters = {vm: meter._replace(trim=0.0) for vm, meter in meters.items()}
         meters = next_meters(meters, sample, reset=changed)
         due = _entitlements(sample, meters)
-        keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
-        level = keep * state.level + (1.0 - keep) * due.level
         ops = next_ops_state(state.ops, sample, _latency_bound(sample, meters, due))
         ops, moves, plans = next_moves(ops, sample, self._needs(sample))
         moving = summary(plans)
@@ -211,11 +210,11 @@ class Proportional:
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
-            scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
+            scheduler_weights=fair_weights(sample, meters, due) if resumed is None else {},
             remarks=_remarks(sample, meters, limited),
             reasons=reasons + ((change,) if change else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, active_slos, resumed, level), decision
+        return ProportionalState(meters, ops, limited, moving, active_slos, resumed), decision
 
     def _needs(self, sample: DeviceSample) -> dict[str, int] | None:
         return None if self.keeps_own_ops else {v.vm: v.min_ops_blocks for v in sample.vms}
@@ -238,6 +237,8 @@ def next_meters(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) 
                 v, sample.share_by, 1.0 - 1.0 / MEMORY_WINDOWS
             ),
             costs=meter.costs.add(v, sample.share_by, keep) if amount else meter.costs,
+            due_amount=0.0 if reset else meter.due_amount,
+            due_s=0.0 if reset else meter.due_s,
             missed=0.0 if reset else meter.missed,
             trim=meter.trim,
         )
@@ -267,7 +268,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     A minimum or maximum is converted by the average size of a request, not by that in the window: if the VM's
     share is near its minimum, the larger of the two is on average larger when one of them varies.
     """
-    claims = []
+    claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
@@ -278,11 +279,12 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     trimmed = dict(meters)
     for claim in claims:
         meter = meters[claim.vm]
-        # Relative to the mean rate: a window counts in proportion to its absolute error.
-        error = (due[claim.vm] - claim.used) / meter.costs.rate
+        due_amount, due_s = keep * meter.due_amount + due[claim.vm], keep * meter.due_s + 1.0
+        # Relative to the mean entitlement: a window counts in proportion to its absolute error.
+        error = (due[claim.vm] - claim.used) * due_s / due_amount if due_amount else 0.0
         missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
-        trimmed[claim.vm] = meter._replace(missed=missed, trim=trim)
+        trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
     return trimmed
 
 
@@ -335,9 +337,7 @@ def _not_helped(sample: DeviceSample, limited: LimitState) -> dict[str, str]:
     }
 
 
-def fair_weights(
-    sample: DeviceSample, meters: dict[str, Meter], due: Entitlements, level: float
-) -> dict[str, float]:
+def fair_weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
     """Weights of the fair queue that are worth setting: each VM's entitlement in device time.
 
     VMs that want no more get the weight of their entitlement, too, not of their use, as the weight
@@ -350,7 +350,7 @@ def fair_weights(
     for v in sample.vms:
         meter = meters[v.vm]
         minimum = (v.slo.min_iops or 0.0) * meter.costs.units_per_request
-        rate = max(level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
+        rate = max(due.level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
         ideal[v.vm] = rate * (costs[v.vm] or mean_cost) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
     return {
