@@ -80,13 +80,15 @@ def moves_between(
     return tuple(moves)
 
 
-FLOOR_OF_OWN_OPS = 0.75
+FLOOR_OF_OWN_OPS = 0.5
 """Fraction of its own OPS that every VM keeps, also while it is idle, so that its WAF recovers quickly.
 
 A VM's own OPS is its part of the split with the least GC when all VMs write uniformly by their weights, or
 its part by logical size, if that is less. A VM that is below its share because of its own latency (few
 requests outstanding) keeps its whole part of that split, computed with the measured ratios of writes to
 reads: a fair queue could not compensate for its GC."""
+WRITE_SHARE_STEPS = 20
+"""Write shares are rounded to multiples of 1 / this, so that they rarely change."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Drive writes that have to be observed before write rates count."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -94,10 +96,14 @@ SETTLED_FROM_POOL_WRITES = 0.7
 LATENCY_BOUND_FROM = 0.5
 """Fraction of the last drive write from which on a VM that was below its share because of its own latency
 counts as latency-bound."""
+FIT_FROM_VICTIMS = 20
+"""Least number of victim blocks for a measurement of u."""
+REFUTED_FROM = 0.05
+"""Deviation of u from the fitted curve that is more than noise, while u is not settled."""
 STEPS_PER_OPS = 256
 """OPS moves in steps of all OPS blocks / this, so that a plan can be abandoned after any step."""
-COST_MEMORY_WINDOWS = 16.0
-"""Time constant of the averages of u, of costs per unit and of request sizes, in windows."""
+_VICTIM_MEMORY_WINDOWS = 32.0
+"""Time constant of the average of u, in windows."""
 
 
 class OpsTrack(NamedTuple):
@@ -124,12 +130,9 @@ class OpsTrack(NamedTuple):
 
     @property
     def write_share(self) -> float:
-        """Writes as a fraction of all pages read and written; 1 before any I/O.
-
-        In whole percent, so that `own_blocks` is rarely computed again.
-        """
+        """Writes as a fraction of all pages read and written, rounded; 1 before any I/O."""
         pages = self.written + self.read
-        return max(0.01, round(self.written / pages, 2)) if pages else 1.0
+        return max(1, round(WRITE_SHARE_STEPS * self.written / pages)) / WRITE_SHARE_STEPS if pages else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,30 +211,40 @@ def _update_track(
             pool_writes=0.0,
         )
     owned = pages_per_block * max(1, vm.logical_blocks + vm.ops_blocks)
-    decay = 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    settled = track.pool_writes >= SETTLED_FROM_POOL_WRITES
     track = track._replace(
         written=keep * track.written + vm.host_page_writes,
         read=keep * track.read + vm.host_page_reads,
-        victim_pages=decay * track.victim_pages + vm.victim_pages,
-        victim_valid_pages=decay * track.victim_valid_pages + vm.victim_valid_pages,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
         latency_bound=keep * track.latency_bound + (1.0 - keep if latency_bound else 0.0),
     )
-    return _fitted(track) if vm.victim_pages else track
-
-
-def _fitted(track: OpsTrack) -> OpsTrack:
-    """The track with its curve fitted to u, once that is measured.
-
-    u falls slowly after OPS has grown, and rises slowly after it has shrunk. Until it is settled, it is a
-    bound of its final value, and counts if it has passed the curve: the steps of a plan follow each other so
-    quickly that u never settles, and without this a plan would continue whatever its effect.
-    """
-    u, expected = track.victim_valid_pages / track.victim_pages, track.curve.u_at(track.ops_blocks)
-    settled = track.pool_writes >= SETTLED_FROM_POOL_WRITES
-    if not settled and (u >= expected if track.gained else u <= expected):
+    if vm.victim_pages == 0:
         return track
-    return track._replace(curve=track.curve.fit(track.ops_blocks, u), fitted=track.fitted or settled)
+    if not settled:
+        return _refit_if_refuted(track, vm, pages_per_block)
+    decay = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
+    pages = decay * track.victim_pages + vm.victim_pages
+    valid = decay * track.victim_valid_pages + vm.victim_valid_pages
+    enough = pages >= FIT_FROM_VICTIMS * pages_per_block
+    return track._replace(
+        victim_pages=pages,
+        victim_valid_pages=valid,
+        curve=track.curve.fit(vm.ops_blocks, valid / pages) if enough else track.curve,
+        fitted=track.fitted or enough,
+    )
+
+
+def _refit_if_refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:
+    """The track, with its curve fitted again if u, while it still changes, has already passed the curve.
+
+    u falls slowly after OPS has grown, and rises slowly after it has shrunk. The steps of a plan follow each
+    other so quickly that u never settles: without this, a plan would continue whatever its effect.
+    """
+    if vm.victim_pages < FIT_FROM_VICTIMS * pages_per_block:
+        return track
+    u, expected = vm.victim_valid_pages / vm.victim_pages, track.curve.u_at(vm.ops_blocks)
+    excess = expected - u if track.gained else u - expected
+    return track._replace(curve=track.curve.fit(vm.ops_blocks, u)) if excess > REFUTED_FROM else track
 
 
 def best_blocks(

@@ -30,7 +30,6 @@ from slo_ctl.decide.entitlement import (
 )
 from slo_ctl.decide.limit_control import ControlledVm, LimitState, control, not_helped_text
 from slo_ctl.decide.ops_plan import (
-    COST_MEMORY_WINDOWS,
     OpsState,
     assume_rates,
     initial_moves,
@@ -42,8 +41,8 @@ from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
-MEMORY_WINDOWS = 4.0
-"""Time constant of the averages of rates and queueing, in windows."""
+MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
+"""Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""
 COST_MEMORY_REQUESTS = 1000.0
 """Least number of requests in the average of costs per unit. In a smaller sample GC delays a few requests and
 most not at all, and as weights are relative, the noise of one VM would change those of all."""
@@ -153,6 +152,9 @@ class ProportionalState:
     """SLOs of the active VMs, by VM."""
     resumed_windows: int | None = None
     """Windows since a device was taken over, while its weights stay until costs are measured; None after."""
+    level: float = 0.0
+    """Average level of the entitlements, with the decay of costs: minimums can leave a small rest to the
+    weights, which varies strongly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,8 @@ class Proportional:
             meters = {vm: meter._replace(trim=0.0) for vm, meter in meters.items()}
         meters = next_meters(meters, sample, reset=changed)
         due = _entitlements(sample, meters)
+        keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
+        level = keep * state.level + (1.0 - keep) * due.level
         ops = next_ops_state(state.ops, sample, _latency_bound(sample, meters, due))
         ops, moves, plans = next_moves(ops, sample, self._needs(sample))
         moving = summary(plans)
@@ -210,11 +214,11 @@ class Proportional:
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
-            scheduler_weights=fair_weights(sample, meters, due) if resumed is None else {},
+            scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
             remarks=_remarks(sample, meters, limited),
             reasons=reasons + ((change,) if change else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, active_slos, resumed), decision
+        return ProportionalState(meters, ops, limited, moving, active_slos, resumed, level), decision
 
     def _needs(self, sample: DeviceSample) -> dict[str, int] | None:
         return None if self.keeps_own_ops else {v.vm: v.min_ops_blocks for v in sample.vms}
@@ -278,10 +282,10 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     due = entitle(claims).rates
     trimmed = dict(meters)
     for claim in claims:
-        meter = meters[claim.vm]
-        due_amount, due_s = keep * meter.due_amount + due[claim.vm], keep * meter.due_s + 1.0
+        meter, due_rate = meters[claim.vm], due[claim.vm]
+        due_amount, due_s = keep * meter.due_amount + due_rate, keep * meter.due_s + 1.0
         # Relative to the mean entitlement: a window counts in proportion to its absolute error.
-        error = (due[claim.vm] - claim.used) * due_s / due_amount if due_amount else 0.0
+        error = (due_rate - claim.used) * due_s / due_amount if due_amount else 0.0
         missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
         trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
@@ -337,7 +341,9 @@ def _not_helped(sample: DeviceSample, limited: LimitState) -> dict[str, str]:
     }
 
 
-def fair_weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
+def fair_weights(
+    sample: DeviceSample, meters: dict[str, Meter], due: Entitlements, level: float
+) -> dict[str, float]:
     """Weights of the fair queue that are worth setting: each VM's entitlement in device time.
 
     VMs that want no more get the weight of their entitlement, too, not of their use, as the weight
@@ -350,7 +356,7 @@ def fair_weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlemen
     for v in sample.vms:
         meter = meters[v.vm]
         minimum = (v.slo.min_iops or 0.0) * meter.costs.units_per_request
-        rate = max(due.level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
+        rate = max(level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
         ideal[v.vm] = rate * (costs[v.vm] or mean_cost) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
     return {

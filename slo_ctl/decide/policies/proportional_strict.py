@@ -105,7 +105,7 @@ class ProportionalStrict:
             moves=moves,
             plans=plans,
             limits_iops={v.vm: limits[v.vm] for v in sample.vms if limits[v.vm] != v.limit_iops},
-            scheduler_weights=fair_weights(sample, meters, due),
+            scheduler_weights=fair_weights(sample, meters, due, due.level),
             reasons=state.notes,
         )
         return replace(state, ops=ops, leads=leads), decision
