@@ -4,10 +4,10 @@ A share is an objective only where no fair queue of the device keeps shares. The
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
 as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective. In
 between is a dead band, whose middle is the aim. For a p99 its relative error is the relative change of the
-limits. No limit falls by more than 30 % or grows by more than 10 % in a step, and the next step waits until
-the effect of the last one is measured. If limits had been raised too early, the delay before they are raised
-again doubles. Limits that have not removed half of the miss after six steps are lifted, and tried again after
-a delay that doubles each time.
+limits, and half of it upwards. No limit falls by more than 30 % or grows by more than 10 % in a step, and the
+next step waits until the effect of the last one is measured. If limits had been raised too early, the delay
+before they are raised again doubles. Limits that have not removed half of the miss after six steps are
+lifted, and tried again after a delay that doubles each time.
 
 If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
 error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
@@ -436,9 +436,9 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
 
 
 def _growth_by_p99(unthrottled: Sequence[ControlledVm]) -> float:
-    """Factor that brings the highest p99, relative to its target, nearer to it."""
+    """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load."""
     misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
-    return 1.0 + max(0.0, -max(misses) - ROOM / 2.0) if misses else math.inf
+    return 1.0 + max(0.0, -max(misses) - ROOM / 2.0) / 2.0 if misses else math.inf
 
 
 def limits_text(
