@@ -38,7 +38,7 @@ class SpaceMap:
             raise ValueError("a file system has at least one block")
         self._used = bytearray(blocks)
         self._free = blocks
-        self._free_of_part = self.free_by(_PART)
+        self._free_of_part = [min(_PART, blocks - start) for start in range(0, blocks, _PART)]
         self._open = (1 << len(self._free_of_part)) - 1
         """A bit for each part with a free block."""
 
@@ -92,6 +92,8 @@ class SpaceMap:
 
     def free_by(self, size: int) -> list[int]:
         """Number of free blocks in each successive range of `size` blocks."""
+        if size == _PART:
+            return list(self._free_of_part)
         used = np.frombuffer(self._used, dtype=np.uint8)
         starts = np.arange(0, len(used), size)
         lengths = np.minimum(size, len(used) - starts)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsim.allocators import ALLOCATORS, GreedyLocalAllocator, GreedySpaceAllocator
+from fsim.allocators import ALLOCATORS, GROUP_BLOCKS, GreedyLocalAllocator, GreedySpaceAllocator
 from fsim.space import Extent, NoSpaceError, SpaceMap
 
 BLOCKS, LOGICAL = 256, 16
@@ -26,6 +26,22 @@ steps = st.lists(
     ),
     max_size=60,
 )
+
+
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 40)), max_size=40))
+def test_free_blocks_of_each_range_are_counted(steps: list[tuple[bool, int, int]]) -> None:
+    space = SpaceMap(2 * GROUP_BLOCKS + 1000)
+    for release, place, count in steps:
+        start = place * GROUP_BLOCKS // 15  # some in two block groups
+        count = min(count * 100, space.blocks - start)
+        free = space.free_in(start, start + count)
+        if release and free == 0:
+            space.release(start, count)
+        elif free == count:
+            space.occupy(start, count)
+    for size in (GROUP_BLOCKS, 1000, 7777):
+        starts = range(0, space.blocks, size)
+        assert space.free_by(size) == [space.free_in(start, start + size) for start in starts]
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
