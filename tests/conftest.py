@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -79,6 +80,17 @@ def _recorded_s() -> dict[str, float]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
     """Ours in place of that of pytest-xdist."""
     return Groups(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Without garbage collection, which finds nothing in what is imported, now or while tests run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
