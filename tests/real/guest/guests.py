@@ -53,19 +53,25 @@ GENERAL = GuestKind(
     ),
 )
 """One drive of each kind, none of them limited; all that the image starts by itself runs."""
-PLAIN = GuestKind("plain", (PlainNvme("PLAIN0", Medium(256 << 20, iops_max=PLAIN_IOPS)),), _ONLY_WANTED)
-"""One drive; its limit, as those of the next kind, is the same on every machine."""
+PLAIN = GuestKind(
+    "plain",
+    (
+        PlainNvme("PLAIN0", Medium(256 << 20, iops_max=PLAIN_IOPS)),
+        PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),
+    ),
+    _ONLY_WANTED,
+)
+"""A drive, and one for VMs in the guest; their limits, like that below, are the same on every machine."""
 POOL = GuestKind(
     "pool",
     (
         NvmeSubsystem(
             "POOL0", (Namespace(1, _POOLED), Namespace(2, _POOLED), Namespace(5, _POOLED, attached=False))
         ),
-        PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),
     ),
     _ONLY_WANTED,
 )
-"""A drive with namespaces that share its limit, and one for VMs inside of the guest."""
+"""A drive with namespaces that share its limit."""
 
 
 class Guests:

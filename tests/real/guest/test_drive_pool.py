@@ -32,7 +32,7 @@ _KEPT = 0.97
 _SECONDS = 12.0
 _LOOKS = 8
 """A guest that waited for a CPU of this machine for seconds shows it in one look, not in all."""
-_STEADY_S, _SETTLE_S = 7.0, 45.0
+_STEADY_S, _SETTLE_S = 7.0, 20.0
 """Limits that two epochs have not changed are settled; some go on changing a little."""
 _IN_FORCE_S = 900.0
 # A second of an emulated guest is no time to see what a limit does: epochs are longer.

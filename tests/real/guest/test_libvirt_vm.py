@@ -10,12 +10,12 @@ import pytest
 from bare_guest import disk_line
 
 from .commands import SLO_CTL, start_commands
-from .guests import POOL
+from .guests import PLAIN
 from .machine import Guest
 from .nested import NestedVms
 from .vm_scopes import VmScope, first_that, start, until
 
-GUEST = POOL
+GUEST = PLAIN
 _SIZE_BYTES = 64 << 20
 _MAXIMUM_IOPS = 200
 _WINDOW_S = 6
