@@ -21,7 +21,10 @@ _HERE = Path(__file__).parent
 _IN_FILES = ("real/guest", "real", "packaging")
 """Folders whose tests share servers, VMs and packages of their file."""
 _COMPUTING = ("daemon_sim", "decide", "file_systems", "lab", "papers", "replay", "validation")
-"""Folders whose tests compute only: they leave the processor to those that serve, measure and wait."""
+"""Folders whose tests compute only: they leave the processor to those that serve, measure and wait.
+
+scripts/test.sh runs them beside all others.
+"""
 _NICE = 10
 _GROUP = re.compile(r"^(GROUP|GUEST) = \"?(.*?)\"?$", re.MULTILINE)
 _GUEST = "guest "
@@ -123,7 +126,7 @@ def _low_priority(*, wanted: bool) -> Iterator[None]:
         yield
         return
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, before + _NICE)
+    os.setpriority(os.PRIO_PROCESS, 0, max(before, _NICE))
     try:
         yield
     finally:
