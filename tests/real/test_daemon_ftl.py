@@ -198,7 +198,9 @@ def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> Non
 
 def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> None:
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
-    (root / "slo-ctl.toml").write_text(CONFIG)
+    # The note comes after two windows.
+    config = CONFIG.replace('window = "20s"', 'window = "2s"')
+    (root / "slo-ctl.toml").write_text(config)
     server = Server(root, "ssd0")
     try:
         with running(root) as daemon, NbdClient(server.run.export("ssd0"), "ssd0") as client:
@@ -209,7 +211,7 @@ def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> No
                 time.sleep(0.02)
             what_to_write = 'add [vm.ssd0] with namespaces = ["ssd0/ssd0"] to slo-ctl.toml'
             assert notes == [f"ssd0/ssd0 is used by no known VM: {what_to_write}"]
-            (root / "slo-ctl.toml").write_text(f'{CONFIG}[vm.ssd0]\nnamespaces = ["ssd0/ssd0"]\n')
+            (root / "slo-ctl.toml").write_text(f'{config}[vm.ssd0]\nnamespaces = ["ssd0/ssd0"]\n')
             daemon.api.post("/v1/reload")
             daemon.eventually("the VM", lambda s: [row.device for row in s.vms] == ["ssd0"])
             assert "no known VM" not in " ".join(daemon.status().notes)

@@ -25,8 +25,8 @@ RECOVERING = ("--enable-recovery", "--mca", "odls_base_sigkill_timeout", "8")
 """Ranks get 8 s to keep what they measured; by default mpirun kills them after a second."""
 END_TIMEOUT_S = 300.0
 SMALL = ("--interval", "8k-64k/8k", "--points", "3", "--file-size", "16MiB", "--json")
-SIX_TIMES = (
-    *(*SMALL, "--test-time", "100ms", "--min-repetitions", "6", "--repetitions", "6"),
+FOUR_TIMES = (
+    *(*SMALL, "--test-time", "100ms", "--min-repetitions", "4", "--repetitions", "4"),
     *("--quiet", "--mpi"),
 )
 
@@ -92,13 +92,13 @@ def test_three_hosts_give_the_same_profile_as_one(
 
 
 def test_killed_rank_is_lost_and_others_complete_the_profile(root: Path, place: Path, hosts: Hosts) -> None:
-    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))
+    process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=RECOVERING))
     with ending(process):
         os.kill(_measuring_on(3, process, root, hosts), signal.SIGKILL)
         profile, stderr = finished(process)
     assert profile["complete"]
-    # Three sizes, six times, four tests each.
-    assert len(times(profile)) == len(profile["measurement"]) == 3 * 6 * 4
+    # Three sizes, four times, four tests each.
+    assert len(times(profile)) == len(profile["measurement"]) == 3 * 4 * 4
     lost = profile["nodes"][2]
     assert "nothing was heard of it" in lost["left_out"]
     assert [node["left_out"] for node in profile["nodes"][:2]] == ["", ""]
@@ -110,7 +110,7 @@ def test_killed_rank_is_lost_and_others_complete_the_profile(root: Path, place: 
 def test_killing_rank_0_keeps_completed_measurements(
     root: Path, place: Path, hosts: Hosts, options: tuple[str, ...]
 ) -> None:
-    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=options))
+    process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=options))
     with ending(process):
         os.kill(_measuring_on(1, process, root, hosts), signal.SIGKILL)
         kept = stored(root)
@@ -127,13 +127,13 @@ def test_killing_rank_0_keeps_completed_measurements(
     if options:
         return  # What was kept is the same in both cases.
     # It continues from there, and keeps every test of before.
-    again, _ = finished(start(command(root, str(place), *SIX_TIMES[: SIX_TIMES.index("--mpi")])))
+    again, _ = finished(start(command(root, str(place), *FOUR_TIMES[: FOUR_TIMES.index("--mpi")])))
     assert again["complete"]
     assert times(kept).items() <= times(again).items()
 
 
 def test_ctrl_c_on_mpirun_keeps_completed_measurements(root: Path, place: Path, hosts: Hosts) -> None:
-    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))
+    process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=RECOVERING))
     with ending(process):
         _measuring_on(1, process, root, hosts)
         process.send_signal(signal.SIGINT)
@@ -158,7 +158,7 @@ def test_ctrl_c_on_mpirun_keeps_completed_measurements(root: Path, place: Path, 
 def test_ctrl_c_on_mpirun_before_the_first_measurement_is_clean(
     root: Path, place: Path, hosts: Hosts
 ) -> None:
-    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=RECOVERING))
+    process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=RECOVERING))
     with ending(process):
         time.sleep(1.2)  # ranks are about to start, or have started
         process.send_signal(signal.SIGINT)
