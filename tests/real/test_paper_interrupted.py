@@ -109,10 +109,18 @@ def measuring(tree: CgroupTree, folder: Path) -> Iterator[Measuring]:
             run.process.wait(READY_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+# To the first process alone one of them is enough: it does the same at each (tests/test_termination.py).
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (os.kill, signal.SIGTERM),
+        (os.killpg, signal.SIGTERM),
+        (os.killpg, signal.SIGHUP),
+        (os.killpg, signal.SIGINT),
+    ],
+)
 def test_a_signal_leaves_nothing(
-    tree: CgroupTree, folder: Path, number: signal.Signals, send: Callable[[int, int], None]
+    tree: CgroupTree, folder: Path, send: Callable[[int, int], None], number: signal.Signals
 ) -> None:
     with measuring(tree, folder) as run:
         groups = run.groups()
