@@ -22,6 +22,7 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
+from slo_ctl.profile.fio import CLOCK
 from slo_ctl.profile.identity import named_device
 from traces.batch import Op
 from traces.synth import workload
@@ -242,6 +243,7 @@ class _Experiment:
                 "--ioengine=psync",
                 f"--read_iolog={log}",
                 "--replay_no_stall=1",
+                CLOCK,
             ),
             *("--time_based", f"--runtime={2 * _READY_S + self._seconds:g}"),
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S = 5.0
 _OVERTIME_S = 120.0
 """Time beyond its limit after which fio is considered to hang."""
-_CLOCK = "--clocksource=clock_gettime"
+CLOCK = "--clocksource=clock_gettime"
 """Else fio has all CPUs compare their counters at each start, which takes 55 ms of processor time on two."""
 _RW = {
     (Order.SEQUENTIAL, Direction.READ): "read",
@@ -175,7 +175,7 @@ class Fio:
 
     def _run(self, options: Sequence[str], limit_s: float | None) -> dict[str, Any]:
         # The job is a thread: a process would leave the process group and might outlive a killed fio.
-        fixed = ["--name=slo-ctl", "--thread", "--output-format=json", _CLOCK]
+        fixed = ["--name=slo-ctl", "--thread", "--output-format=json", CLOCK]
         command = [self._program, *fixed, *self._target_options(), *options]
         # A new session, so that Ctrl-C reaches only this process, which then stops fio.
         with subprocess.Popen(  # noqa: S603 - no shell

@@ -19,6 +19,7 @@ import pytest
 
 from slo_ctl.host.cgroup import CgroupTree, find_tree
 from slo_ctl.model.host import DeviceNumber
+from slo_ctl.profile.fio import CLOCK
 
 MIB = 1 << 20
 
@@ -144,7 +145,7 @@ def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
         [
             *("cgexec", "-g", f"blkio:{cgroup.lstrip('/')}", *prompt()),
             *("fio", "--name=job", f"--filename={path}", "--direct=1", "--bs=4k", "--ioengine=libaio"),
-            *("--time_based", "--output-format=json", *options),
+            *("--time_based", "--output-format=json", CLOCK, *options),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

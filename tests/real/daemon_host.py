@@ -24,6 +24,7 @@ from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.host.cgroup import find_tree
 from slo_ctl.model.status import HostStatus, VmStatus
 from slo_ctl.model.status_json import from_json
+from slo_ctl.profile.fio import CLOCK
 
 
 def row_of(status: HostStatus, vm: str) -> VmStatus:
@@ -146,8 +147,8 @@ class Clients:
     def start(self, name: str, *options: str) -> None:
         procs = self._groups.folder(name) / "cgroup.procs"
         output = self._folder / f"{name}.txt"
-        first = " ".join(prompt())
-        enter = f"echo $$ > '{procs}' && exec {first} fio --thread --name={name} --output='{output}' \"$@\""
+        fio = " ".join((*prompt(), "fio", CLOCK))
+        enter = f"echo $$ > '{procs}' && exec {fio} --thread --name={name} --output='{output}' \"$@\""
         self._running[name] = subprocess.Popen(
             ["/bin/sh", "-c", enter, "fio", *options],
             stdout=subprocess.DEVNULL,
