@@ -176,6 +176,8 @@ def _says_what_pages_cost(row: VmStatus) -> bool:
 def _says_why(row: VmStatus) -> bool:
     if row.verdict is Verdict.CAPPED:
         return row.slo.max_iops is not None or row.slo.max_bandwidth_bytes_s is not None
+    if row.slo.p99_latency_us is not None and " limited for it" in row.reason:
+        return True
     return row.slo.min_iops is not None and "minimum" in row.reason
 
 

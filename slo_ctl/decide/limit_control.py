@@ -166,6 +166,8 @@ class LimitState:
     """Limits in force: IOPS by limited VM."""
     protected_vms: tuple[str, ...] = ()
     """VMs for which others are limited."""
+    unlimited_iops: float = 0.0
+    """Rate of all VMs before the limits."""
     missed_windows: int = 0
     """Consecutive windows in which an objective was missed."""
     hold_windows: int = 0
@@ -209,7 +211,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     state = _raised_to_minimums(state, vms)
     if missing:
         state = replace(state, calm_windows=0)
-        return _lower(state, vms, missing) if state.missed_windows >= CONFIRMED_AFTER else (state, "")
+        return _lower(state, vms, missing) if _confirmed(state, missing) else (state, "")
     state = replace(state, lowering=False)
     if state.limits:
         return _raise(state, vms, protected)
@@ -226,6 +228,12 @@ def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[Contr
         for v in protected
         if v.misses_p99 or (v.busy and v.miss > missed_from and not v.is_throttled(state.limits))
     ]
+
+
+def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
+    """Whether a second measurement has shown a miss; a p99 is measured once in `effect_windows`."""
+    after = min(1 + v.effect_windows if v.misses_p99 else CONFIRMED_AFTER for v in missing)
+    return state.missed_windows >= after
 
 
 def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
@@ -262,8 +270,17 @@ def _lower(
         for effect in (state.effects.get(v.vm),)
     }
     state = replace(state, effects=state.effects | effects)
+    if not state.limits:
+        state = replace(state, unlimited_iops=total_iops)
     if not_helped := [v for v in urgent if not effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
+    judged = {
+        vm: replace(effect, miss_before=v.miss, others_iops=total_iops - v.iops, steps=1)
+        for v in urgent
+        if (effect := effects[vm := v.vm]).steps > JUDGED_AFTER
+    }
+    effects |= judged
+    state = replace(state, effects=state.effects | judged)
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
@@ -308,9 +325,11 @@ def _donors(state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[Con
     """VMs whose limits may be lowered for the urgent ones."""
     names = {v.vm for v in urgent}
     share_only = all(v.misses_share_alone for v in urgent)
+    # Limits lower the total, but not what each VM keeps of it.
+    kept = LEAST_SHARE * max(1.0, state.unlimited_iops / max(sum(v.fair_iops for v in vms), 1e-9))
     found = []
     for v in vms:
-        least_iops = max((1.0 + ROOM / 2.0) * v.min_iops, LEAST_SHARE * v.fair_iops)
+        least_iops = max((1.0 + ROOM / 2.0) * v.min_iops, kept * v.fair_iops)
         floor_iops = max(least_iops, v.due_iops) if share_only else least_iops
         donor = _Donor(v.vm, v.fair_iops, floor_iops, _rate_iops(v, state))
         if v.limitable and v.vm not in names and donor.rate_iops > floor_iops:
@@ -388,10 +407,10 @@ def _raise(
     if at_once is None and state.calm_windows < state.raise_after:
         return state, ""
     growth = min(
-        1.0 + ROOM,
-        _growth_by_headroom(state, unthrottled) if at_once is None else at_once,
-        _growth_by_p99(unthrottled),
+        _growth_by_headroom(state, unthrottled) if at_once is None else min(1.0 + ROOM, at_once),
+        _growth_by_p99(state, unthrottled),
     )
+    growth = growth if math.isfinite(growth) else 1.0 + ROOM
     kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled}
     if not kept:
         reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
@@ -432,13 +451,20 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
     ]
     if not excess_iops:
         return math.inf
-    return 1.0 + max(0.0, min(excess_iops)) / sum(state.limits.values())
+    return 1.0 + min(ROOM, max(0.0, min(excess_iops)) / sum(state.limits.values()))
 
 
-def _growth_by_p99(unthrottled: Sequence[ControlledVm]) -> float:
-    """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load."""
+def _growth_by_p99(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
+    """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load.
+
+    At most what the largest step down takes back; a part of it after limits had been raised too early.
+    """
     misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
-    return 1.0 + max(0.0, -max(misses) - ROOM / 2.0) / 2.0 if misses else math.inf
+    if not misses:
+        return math.inf
+    headroom = max(0.0, -max(misses) - ROOM / 2.0)
+    most = (1.0 / (1.0 - MOST_DECREASE) - 1.0) * JUDGED_AFTER / state.raise_after
+    return 1.0 + min(headroom / 2.0, most)
 
 
 def limits_text(
