@@ -178,8 +178,8 @@ class LimitState:
     """Windows with headroom before limits are raised."""
     lowering: bool = False
     """Whether the last step was smaller than needed, because a step is bounded."""
-    raised: bool = False
-    """Whether limits were raised since they were lowered last."""
+    raised_from: dict[str, float] = field(default_factory=dict)
+    """Limits before they were raised last; empty if they have been lowered since."""
     effects: dict[str, Effect] = field(default_factory=dict)
     """By protected VM."""
     retry_delays: dict[str, RetryDelay] = field(default_factory=dict)
@@ -281,6 +281,9 @@ def _lower(
     }
     effects |= judged
     state = replace(state, effects=state.effects | judged)
+    effect_windows = max(v.effect_windows for v in urgent)
+    if state.raised_from:
+        return _taken_back(state, urgent, effect_windows), ""
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
@@ -302,12 +305,24 @@ def _lower(
         state,
         limits=limits,
         protected_vms=tuple(sorted({*state.protected_vms, *names})) if limits else (),
-        hold_windows=max(v.effect_windows for v in urgent) - 1,
+        hold_windows=effect_windows - 1,
         lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
-        raise_after=min(LONGEST_RETRY, 2 * state.raise_after) if state.raised else state.raise_after,
-        raised=False,
     )
     return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
+
+
+def _taken_back(state: LimitState, urgent: Sequence[ControlledVm], effect_windows: int) -> LimitState:
+    """The state with the limits before the last step up, which was too early."""
+    released = {v.vm for v in urgent if not v.misses_p99}
+    before = {vm: limit for vm, limit in state.raised_from.items() if vm in state.limits and vm not in released}
+    return replace(
+        state,
+        limits=before,
+        raised_from={},
+        # A measurement that began before this does not show its effect.
+        hold_windows=2 * effect_windows - 1,
+        raise_after=min(LONGEST_RETRY, 2 * state.raise_after),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +436,7 @@ def _raise(
         hold_windows=max((v.effect_windows for v in protected), default=1) - 1,
         # Headroom is confirmed again before the next step if that could make a VM miss its objective.
         calm_windows=0 if unthrottled else state.calm_windows,
-        raised=state.raised or at_once is None,
+        raised_from=state.limits if at_once is None else {},
     )
     return state, ""
 
