@@ -4,10 +4,11 @@ A share is an objective only where no fair queue of the device keeps shares. The
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
 as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective. In
 between is a dead band, whose middle is the aim. For a p99 its relative error is the relative change of the
-limits, and half of it upwards. No limit falls by more than 30 % or grows by more than 10 % in a step, and the
-next step waits until the effect of the last one is measured. If limits had been raised too early, the delay
-before they are raised again doubles. Limits that have not removed half of the miss after six steps are
-lifted, and tried again after a delay that doubles each time.
+limits, and half of it upwards. No limit falls by more than 30 % in a step, or grows by more than 10 %; for a
+p99 alone, which hardly changes before the load is too high, by 43 %, as much as a step down takes. The next
+step waits until the effect of the last one is measured. A step up that was too early is taken back, the delay
+before the next one doubles, and for a p99 its bound is halved. If six steps down have not removed half of the
+miss, limits are lifted, and tried again after a delay that doubles each time.
 
 If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
 error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
@@ -26,12 +27,13 @@ from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
 AT_LIMIT = 0.9
 """A VM whose rate is at least this fraction of its limit counts as throttled by it: limiters are inexact."""
 MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
-"""An objective is missed when the relative error exceeds the first in as many consecutive windows as the
+"""An objective is missed when the relative error exceeds the first in as many consecutive measurements as the
 second; less is noise."""
 ROOM = 0.1
 """Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
 MOST_DECREASE = 0.3
-"""Largest relative decrease of a limit in a step. The largest increase is ROOM: less than the dead band."""
+"""Largest relative decrease of a limit in a step. The largest increase is ROOM, less than the dead band, and
+for a p99 alone what makes up for one decrease."""
 JUDGED_AFTER = 6
 """Steps after which half of the miss must be gone, or limits do not help; and windows with headroom before
 limits are raised, doubled after they had been raised too early."""
@@ -68,6 +70,8 @@ class ControlledVm(NamedTuple):
     """None: not measured."""
     max_p99_us: float | None = None
     """Target of the SLO; None: no target."""
+    quiet: bool = False
+    """Whether the VM had no request in the window, so that its p99 is of an earlier one."""
     limitable: bool = True
     """Whether the VM's IOPS can be limited."""
     effect_windows: int = 1
@@ -96,7 +100,7 @@ class ControlledVm(NamedTuple):
     @property
     def misses_p99(self) -> bool:
         """Whether the p99 exceeds its target by more than noise."""
-        return self.p99_miss > MISSED_FROM
+        return self.p99_miss > MISSED_FROM and not self.quiet
 
     @property
     def misses_share_alone(self) -> bool:
@@ -200,7 +204,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     """The state one window later, with the limits to set; and a sentence when limiting starts or ends."""
     state = _advance_window(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
-    if not protected:
+    if not protected or (state.limits and not {v.vm for v in protected}.intersection(state.protected_vms)):
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
         return LimitState(retry_delays=state.retry_delays), reason
     missing = _missing(state, protected)
@@ -231,9 +235,9 @@ def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[Contr
 
 
 def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
-    """Whether a second measurement has shown a miss; a p99 is measured once in `effect_windows`."""
-    after = min(1 + v.effect_windows if v.misses_p99 else CONFIRMED_AFTER for v in missing)
-    return state.missed_windows >= after
+    """Whether a miss was measured again; a p99 is measured once in `effect_windows`."""
+    again = min(v.effect_windows if v.misses_p99 else 1 for v in missing)
+    return state.missed_windows > again * (CONFIRMED_AFTER - 1)
 
 
 def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
@@ -264,30 +268,15 @@ def _lower(
     # Minimums and p99 targets have priority over shares.
     urgent = [v for v in missing_vms if not v.misses_share_alone] or missing_vms
     total_iops = sum(v.iops for v in vms)
-    effects = {
-        v.vm: effect.after_step(v) if effect else Effect(v.miss, total_iops - v.iops)
-        for v in urgent
-        for effect in (state.effects.get(v.vm),)
-    }
-    state = replace(state, effects=state.effects | effects)
-    if not state.limits:
-        state = replace(state, unlimited_iops=total_iops)
-    if not_helped := [v for v in urgent if not effects[v.vm].helps(v, total_iops - v.iops)]:
+    state = _with_step(state, urgent, total_iops)
+    if not_helped := [v for v in urgent if not state.effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
-    judged = {
-        vm: replace(effect, miss_before=v.miss, others_iops=total_iops - v.iops, steps=1)
-        for v in urgent
-        if (effect := effects[vm := v.vm]).steps > JUDGED_AFTER
-    }
-    effects |= judged
-    state = replace(state, effects=state.effects | judged)
-    effect_windows = max(v.effect_windows for v in urgent)
     if state.raised_from:
-        return _taken_back(state, urgent, effect_windows), ""
+        return _taken_back(state, urgent), ""
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
-    if at_floors and (missed := [v for v in urgent if v.misses_p99 and effects[v.vm].steps > 1]):
+    if at_floors and (missed := [v for v in urgent if v.misses_p99 and state.effects[v.vm].steps > 1]):
         # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
     wanted = _wanted_limits(donors, urgent)
@@ -305,24 +294,40 @@ def _lower(
         state,
         limits=limits,
         protected_vms=tuple(sorted({*state.protected_vms, *names})) if limits else (),
-        hold_windows=effect_windows - 1,
+        hold_windows=_effect_windows(urgent) - 1,
         lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
     )
     return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
 
 
-def _taken_back(state: LimitState, urgent: Sequence[ControlledVm], effect_windows: int) -> LimitState:
+def _with_step(state: LimitState, urgent: Sequence[ControlledVm], total_iops: float) -> LimitState:
+    """The state with one more step down counted for the urgent VMs."""
+    effects = {
+        v.vm: effect.after_step(v) if effect else Effect(v.miss, total_iops - v.iops)
+        for v in urgent
+        for effect in (state.effects.get(v.vm),)
+    }
+    unlimited_iops = state.unlimited_iops if state.limits else total_iops
+    return replace(state, unlimited_iops=unlimited_iops, effects=state.effects | effects)
+
+
+def _taken_back(state: LimitState, urgent: Sequence[ControlledVm]) -> LimitState:
     """The state with the limits before the last step up, which was too early."""
     released = {v.vm for v in urgent if not v.misses_p99}
-    before = {vm: limit for vm, limit in state.raised_from.items() if vm in state.limits and vm not in released}
+    kept = [vm for vm in state.limits if vm not in released]
     return replace(
         state,
-        limits=before,
+        limits={vm: state.raised_from.get(vm, state.limits[vm]) for vm in kept},
         raised_from={},
         # A measurement that began before this does not show its effect.
-        hold_windows=2 * effect_windows - 1,
+        hold_windows=2 * _effect_windows(urgent) - 1,
         raise_after=min(LONGEST_RETRY, 2 * state.raise_after),
     )
+
+
+def _effect_windows(vms: Sequence[ControlledVm]) -> int:
+    """Windows until the measurements of all these VMs show the effect of a change."""
+    return max((v.effect_windows for v in vms), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +438,7 @@ def _raise(
     state = replace(
         state,
         limits=kept,
-        hold_windows=max((v.effect_windows for v in protected), default=1) - 1,
+        hold_windows=_effect_windows(protected) - 1,
         # Headroom is confirmed again before the next step if that could make a VM miss its objective.
         calm_windows=0 if unthrottled else state.calm_windows,
         raised_from=state.limits if at_once is None else {},
@@ -472,7 +477,7 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
 def _growth_by_p99(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
     """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load.
 
-    At most what the largest step down takes back; a part of it after limits had been raised too early.
+    At most what makes up for the largest step down; less after limits had been raised too early.
     """
     misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
     if not misses:

@@ -387,6 +387,7 @@ def _controlled_vms(sample: DeviceSample, meters: dict[str, Meter]) -> list[Cont
                 # The latency of a throttled VM includes the wait for its own limit.
                 p99_us=None if at_limit(recent.iops, v.limit_iops) else v.p99_us,
                 max_p99_us=v.slo.p99_latency_us,
+                quiet=not v.requests,
                 effect_windows=_effect_windows(v),
             )
         )
