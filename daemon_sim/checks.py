@@ -48,6 +48,12 @@ BUSY_FROM = 0.999
 CALM_AFTER_S = 120
 """Limits, weights and moves have settled this many seconds after a change."""
 LIMIT_CHANGES_PER_MINUTE = 1.0
+P99_LIMIT_CHANGES_PER_MINUTE = 4.0
+"""The same while others are limited for a p99: it is measured every ten seconds, and a step needs one or two
+measurements, so that finding the limits takes minutes.
+"""
+P99_LIMITED_S = 180
+"""Longest time in which a VM may miss its p99 while others are limited for it."""
 _SAME = {"limit_iops": 0.02, "weight": 0.10}
 """Relative changes up to this do not count. Weights of the fair queue follow the cost of requests."""
 HOSTILE_GAIN = 0.05
@@ -158,7 +164,8 @@ def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
 
 def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[VmStatus], bool]) -> bool:
     epochs = ledger.run.epochs
-    first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
+    # What an epoch ends was in force until then, and was reported by the one before.
+    first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 2)
     while first > 0 and _does_not_answer(epochs[first]):
         first -= 1  # A measure that was reported before is in force.
     last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
@@ -176,6 +183,8 @@ def _says_what_pages_cost(row: VmStatus) -> bool:
 def _says_why(row: VmStatus) -> bool:
     if row.verdict is Verdict.CAPPED:
         return row.slo.max_iops is not None or row.slo.max_bandwidth_bytes_s is not None
+    if _is_limited_for_p99(row):
+        return True
     return row.slo.min_iops is not None and "minimum" in row.reason
 
 
@@ -312,16 +321,36 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
         minutes = (calm.end_s - start_s) / 60
         if minutes < 1:
             continue
+        for_p99 = _status_says(runs.daemon, start_s, calm.end_s, _is_limited_for_p99)
         for name in ("limit_iops", "weight"):
+            most = P99_LIMIT_CHANGES_PER_MINUTE if for_p99 else LIMIT_CHANGES_PER_MINUTE
             values = run.of(name)[:, start_s : calm.end_s]
             before, after = values[:, :-1], values[:, 1:]
             with np.errstate(invalid="ignore"):
                 far = np.abs(after - before) > _SAME[name] * np.minimum(before, after)
             changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
             for row, count in enumerate(changed.sum(axis=1)):
-                if count > max(1.0, LIMIT_CHANGES_PER_MINUTE * minutes):
+                if count > max(1.0, most * minutes):
                     text = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
                     yield Violation("settled", start_s, run.vms[row], text)
+
+
+def useless_limits_are_lifted(runs: Runs) -> Iterator[Violation]:
+    """Others are limited for a VM that misses its p99 only as long as this can still help."""
+    ledger = runs.daemon
+    missed_from: dict[str, float] = {}
+    for epoch in ledger.run.epochs:
+        for row in epoch.status.vms:
+            if not (row.verdict is Verdict.INSUFFICIENT and _is_limited_for_p99(row)):
+                missed_from.pop(row.vm, None)
+            elif epoch.at_s - missed_from.setdefault(row.vm, epoch.at_s) > P99_LIMITED_S:
+                text = f"misses its p99 although others are limited for {P99_LIMITED_S} s: {row.reason}"
+                yield Violation("limits", epoch.at_s, row.vm, text)
+                missed_from[row.vm] = epoch.at_s
+
+
+def _is_limited_for_p99(row: VmStatus) -> bool:
+    return row.slo.p99_latency_us is not None and " limited for it" in row.reason
 
 
 def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
@@ -431,6 +460,7 @@ CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
     "ok": no_false_ok,
     "moves": moves_keep_their_budget,
     "settled": limits_settle,
+    "limits": useless_limits_are_lifted,
     "hostile": hostility_gains_nothing,
     "epochs": epochs_go_well,
     "status": status_knows_the_vms,

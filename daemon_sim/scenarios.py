@@ -257,6 +257,8 @@ _LEAST_S, _MOST_S = 180, 480
 _MOST_EVENTS = 8
 _HOSTILE_PART = 0.25
 """Share of hostile scenarios."""
+_P99_PART = 0.2
+"""Share of the others in which a VM has a target for its p99."""
 
 
 def random_scenario(seed: int) -> Scenario:
@@ -272,6 +274,10 @@ def random_scenario(seed: int) -> Scenario:
     length_s = float(random.randint(_LEAST_S, _MOST_S))
     events = [_event(random, vms, namespaces, length_s) for _ in range(random.randint(0, _MOST_EVENTS))]
     events.sort(key=lambda event: event.at_s)
+    if not any(vm.honest for vm in vms) and random.random() < _P99_PART:
+        number = random.randrange(vms_there)
+        target = ("p99_latency_us", 1000.0 * random.choice((5, 10, 20, 40, 80)))
+        vms[number] = replace(vms[number], slo_fields=(*vms[number].slo_fields, target))
     return Scenario(f"random {seed}", drive, tuple(vms), tuple(events), length_s, seed)
 
 

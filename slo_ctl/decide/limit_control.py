@@ -4,10 +4,11 @@ A share is an objective only where no fair queue of the device keeps shares. The
 emulated and block devices. It lowers the limits of the VMs with the highest rate per weight (water-filling,
 as for entitlements) by what the protected VM misses, and raises them by what it gets above its objective. In
 between is a dead band, whose middle is the aim. For a p99 its relative error is the relative change of the
-limits, and half of it upwards. No limit falls by more than 30 % or grows by more than 10 % in a step, and the
-next step waits until the effect of the last one is measured. If limits had been raised too early, the delay
-before they are raised again doubles. Limits that have not removed half of the miss after six steps are
-lifted, and tried again after a delay that doubles each time.
+limits, and half of it upwards. No limit falls by more than 30 % in a step, or grows by more than 10 %; for a
+p99 alone, which hardly changes before the load is too high, by 43 %, as much as a step down takes. The next
+step waits until the effect of the last one is measured. A step up that was too early is taken back, the delay
+before the next one doubles, and for a p99 its bound is halved. If six steps down have not removed half of the
+miss, limits are lifted, and tried again after a delay that doubles each time.
 
 If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
 error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
@@ -26,12 +27,13 @@ from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
 AT_LIMIT = 0.9
 """A VM whose rate is at least this fraction of its limit counts as throttled by it: limiters are inexact."""
 MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
-"""An objective is missed when the relative error exceeds the first in as many consecutive windows as the
+"""An objective is missed when the relative error exceeds the first in as many consecutive measurements as the
 second; less is noise."""
 ROOM = 0.1
 """Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
 MOST_DECREASE = 0.3
-"""Largest relative decrease of a limit in a step. The largest increase is ROOM: less than the dead band."""
+"""Largest relative decrease of a limit in a step. The largest increase is ROOM, less than the dead band, and
+for a p99 alone what makes up for one decrease."""
 JUDGED_AFTER = 6
 """Steps after which half of the miss must be gone, or limits do not help; and windows with headroom before
 limits are raised, doubled after they had been raised too early."""
@@ -68,6 +70,8 @@ class ControlledVm(NamedTuple):
     """None: not measured."""
     max_p99_us: float | None = None
     """Target of the SLO; None: no target."""
+    quiet: bool = False
+    """Whether the VM had no request in the window, so that its p99 is of an earlier one."""
     limitable: bool = True
     """Whether the VM's IOPS can be limited."""
     effect_windows: int = 1
@@ -96,7 +100,7 @@ class ControlledVm(NamedTuple):
     @property
     def misses_p99(self) -> bool:
         """Whether the p99 exceeds its target by more than noise."""
-        return self.p99_miss > MISSED_FROM
+        return self.p99_miss > MISSED_FROM and not self.quiet
 
     @property
     def misses_share_alone(self) -> bool:
@@ -166,6 +170,8 @@ class LimitState:
     """Limits in force: IOPS by limited VM."""
     protected_vms: tuple[str, ...] = ()
     """VMs for which others are limited."""
+    unlimited_iops: float = 0.0
+    """Rate of all VMs before the limits."""
     missed_windows: int = 0
     """Consecutive windows in which an objective was missed."""
     hold_windows: int = 0
@@ -176,8 +182,8 @@ class LimitState:
     """Windows with headroom before limits are raised."""
     lowering: bool = False
     """Whether the last step was smaller than needed, because a step is bounded."""
-    raised: bool = False
-    """Whether limits were raised since they were lowered last."""
+    raised_from: dict[str, float] = field(default_factory=dict)
+    """Limits before they were raised last; empty if they have been lowered since."""
     effects: dict[str, Effect] = field(default_factory=dict)
     """By protected VM."""
     retry_delays: dict[str, RetryDelay] = field(default_factory=dict)
@@ -198,7 +204,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     """The state one window later, with the limits to set; and a sentence when limiting starts or ends."""
     state = _advance_window(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
-    if not protected:
+    if not protected or (state.limits and not {v.vm for v in protected}.intersection(state.protected_vms)):
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
         return LimitState(retry_delays=state.retry_delays), reason
     missing = _missing(state, protected)
@@ -209,7 +215,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     state = _raised_to_minimums(state, vms)
     if missing:
         state = replace(state, calm_windows=0)
-        return _lower(state, vms, missing) if state.missed_windows >= CONFIRMED_AFTER else (state, "")
+        return _lower(state, vms, missing) if _confirmed(state, missing) else (state, "")
     state = replace(state, lowering=False)
     if state.limits:
         return _raise(state, vms, protected)
@@ -226,6 +232,12 @@ def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[Contr
         for v in protected
         if v.misses_p99 or (v.busy and v.miss > missed_from and not v.is_throttled(state.limits))
     ]
+
+
+def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
+    """Whether a miss was measured again; a p99 is measured once in `effect_windows`."""
+    again = min(v.effect_windows if v.misses_p99 else 1 for v in missing)
+    return state.missed_windows > again * (CONFIRMED_AFTER - 1)
 
 
 def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
@@ -256,18 +268,15 @@ def _lower(
     # Minimums and p99 targets have priority over shares.
     urgent = [v for v in missing_vms if not v.misses_share_alone] or missing_vms
     total_iops = sum(v.iops for v in vms)
-    effects = {
-        v.vm: effect.after_step(v) if effect else Effect(v.miss, total_iops - v.iops)
-        for v in urgent
-        for effect in (state.effects.get(v.vm),)
-    }
-    state = replace(state, effects=state.effects | effects)
-    if not_helped := [v for v in urgent if not effects[v.vm].helps(v, total_iops - v.iops)]:
+    state = _with_step(state, urgent, total_iops)
+    if not_helped := [v for v in urgent if not state.effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
+    if state.raised_from:
+        return _taken_back(state, urgent), ""
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
-    if at_floors and (missed := [v for v in urgent if v.misses_p99 and effects[v.vm].steps > 1]):
+    if at_floors and (missed := [v for v in urgent if v.misses_p99 and state.effects[v.vm].steps > 1]):
         # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
     wanted = _wanted_limits(donors, urgent)
@@ -285,12 +294,40 @@ def _lower(
         state,
         limits=limits,
         protected_vms=tuple(sorted({*state.protected_vms, *names})) if limits else (),
-        hold_windows=max(v.effect_windows for v in urgent) - 1,
+        hold_windows=_effect_windows(urgent) - 1,
         lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
-        raise_after=min(LONGEST_RETRY, 2 * state.raise_after) if state.raised else state.raise_after,
-        raised=False,
     )
     return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
+
+
+def _with_step(state: LimitState, urgent: Sequence[ControlledVm], total_iops: float) -> LimitState:
+    """The state with one more step down counted for the urgent VMs."""
+    effects = {
+        v.vm: effect.after_step(v) if effect else Effect(v.miss, total_iops - v.iops)
+        for v in urgent
+        for effect in (state.effects.get(v.vm),)
+    }
+    unlimited_iops = state.unlimited_iops if state.limits else total_iops
+    return replace(state, unlimited_iops=unlimited_iops, effects=state.effects | effects)
+
+
+def _taken_back(state: LimitState, urgent: Sequence[ControlledVm]) -> LimitState:
+    """The state with the limits before the last step up, which was too early."""
+    released = {v.vm for v in urgent if not v.misses_p99}
+    kept = [vm for vm in state.limits if vm not in released]
+    return replace(
+        state,
+        limits={vm: state.raised_from.get(vm, state.limits[vm]) for vm in kept},
+        raised_from={},
+        # A measurement that began before this does not show its effect.
+        hold_windows=2 * _effect_windows(urgent) - 1,
+        raise_after=min(LONGEST_RETRY, 2 * state.raise_after),
+    )
+
+
+def _effect_windows(vms: Sequence[ControlledVm]) -> int:
+    """Windows until the measurements of all these VMs show the effect of a change."""
+    return max((v.effect_windows for v in vms), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +345,11 @@ def _donors(state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[Con
     """VMs whose limits may be lowered for the urgent ones."""
     names = {v.vm for v in urgent}
     share_only = all(v.misses_share_alone for v in urgent)
+    # Limits lower the total, but not what each VM keeps of it.
+    kept = LEAST_SHARE * max(1.0, state.unlimited_iops / max(sum(v.fair_iops for v in vms), 1e-9))
     found = []
     for v in vms:
-        least_iops = max((1.0 + ROOM / 2.0) * v.min_iops, LEAST_SHARE * v.fair_iops)
+        least_iops = max((1.0 + ROOM / 2.0) * v.min_iops, kept * v.fair_iops)
         floor_iops = max(least_iops, v.due_iops) if share_only else least_iops
         donor = _Donor(v.vm, v.fair_iops, floor_iops, _rate_iops(v, state))
         if v.limitable and v.vm not in names and donor.rate_iops > floor_iops:
@@ -388,10 +427,10 @@ def _raise(
     if at_once is None and state.calm_windows < state.raise_after:
         return state, ""
     growth = min(
-        1.0 + ROOM,
-        _growth_by_headroom(state, unthrottled) if at_once is None else at_once,
-        _growth_by_p99(unthrottled),
+        _growth_by_headroom(state, unthrottled) if at_once is None else min(1.0 + ROOM, at_once),
+        _growth_by_p99(state, unthrottled),
     )
+    growth = growth if math.isfinite(growth) else 1.0 + ROOM
     kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled}
     if not kept:
         reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
@@ -399,10 +438,10 @@ def _raise(
     state = replace(
         state,
         limits=kept,
-        hold_windows=max((v.effect_windows for v in protected), default=1) - 1,
+        hold_windows=_effect_windows(protected) - 1,
         # Headroom is confirmed again before the next step if that could make a VM miss its objective.
         calm_windows=0 if unthrottled else state.calm_windows,
-        raised=state.raised or at_once is None,
+        raised_from=state.limits if at_once is None else {},
     )
     return state, ""
 
@@ -432,13 +471,20 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
     ]
     if not excess_iops:
         return math.inf
-    return 1.0 + max(0.0, min(excess_iops)) / sum(state.limits.values())
+    return 1.0 + min(ROOM, max(0.0, min(excess_iops)) / sum(state.limits.values()))
 
 
-def _growth_by_p99(unthrottled: Sequence[ControlledVm]) -> float:
-    """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load."""
+def _growth_by_p99(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
+    """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load.
+
+    At most what makes up for the largest step down; less after limits had been raised too early.
+    """
     misses = [v.p99_miss for v in unthrottled if v.p99_miss > -1.0]
-    return 1.0 + max(0.0, -max(misses) - ROOM / 2.0) / 2.0 if misses else math.inf
+    if not misses:
+        return math.inf
+    headroom = max(0.0, -max(misses) - ROOM / 2.0)
+    most = (1.0 / (1.0 - MOST_DECREASE) - 1.0) * JUDGED_AFTER / state.raise_after
+    return 1.0 + min(headroom / 2.0, most)
 
 
 def limits_text(

@@ -104,6 +104,7 @@ def step(
             # The latency of a throttled VM may include the wait for its own limit, as QEMU counts it.
             p99_us=None if v.is_throttled(before.limits) else v.p99_us,
             max_p99_us=v.slo.p99_latency_us,
+            quiet=v.iops <= 0.0,
             limitable=v.limitable,
             effect_windows=p99_effect_steps if v.slo.p99_latency_us and v.p99_us else effect_steps,
             granted_iops=v.granted_iops,

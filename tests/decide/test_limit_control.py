@@ -1,6 +1,7 @@
 """The limit controller on small worlds: who is limited, for how long, and when limits are given up."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from slo_ctl.decide.limit_control import (
     CONFIRMED_AFTER,
     JUDGED_AFTER,
     LONGEST_RETRY,
+    MOST_DECREASE,
     RETRY_AFTER,
     ControlledVm,
     LimitState,
@@ -89,18 +91,72 @@ def test_limits_are_lifted_when_the_protected_vm_stops_asking() -> None:
     assert not state.limits
 
 
+def with_p99(web: ControlledVm, windows: int = 3, state: LimitState | None = None) -> LimitState:
+    """Some windows in which `web` has a p99 beside a VM that does 900 IOPS, or what it is limited to."""
+    state = state or LimitState()
+    for _ in range(windows):
+        db = min(900.0, state.limits.get("db", 900.0))
+        state, _ = control(state, [ControlledVm("db", db, 500.0, busy=True), web])
+    return state
+
+
+P99_MISSED = ControlledVm("web", 100.0, 500.0, busy=True, p99_us=40e3, max_p99_us=20e3)
+
+
 def test_p99_is_protected_like_a_minimum() -> None:
-    state = LimitState()
-    for _ in range(3):
-        state, _ = control(
-            state,
-            [
-                ControlledVm("db", 900.0, 500.0, busy=True),
-                ControlledVm("web", 100.0, 500.0, busy=True, p99_us=40e3, max_p99_us=20e3),
-            ],
-        )
+    state = with_p99(P99_MISSED)
     assert state.protected_vms == ("web",)
     assert state.limits["db"] < 900
+
+
+def test_one_measurement_of_a_p99_limits_no_vm() -> None:
+    # It is measured every ten windows, and reported in each of them.
+    assert not with_p99(P99_MISSED._replace(effect_windows=10), windows=10).limits
+    assert with_p99(P99_MISSED._replace(effect_windows=10), windows=11).limits
+
+
+def test_p99_of_a_vm_that_has_stopped_lowers_no_limit() -> None:
+    state = with_p99(P99_MISSED)
+    assert (
+        with_p99(P99_MISSED._replace(busy=False, quiet=True), windows=20, state=state).limits == state.limits
+    )
+
+
+def test_limits_end_with_the_vm_they_are_for_whatever_others_are_promised() -> None:
+    state = with_p99(P99_MISSED)
+    mail = ControlledVm("mail", 200.0, 500.0, busy=True, min_iops=100.0)
+    state, reason = control(state, [ControlledVm("db", 600.0, 500.0, busy=True), mail])
+    assert not state.limits
+    assert reason == "limits lifted: no VM has an objective that they help to meet"
+
+
+def test_limits_leave_a_part_of_the_share_that_a_vm_had_before_them() -> None:
+    # The share of the total falls with the total, and the p99 is missed by less at first, so that they go on.
+    state, db = LimitState(), 900.0
+    for _ in range(60):
+        db = min(900.0, state.limits.get("db", 900.0))
+        web = P99_MISSED._replace(p99_us=20e3 * (1.1 + db / 900.0), fair_iops=(db + 100.0) / 2)
+        state, _ = control(state, [ControlledVm("db", db, (db + 100.0) / 2, busy=True), web])
+        assert min(state.limits.values(), default=db) >= LEAST_SHARE * 500.0
+
+
+def test_step_up_that_is_too_much_for_a_p99_is_taken_back_and_the_next_is_smaller() -> None:
+    state, limits = LimitState(), [900.0]
+    for _ in range(400):
+        db = min(900.0, state.limits.get("db", 900.0))
+        if db != limits[-1]:
+            limits.append(db)
+        web = P99_MISSED._replace(p99_us=40e3 if db > 500.0 else 5e3)
+        state, _ = control(state, [ControlledVm("db", db, 500.0, busy=True), web])
+    ups = [(before, after) for before, after in pairwise(limits) if after > before]
+    missed = [(before, after) for before, after in ups if after > 500.0]
+    assert len(missed) > 3
+    for before, after in missed:
+        assert limits[limits.index(after) + 1] == before
+    steps = [after / before for before, after in missed]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] <= 1 / (1 - MOST_DECREASE) + 1e-9
+    assert steps[-1] < 1.05
 
 
 @given(st.lists(st.floats(0.0, 5000.0), min_size=3, max_size=60), st.floats(1.0, 5000.0))

@@ -28,7 +28,7 @@ from slo_ctl.decide.entitlement import (
     claim_of,
     entitle,
 )
-from slo_ctl.decide.limit_control import ControlledVm, LimitState, control, not_helped_text
+from slo_ctl.decide.limit_control import ControlledVm, LimitState, at_limit, control, not_helped_text
 from slo_ctl.decide.ops_plan import (
     OpsState,
     assume_rates,
@@ -384,8 +384,10 @@ def _controlled_vms(sample: DeviceSample, meters: dict[str, Meter]) -> list[Cont
                 fair_iops=level * v.slo.weight / recent.units_per_request,
                 busy=recent.busy,
                 min_iops=0.0 if queue_helps else v.slo.min_iops or 0.0,
-                p99_us=v.p99_us,
+                # The latency of a throttled VM includes the wait for its own limit.
+                p99_us=None if at_limit(recent.iops, v.limit_iops) else v.p99_us,
                 max_p99_us=v.slo.p99_latency_us,
+                quiet=not v.requests,
                 effect_windows=_effect_windows(v),
             )
         )

@@ -35,14 +35,18 @@ impl Engine {
         if must_wait(queue, &request) || queue.waiting_pages.len() >= look_ahead {
             return;
         }
+        let Outstanding { arrival_ns, mut arrival_tag, .. } = queue.outstanding[slot];
         if queue.next_page == request.first {
             match queue.throttle.gate(now) {
                 Gate::Open => {}
                 Gate::Shut => return,
                 Gate::ShutUntil(at) => return self.agenda.add(at, Event::Unthrottle { tenant }),
             }
+            if queue.throttle.held_ns(now, arrival_ns) > 0 {
+                // Time in which its own limit holds a tenant back is not due to it later.
+                arrival_tag = arrival_tag.max(self.scheduler.virtual_time(now).least_tag(true));
+            }
         }
-        let Outstanding { arrival_ns, arrival_tag, .. } = queue.outstanding[slot];
         queue.account.enter_line(now);
         self.scheduler.enqueue(tenant, &mut queue.entity, arrival_ns, arrival_tag);
     }

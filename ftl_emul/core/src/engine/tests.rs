@@ -197,6 +197,24 @@ fn a_limit_is_delivered_exactly_and_lifted() {
 }
 
 #[test]
+fn backlog_of_a_lifted_limit_does_not_starve_others() {
+    let (mut mapping, mut engine, tenants) = two_tenants(SchedulerPolicy::WeightedFair, 40);
+    for (tenant, queue_depth) in tenants.into_iter().zip([1000, 8]) {
+        engine.open_queue(tenant, Arrival::Closed { queue_depth }).unwrap();
+        random_writes(&mut engine, &mapping, tenant, 100_000, u64::from(tenant.0));
+    }
+    engine.set_limit(tenants[0], Limit { iops: Some(10.0), bytes_s: None }).unwrap();
+    let second = |n: u64| Until { time_ns: n * 1_000_000_000, host_page_writes: u64::MAX };
+    engine.run(&mut mapping, second(20));
+    let before = tenants.map(|tenant| engine.counters(tenant).unwrap().device_ns);
+    engine.set_limit(tenants[0], Limit::default()).unwrap();
+    engine.run(&mut mapping, second(21));
+    let got = [0, 1].map(|i| (engine.counters(tenants[i]).unwrap().device_ns - before[i]) as f64);
+    let share = got[1] / (got[0] + got[1]);
+    assert!((share - 0.5).abs() < 0.05, "{share} of the device in the second after the limit");
+}
+
+#[test]
 fn open_loop_keeps_timestamps_and_flush_waits_for_writes() {
     let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
     let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();

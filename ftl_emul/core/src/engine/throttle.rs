@@ -101,11 +101,17 @@ impl Throttle {
         self.timer_ns = self.timer_ns.filter(|&timer_ns| timer_ns > now);
     }
 
+    /// For how long the limit has held up a request that arrived at a moment and may start.
+    #[inline]
+    pub fn held_ns(&self, now: u64, arrived: u64) -> u64 {
+        self.eligible_ns.min(now).saturating_sub(arrived.max(self.unheld_ns))
+    }
+
     /// Counts a request that arrived at a moment against the limit as it starts; returns for how long the limit has
     /// held it up.
     #[inline]
     pub fn start(&mut self, now: u64, arrived: u64, bytes: u64) -> u64 {
-        let held_ns = self.eligible_ns.min(now).saturating_sub(arrived.max(self.unheld_ns));
+        let held_ns = self.held_ns(now, arrived);
         if self.limit != Limit::default() {
             let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
             let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| bytes as f64 * 1e9 / rate);
