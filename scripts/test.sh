@@ -54,7 +54,9 @@ if [ $# != 0 ]; then
 fi
 # For what each run would make again, such as the Debian package.
 SLO_CTL_TEST_FOLDER=$(mktemp -d)
-trap 'rm -rf "$SLO_CTL_TEST_FOLDER"' EXIT
+computing_pid=
+# Ctrl-C does not reach what runs in the background.
+trap 'rm -rf "$SLO_CTL_TEST_FOLDER"; [ -z "$computing_pid" ] || kill "$computing_pid" 2>/dev/null || true' EXIT
 export SLO_CTL_TEST_FOLDER
 # Else each of many processes compiles all tests and all of slo-ctl again.
 unset PYTHONDONTWRITEBYTECODE
@@ -74,6 +76,7 @@ if [ -z "$quick" ]; then
 fi
 pytest "${others[@]}" "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
 wait "$computing_pid" || status=$?
+computing_pid=
 cat build/computing-tests.log
 [ "$status" = 0 ] || echo "tests failed, see above"
 exit "$status"
