@@ -293,7 +293,17 @@ class Daemon:
         except UserError as error:
             self._config_problem = str(error)
             log.error("configuration rejected: %s", error)
-            return self._config_problem
+        else:
+            self._use(config)
+            log.info("configuration reloaded")
+        # The next request is checked with it, and the next epoch, at once, applies and reports it.
+        self.controller.published = replace(
+            self.controller.published, config=self.config, config_problem=self._config_problem
+        )
+        self.controller.request_epoch()
+        return self._config_problem
+
+    def _use(self, config: Config) -> None:
         before, self.config, self._config_problem = self.config, config, ""
         if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):
             self._observer.close()
@@ -303,8 +313,6 @@ class Daemon:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
         self._hooks.configure(config)
-        log.info("configuration reloaded")
-        return ""
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
