@@ -12,8 +12,9 @@ from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import Places
-from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, read_settings
+from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, DeviceRecord, read_settings
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.model.host import Tenant
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.store import ProfileStore
@@ -117,6 +118,7 @@ class EmulatedDevices:
         same_device = last is not None and last.record.created == record.created
         if last is not None:
             self.devices.pop(name).close()
+        self._journal.identify(_identities(record, version[2]))
         run = self._store.places.run_of(name)
         window_s, share_by, move_budget = self._options
         device = EmulatedDevice(
@@ -158,3 +160,13 @@ class EmulatedDevices:
         """Close all connections."""
         for device in self.devices.values():
             device.close()
+
+
+def _identities(record: DeviceRecord, changes: _Changes) -> dict[str, str]:
+    """When the device and each of its namespaces were created, by place of their knobs."""
+    created = dict(change for change in changes if change[1])
+    namespaces = {
+        str(Tenant(record.name, ns.name)): f"{record.created} {created.get(ns.name, 0)}"
+        for ns in record.namespace
+    }
+    return {record.name: record.created, **namespaces}
