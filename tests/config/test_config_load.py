@@ -270,6 +270,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
             'scheduler = "bqf" is not a scheduler',
             "did you mean bfq?",
         ),
+        ("[[device]]\nname='a'\nscheduler='cfq'", 3, "is not a scheduler", "did you mean bfq or wfq?"),
         ("[[device]]\nname='a'\nscheduler='bfq'", 3, "is not a scheduler of an emulated SSD", "wfq"),
         (
             "[[device]]\nname='a'\npath='/x'\nscheduler='wfq'",
