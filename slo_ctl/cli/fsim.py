@@ -88,7 +88,7 @@ def command(
     from slo_ctl.show.terminal import progress_on_stderr
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
-    outputs.check()
+    outputs.check({"the trace": trace})
     if trace is not None and workload is not None:
         raise UserError("--trace and --workload exclude each other", "give one of them")
     properties: dict[str, str] = {}
