@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slo_ctl.profile.session import ProfileRequest
     from slo_ctl.profile.store import Found, Measured, Profile, ProfileStore
 
+_MIN_REPETITIONS = 3
 
 def _requests_of_targets(
     request: ProfileRequest, other_targets: list[str], writable: list[str]
@@ -121,8 +122,14 @@ def profile(
         int, typer.Option(metavar="N", min=1, max=100_000, help="Maximum repetitions per size.")
     ] = 20,
     min_repetitions: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="Minimum repetitions per size.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Minimum repetitions per size. [default: 3, or --repetitions if that is less]",
+        ),
+    ] = None,
     precision: Annotated[
         str,
         typer.Option(
@@ -214,6 +221,14 @@ def profile(
     method = Fit(fit)
     sources, store = identity_sources(root), ProfileStore(profiles_folder(root))
     if show:
+        measuring = {
+            "--fresh": fresh,
+            "--precondition": precondition,
+            "--allow-write": allow_write,
+            "--budget": budget,
+        }
+        for option in (name for name, given in measuring.items() if given):
+            raise UserError(f"--show and {option} exclude each other", "--show only shows what is stored")
         found = _stored_profile(target, sources, store)
         _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
@@ -226,11 +241,14 @@ def profile(
     budget_s = time_s_of("--budget", budget) if budget is not None else None
     if budget_s == 0:
         raise UserError("--budget: must be more than 0", "such as 60s")
+    if min_repetitions is not None and min_repetitions > repetitions:
+        problem = f"--min-repetitions: {min_repetitions} is more than --repetitions {repetitions}"
+        raise UserError(problem, "raise --repetitions")
     request = ProfileRequest(
         target=target,
         intervals=tuple(map(parse_interval, interval or ())) or DEFAULT_INTERVALS,
         points=points,
-        rule=StoppingRule(share, min(min_repetitions, repetitions), repetitions),
+        rule=StoppingRule(share, min_repetitions or min(_MIN_REPETITIONS, repetitions), repetitions),
         file_bytes=bytes_of("--file-size", file_size),
         test_s=test_s or None,
         budget_s=budget_s,
