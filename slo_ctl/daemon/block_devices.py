@@ -16,6 +16,7 @@ from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.drive_ops import DriveOpsControl
+from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
@@ -102,8 +103,15 @@ class BlockDevices:
     """All block devices of the configuration, by themselves or as namespaces of NVMe drives."""
 
     def __init__(
-        self, places: Places, sys: Path, run: Path, problems: Problems, clock: Clock = SYSTEM_CLOCK
+        self,
+        places: Places,
+        sys: Path,
+        run: Path,
+        problems: Problems,
+        clock: Clock = SYSTEM_CLOCK,
+        claims: DeviceClaims | None = None,
     ) -> None:
+        """`claims`: of this daemon; None: it sets nothing."""
         self.devices: dict[str, ManagedBlock] = {}
         self.policies = DevicePolicies(places, sys)
         self.notes: tuple[str, ...] = ()
@@ -131,6 +139,7 @@ class BlockDevices:
         """Whether the kernel's latencies of cgroups are measured."""
         self._trace_problem = ""
         self._watches = NvmeWatches(sys, self._window_s)
+        self._claims = claims
 
     def refresh(self, config: Config) -> None:
         """Follow the configuration and the present namespaces of drives."""
@@ -153,6 +162,7 @@ class BlockDevices:
                 self.devices[name] = ManagedBlock(
                     *(name, Path(block.path), self._sys, self._window_s, self._watches),
                     self._clock.monotonic_s,
+                    self._claims,
                 )
                 if block.drive:
                     log.info("device %s: %s is managed, a namespace of %s", name, block.path, block.drive)
@@ -173,6 +183,8 @@ class BlockDevices:
             streams[stream.device].append(stream)
         for device in devices:
             self._problems.guard(device.name, partial(_observe, device, streams, delays, latencies))
+        if self._claims is not None:
+            self._claims.keep(self.numbers.values())
         self._form_pools()
         for pool in self._pools.values():
             self._problems.guard(pool.name, partial(pool.observe, streams, delays))
@@ -386,6 +398,8 @@ class BlockDevices:
     def close(self) -> None:
         """Stop using all devices."""
         self._cgroup_latencies.close()
+        if self._claims is not None:
+            self._claims.keep(())
         for device in self.devices.values():
             device.close()
 

@@ -28,7 +28,7 @@ from slo_ctl.daemon.device_view import (
     host_observer,
     view_or_problem,
 )
-from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
@@ -194,7 +194,8 @@ class Daemon:
         self._keeper = SettingKeeper(self._actuators.active, self._journal)
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
-        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
+        claims = None if dry_run else DeviceClaims(run / "slo-ctl")
+        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
         self._epoch_log = EpochLog()
         self._resolver = Resolver()
         self._groups = Groups()
