@@ -310,7 +310,8 @@ def _change_text(outcome: Outcome) -> str:
     """`100 -> 300`."""
     before, wanted = change_of(outcome.before, outcome.setting.value)
     texts = setting_value(before), setting_value(wanted)
-    if texts[0] == texts[1] and isinstance(before, float) and isinstance(wanted, float) and before != wanted:
+    numbers_differ = isinstance(before, int | float) and isinstance(wanted, int | float) and before != wanted
+    if numbers_differ and texts[0] == texts[1]:
         texts = f"{before:.6g}", f"{wanted:.6g}"  # such as 1.00175 -> 1
     return " -> ".join(texts)
 
