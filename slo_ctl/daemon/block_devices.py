@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,12 +141,19 @@ class BlockDevices:
         self._watches = NvmeWatches(sys, self._window_s)
         self._claims = claims
 
-    def refresh(self, config: Config) -> None:
-        """Follow the configuration and the present namespaces of drives."""
+    def refresh(self, config: Config, emulated: Collection[str] = ()) -> None:
+        """Follow the configuration and the present namespaces of drives.
+
+        `emulated`: names of emulated devices, which no block device can have.
+        """
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
         self._qemu_histograms = config.libvirt.latency_histograms
         self._traces_cgroups = config.cgroup_latency_histograms
         self._configured, self.notes = configured_blocks(config.devices, self._sys)
+        for name in sorted(self._configured.keys() & set(emulated)):
+            path = self._configured.pop(name).path
+            note = f"device {name}: an emulated device has this name, so {path} is not managed: rename it"
+            self.notes = (*self.notes, note)
         if self._traces_cgroups and self._trace_problem:
             self.notes = (*self.notes, self._trace_problem)
         for name, device in list(self.devices.items()):

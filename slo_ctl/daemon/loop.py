@@ -226,7 +226,7 @@ class Daemon:
         slos = {vm.name: resolved[vm.name].slo for vm in vms} | group_slos
 
         self._emulated.refresh(self.config)
-        self._blocks.refresh(self.config)
+        self._blocks.refresh(self.config, self._emulated.names)
         notes = self._observe(inventory, slos)
         with_slo = sources.keys() | group_slos.keys()
         with_slo |= {vm for vm, slo in resolved.items() if slo.slo_source != DEFAULT}
@@ -399,9 +399,17 @@ class Daemon:
         """Observe all devices, and decide about their OPS. Returns notes for the status."""
         now_s = self._clock.monotonic_s()
         notes = [*self._emulated.notes, *self._blocks.notes]
+        notes += [
+            f"VM {stream.vm}: {stream.tenant}: there is no emulated device {stream.tenant.device}"
+            for stream in inventory.streams
+            if stream.tenant is not None and stream.tenant.device not in self._emulated.names
+        ]
         self._problems.clear()
         for device in self._emulated.devices.values():
-            occupants, conflicts = emulated_occupants(device.name, inventory.streams, slos, device.occupants)
+            namespaces = [namespace.name for namespace in device.record.namespace]
+            occupants, conflicts = emulated_occupants(
+                device.name, inventory.streams, slos, device.occupants, namespaces
+            )
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
             if device.sample is None and not self._emulated.may_be_served(device.name):

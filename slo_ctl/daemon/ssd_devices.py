@@ -38,6 +38,8 @@ class EmulatedDevices:
         connect: Connect = ControlClient,
     ) -> None:
         self.devices: dict[str, EmulatedDevice] = {}
+        self.names: frozenset[str] = frozenset()
+        """All emulated devices, also those that are not managed."""
         self.notes: list[str] = []
         """Configured devices that cannot be used."""
         self._store = DeviceStore(places)
@@ -60,7 +62,7 @@ class EmulatedDevices:
         options = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
         changed, self._options = options != self._options, options
         listed = {device.name: device for device in config.devices if device.path is None}
-        existing = set(self._store.names())
+        self.names = existing = frozenset(self._store.names())
         for name in listed.keys() - existing:
             self.notes.append(f"device {name} ({listed[name].source}): no such emulated device: {name}")
         for name in self.devices.keys() - existing:
