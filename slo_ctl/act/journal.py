@@ -37,7 +37,7 @@ class Original:
     object: str = ""
     """Identity of what has the knob, as it was created, set by the journal; empty: not known."""
     data_blocks: int | None = None
-    """Of OPS: blocks for the data of the namespace, which OPS becomes when it is enlarged; None: not known."""
+    """Of OPS: blocks for the data of its namespace, which OPS becomes when that grows; None: not known."""
 
 
 class Journal:

@@ -97,9 +97,7 @@ def command(
     elif out.suffix != ".csv":
         raise UserError(f"--out: {out} does not end in .csv or .parquet", "such as web.parquet")
     check_writable("--out", out)
-    for keys in drive or () if op else ():
-        if "op" in split_pairs("--drive", keys):
-            raise UserError(f"--drive {keys} and --op are two values of op", "leave one of them out")
+    _check_one_op(drive or [], op)
     if dask is not None:
         require_package("distributed")
     check_plot(plot)
@@ -166,6 +164,13 @@ def _read_scenarios(paths: list[Path]) -> dict[str, ScenarioText]:
                 raise UserError(f"{where}: {problem}", did_you_mean(name, names))
         scenarios[path.stem] = text
     return scenarios
+
+
+def _check_one_op(drives: list[str], op: str) -> None:
+    """Refuse --op beside a drive with op=, which it would replace."""
+    for keys in drives if op else ():
+        if "op" in split_pairs("--drive", keys):
+            raise UserError(f"--drive {keys} and --op are two values of op", "leave one of them out")
 
 
 def _values(option: str, text: str) -> list[str]:

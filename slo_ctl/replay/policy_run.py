@@ -156,7 +156,9 @@ class PolicyRun:
         names = [vm.spec.name for vm in self._vms]
         latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms if self._clocked}
         if changes := self._changes_between(start, stop):
-            self._notes.append(f"{and_list(changes, in_order=True)} in the measured window: TARGET is that of its end only")
+            self._notes.append(
+                f"{and_list(changes, in_order=True)} in the measured window: TARGET is that of its end only"
+            )
         measured = measure(
             start,
             stop,

@@ -28,7 +28,9 @@ def test_each_namespace_is_assigned_to_its_vm() -> None:
 
 
 def test_disks_of_one_vm_share_its_budget() -> None:
-    occupants, _ = emulated_occupants("ssd0", [stream("web", "n1"), stream("web", "n2", "vdb")], SLOS, {}, NAMES)
+    occupants, _ = emulated_occupants(
+        "ssd0", [stream("web", "n1"), stream("web", "n2", "vdb")], SLOS, {}, NAMES
+    )
     assert [occupant.key for occupant in occupants.values()] == ["web:vda", "web:vdb"]
     assert {occupant.slo for occupant in occupants.values()} == {Slo(3, 50, 200, None, 5000)}
     assert split_slo(SLOS["db"], 1) is SLOS["db"]

@@ -391,7 +391,6 @@ def test_fields_beyond_those_of_the_format_are_noted_once(
     reader = open_trace(trace, name)
     assert len(Batch.concat(list(reader))) == 3
     found = fields + (1 if separator == "," else 2)
-    assert reader.notes == [
-        f"line 1 has {found} fields: those from the {fields + 1}th on mean nothing in the format {name} "
-        "and are ignored"
-    ]
+    (note,) = reader.notes
+    assert note.startswith(f"line 1 has {found} fields: those from the {fields + 1}th on mean nothing ")
+    assert f"in the format {name} " in note
