@@ -111,6 +111,7 @@ class EmulatedDevices:
             if last is None and not listed and not self._store.is_served(name):
                 return
             record = self._store.load(name)
+            capacity_bytes = self._store.capacity_bytes(record)
         except UserError as error:
             self.notes.append(str(error))
             return
@@ -125,6 +126,7 @@ class EmulatedDevices:
         window_s, share_by, move_budget = self._options
         device = EmulatedDevice(
             *(record, run, self._journal, policy, window_s, share_by),
+            capacity_bytes=capacity_bytes,
             clock=self._clock,
             connect=self._connect,
         )
