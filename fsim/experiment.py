@@ -290,7 +290,7 @@ def compare(sweep: Sweep, command: str, progress: ProgressSink, jobs: int) -> Al
     """
     drives = {name: _drive(name, spec, sweep.log_blocks) for name, spec in sweep.drives.items()}
     outcomes: dict[Key, Outcome] = {}
-    notes: list[str] = []
+    notes = [*sweep.trace.notes] if sweep.trace is not None else []
     experiments = sweep.experiments()
     phase = progress.phase(f"{sweep.workload}, {len(sweep.allocators)} allocators", len(experiments), "runs")
     try:

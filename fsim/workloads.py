@@ -12,10 +12,11 @@ import numpy as np
 from fsim.file_system import Action, FileSystem, Step
 from fsim.space import BLOCK_BYTES
 from traces.batch import Op
-from traces.reader import open_trace
+from traces.reader import TraceReader, open_trace
 
 if TYPE_CHECKING:
     from traces.batch import Batch
+    from traces.formats.screen import OnError
 
 LEAST_BYTES = 1 << 10
 MOST_BYTES = 16 << 20
@@ -172,6 +173,8 @@ class TraceSource:
     format: str | None = None
     region_bytes: int = REGION_BYTES
     skip_bad_records: bool = False
+    notes: tuple[str, ...] = ()
+    """Oddities of the trace, one sentence each."""
 
 
 @dataclass(slots=True)
@@ -186,12 +189,15 @@ class _Region:
     """Blocks that were trimmed and not written since."""
 
 
+def open_source(source: TraceSource) -> TraceReader:
+    """The requests of the trace. Raises TraceError if it cannot be read."""
+    on_error: OnError = "skip" if source.skip_bad_records else "raise"
+    return open_trace(source.path, format=source.format, on_error=on_error)
+
+
 def trace_steps(source: TraceSource) -> Iterator[Step]:
     """All file changes of the trace. Raises TraceError if it cannot be read."""
-    reader = open_trace(
-        source.path, format=source.format, on_error="skip" if source.skip_bad_records else "raise"
-    )
-    return steps_of(reader, source.region_bytes)
+    return steps_of(open_source(source), source.region_bytes)
 
 
 def steps_of(batches: Iterable[Batch], region_bytes: int) -> Iterator[Step]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import time
@@ -113,3 +114,14 @@ def test_processes_clean_up_when_the_results_are_closed(tmp_path: Path) -> None:
         assert next(results) == 0
         assert file.exists()
     assert not file.exists()
+
+
+def end_slowly(number: int) -> int:
+    atexit.register(time.sleep, 0.3)
+    return number
+
+
+def test_processes_that_are_done_end_by_themselves(capfd: pytest.CaptureFixture[str]) -> None:
+    """A signal while they end would be reported with a traceback."""
+    assert list(on_processes(end_slowly, range(4), 2)) == list(range(4))
+    assert capfd.readouterr().err == ""

@@ -49,6 +49,9 @@ class TraceWriter:
         self._writer = row.write()
         if self.path.is_dir():
             raise TraceError(self.path, "is a directory", hint="name a file")
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
+            # It would be replaced, such as /dev/stdout.
+            raise TraceError(self.path, "is not a regular file", hint="name a new file, or one to replace")
         if self.path.exists() and not overwrite:
             raise TraceError(self.path, "exists already", hint="--force overwrites it")
         # As in slo_ctl.base.files, which removes what killed processes left: hosts may share the directory.

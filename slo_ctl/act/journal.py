@@ -6,7 +6,7 @@ import errno
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ class Original:
 
     value: SettingValue
     vm: str
+    object: str = ""
+    """Identity of what has the knob, as it was created, set by the journal; empty: not known."""
+    data_blocks: int | None = None
+    """Of OPS: blocks for the data of its namespace, which OPS becomes when that grows; None: not known."""
 
 
 class Journal:
@@ -50,6 +54,8 @@ class Journal:
         self.changes = 0
         """Number of changes of the journal, which shows whether it has changed."""
         self._originals = self._read()
+        self._objects: dict[str, str] = {}
+        """Identities of what is at each place now, as far as known."""
 
     def __contains__(self, knob: Knob) -> bool:
         return knob in self._originals
@@ -66,9 +72,34 @@ class Journal:
 
         On disk on return. Raises JournalError, and then changes nothing.
         """
-        new = {knob: original for knob, original in originals.items() if knob not in self._originals}
+        new = {
+            knob: replace(original, object=self._objects.get(knob.place, ""))
+            for knob, original in originals.items()
+            if knob not in self._originals
+        }
         if new:
             self._write({**self._originals, **new})
+
+    def correct(self, originals: Mapping[Knob, Original]) -> None:
+        """Change entries whose original values can no longer be restored. Raises JournalError."""
+        if any(self._originals[knob] != original for knob, original in originals.items()):
+            self._write({**self._originals, **originals})
+
+    def identify(self, objects: Mapping[str, str]) -> None:
+        """Tell what is at each place in `objects` now.
+
+        Entries of others that had the same name are dropped, as what is there now has original values of its
+        own; from the file with the next change.
+        """
+        self._objects |= objects
+        kept = {
+            knob: original
+            for knob, original in self._originals.items()
+            if original.object in ("", self._objects.get(knob.place, original.object))
+        }
+        if len(kept) < len(self._originals):
+            self._originals = kept
+            self.changes += 1
 
     def remove(self, knobs: Iterable[Knob]) -> None:
         """Remove knobs that were restored or no longer exist. Raises JournalError."""
@@ -85,6 +116,8 @@ class Journal:
                 "name": knob.name,
                 "original": original.value,
                 "vm": original.vm,
+                **({"object": original.object} if original.object else {}),
+                **({} if original.data_blocks is None else {"data_blocks": original.data_blocks}),
             }
             for knob, original in originals.items()
         ]
@@ -145,10 +178,14 @@ class Journal:
 
 def _entry(entry: Any) -> tuple[Knob, Original]:
     words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
+    words["object"] = entry.get("object", "")
+    data_blocks = entry.get("data_blocks")
+    if data_blocks is not None and (isinstance(data_blocks, bool) or not isinstance(data_blocks, int)):
+        raise ValueError(f"data_blocks {data_blocks!r:.80} is not a number of blocks")
     if not all(isinstance(word, str) for word in words.values()):
         raise ValueError("a name is not text")
     knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
-    return knob, Original(_value(knob, entry["original"]), words["vm"])
+    return knob, Original(_value(knob, entry["original"]), words["vm"], words["object"], data_blocks)
 
 
 def _value(knob: Knob, value: Any) -> SettingValue:

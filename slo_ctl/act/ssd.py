@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.text import counted
-from slo_ctl.decide.ops_plan import moves_between
+from slo_ctl.decide.ops_plan import moves_between, split_to_restore
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.host import Tenant
@@ -149,20 +150,27 @@ class ServedFtlActuator:
         `deadline_s` is monotonic time. The device continues the moves after that.
         """
         self._restore_until_s = deadline_s
-        wanted = {
-            self._name(knob): round(float(original.value))
+        originals = {
+            self._name(knob): original
             for knob, original in self._journal.originals().items()
-            if knob.lever is Lever.FTL_OPS and self.owns(knob) and isinstance(original.value, int | float)
+            if knob.lever is Lever.FTL_OPS and self.owns(knob)
         }
-        if not wanted:
+        if not originals:
             return
         if self._ask().statistics.get("moves", {}).get("pending"):
             self.cancel_moves()
-        statistics = self._latest().statistics
-        owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
-        present = {name: owned[name] for name in wanted if name in owned}
-        target = {name: wanted[name] for name in present}
-        moves = moves_between(present, target, int(statistics["spare_blocks"]))
+        reading = self._latest()
+        spare = int(reading.statistics["spare_blocks"])
+        spaces = {name: reading.namespaces[name]["space"] for name in originals if name in reading.namespaces}
+        present = {name: int(space["ops_blocks"]) for name, space in spaces.items()}
+        target = split_to_restore(
+            {name: round(float(originals[name].value or 0)) for name in present},
+            {name: _growth(originals[name], space) for name, space in spaces.items()},
+            sum(present.values()) + spare,
+            {name: int(space["min_ops_blocks"]) for name, space in spaces.items()},
+        )
+        self._correct({name: replace(originals[name], value=float(target[name])) for name in present}, spaces)
+        moves = moves_between(present, target, spare)
         surplus = {name: present[name] - target[name] for name in present}
         for move in moves:
             self._move(move.source, move.target, move.blocks)
@@ -171,6 +179,16 @@ class ServedFtlActuator:
         for name, blocks in surplus.items():
             if blocks > 0:  # it came from the spare blocks
                 self._move(name, None, blocks)
+
+    def _correct(self, originals: Mapping[str, Original], spaces: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note in the journal the OPS that is restored."""
+        entries = {
+            self._ops_knob(name): replace(original, data_blocks=int(spaces[name]["logical_blocks"]))
+            for name, original in originals.items()
+        }
+        # Without space for it the keeper reports what is not as before.
+        with suppress(JournalError):
+            self._journal.correct(entries)
 
     def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
         """Request the OPS moves of a decision; returns a sentence for each refused one.
@@ -199,8 +217,8 @@ class ServedFtlActuator:
         split = {}
         for namespace in statistics["namespaces"]:
             name = str(namespace["name"])
-            knob = Knob(Lever.FTL_OPS, str(Tenant(self._device, name)), OPS_KNOB)
-            split[knob] = Original(_value(knob, namespace), streams.get(name, ""))
+            knob, data_blocks = self._ops_knob(name), int(namespace["space"]["logical_blocks"])
+            split[knob] = Original(_value(knob, namespace), streams.get(name, ""), data_blocks=data_blocks)
         return split
 
     def _set_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
@@ -241,6 +259,9 @@ class ServedFtlActuator:
         # A move that was accepted before the connection broke must not be requested again.
         self._command(lambda client: client.move_ops(source, target, blocks), repeatable=False)
         self._reading = None
+
+    def _ops_knob(self, namespace: str) -> Knob:
+        return Knob(Lever.FTL_OPS, str(Tenant(self._device, namespace)), OPS_KNOB)
 
     def _name(self, knob: Knob) -> str:
         return knob.place.removeprefix(f"{self._device}/")
@@ -313,6 +334,12 @@ def _value(knob: Knob, namespace: Mapping[str, Any]) -> float | None:
         return float(namespace["space"]["ops_blocks"])
     value = namespace.get("weight" if knob.lever is Lever.FTL_WEIGHT else _limit_name(knob))
     return None if value is None else float(value)
+
+
+def _growth(original: Original, space: Mapping[str, Any]) -> int:
+    """Blocks by which the data of a namespace grew since its OPS was noted; 0 if that is not known."""
+    before = original.data_blocks
+    return 0 if before is None else int(space["logical_blocks"]) - before
 
 
 def _limit_name(knob: Knob) -> str:

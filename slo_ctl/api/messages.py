@@ -60,7 +60,12 @@ class Request:
 
     def query(self, kind: type[_Model]) -> _Model:
         """The parameters as `kind`. Raises RefusalError."""
-        return _validated(kind, dict(parse_qsl(urlsplit(self.target).query)))
+        # An empty value is not the default, which may mean all.
+        pairs = parse_qsl(urlsplit(self.target).query, keep_blank_values=True)
+        parameters = dict(pairs)
+        if len(parameters) < len(pairs):
+            raise RefusalError("a parameter is given twice", f"see {DESCRIPTION_PATH}")
+        return _validated(kind, parameters)
 
     def json(self, kind: type[_Model]) -> _Model:
         """The body as `kind`. Raises RefusalError."""
@@ -132,19 +137,25 @@ class StartBody(BaseModel):
     xml: str = Field(description="The XML that libvirt passes to its hooks.")
 
 
-class SetQuery(BaseModel):
+class Query(BaseModel):
+    """Parameters of a request; one that is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SetQuery(Query):
     """Parameters of a change."""
 
     force: bool = Field(False, description="As `force` in the body.")
 
 
-class UnsetQuery(BaseModel):
+class UnsetQuery(Query):
     """Parameters of a removal."""
 
     fields: str | None = Field(None, description="Fields to unset, separated by commas; default: all.")
 
 
-class HistoryQuery(BaseModel):
+class HistoryQuery(Query):
     """Parameters of a history."""
 
     since: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
@@ -152,7 +163,7 @@ class HistoryQuery(BaseModel):
     limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Largest number of time buckets.")
 
 
-class NoQuery(BaseModel):
+class NoQuery(Query):
     """No parameters."""
 
 

@@ -13,9 +13,9 @@ from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import quote, urlencode
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from slo_ctl.api.messages import RefusalError, Reply, Request, refusal
+from slo_ctl.api.messages import Query, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
 from slo_ctl.api.server import BoundedServer, OneRequest
 from slo_ctl.base.errors import UserError
@@ -46,7 +46,7 @@ _BACKLOG = 32
 log = logging.getLogger("slo_ctl.api")
 
 
-class PageHistoryQuery(BaseModel):
+class PageHistoryQuery(Query):
     """Parameters of /history.json."""
 
     vm: str

@@ -206,6 +206,7 @@ class Api:
         try:
             route, name = self._find_route(request)
             self._check_right(route.right, request)
+            request.query(route.query)
             return route.answer(request, name)
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint)
@@ -295,6 +296,8 @@ class Api:
 
     def _unset(self, request: Request, name: str) -> Reply:
         names = request.query(UnsetQuery).fields
+        if names is not None and not names.strip():
+            raise RefusalError(f"VM {name}: no fields to unset", "leave fields out for all of them")
         fields = dict.fromkeys(SLO_KEYS if names is None else names.split(","))
         body = SloBody(fields=fields, force=False, dry_run=False)
         return json_reply(plain(self._change_slos(request, [name], body)[0]))

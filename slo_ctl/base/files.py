@@ -10,9 +10,10 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from slo_ctl.base.accounts import user_name
 from slo_ctl.base.errors import UserError
@@ -151,10 +152,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Raise UserError when `path` cannot be written; called before a long run."""
+def check_writable(option: str, path: Path, taken: Mapping[str, Path | None] = MappingProxyType({})) -> None:
+    """Raise UserError when `path` cannot be written; called before a long run.
+
+    `taken`: files that it must not replace, by what they are.
+    """
     if path.is_dir():
         raise UserError(f"{option}: {path} is a directory", "name a file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        # It would be replaced, such as /dev/null.
+        raise UserError(f"{option}: {path} is not a regular file", "name a new file, or one to replace")
+    for what, other in taken.items():
+        if other is not None and path.resolve() == other.resolve():
+            raise UserError(f"{option}: {path} is {what}, and would be overwritten", "name another file")
     folder = path.parent
     if not folder.is_dir():
         raise UserError(f"{option}: directory {folder} not found", "create it or name another file")

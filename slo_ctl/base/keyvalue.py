@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
 from typing import NoReturn, TypeVar
 
 from slo_ctl.base.errors import UserError
@@ -21,22 +21,31 @@ from slo_ctl.base.quantity import (
 T = TypeVar("T")
 
 
+def _nearest(word: str, names: Sequence[str]) -> str:
+    """`did you mean web?` with the name most like `word`, or up to three that are equally; else empty."""
+    near = get_close_matches(word, names)
+    likeness = [SequenceMatcher(None, name, word).ratio() for name in near]
+    best = sorted(name for name, ratio in zip(near, likeness, strict=True) if ratio == likeness[0])
+    if not best:
+        return ""
+    *others, last = best
+    first = f"{', '.join(others)} or " if others else ""
+    return f"did you mean {first}{last}?"
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint for a word that is not in `known`: the nearest of them, else `otherwise` or all of them."""
     names = sorted(known)
-    near = get_close_matches(word.casefold(), names, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    return otherwise or (f"known: {', '.join(names)}" if names else "there are none")
+    listed = otherwise or (f"known: {', '.join(names)}" if names else "there are none")
+    return _nearest(word.casefold(), names) or listed
 
 
 def near_or_listed(word: str, known: Iterable[str], none: str) -> str:
     """A hint for a name that is not in `known`: the nearest, or the first ten; `none` when it is empty."""
     names = sorted(known)
-    if near := get_close_matches(word, names, n=1):
-        return f"did you mean {near[0]}?"
     more = ", ..." if len(names) > 10 else ""
-    return f"there are: {', '.join(names[:10])}{more}" if names else none
+    listed = f"there are: {', '.join(names[:10])}{more}" if names else none
+    return _nearest(word, names) or listed
 
 
 def split_pairs(where: str, text: str) -> dict[str, str]:

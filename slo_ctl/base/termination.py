@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import signal
 import sys
@@ -100,6 +101,8 @@ def end_with_parent() -> None:
         sys.exit()
 
     signal.signal(signal.SIGTERM, end)
+    # Python reports a SystemExit in functions that it calls at exit with a traceback.
+    atexit.register(signal.signal, signal.SIGTERM, leave_to_parent)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, leave_to_parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -117,3 +120,6 @@ def on_processes(
         pool = multiprocessing.get_context("spawn").Pool(jobs, end_with_parent)
     with pool:
         yield from pool.imap(work, items)
+        # Otherwise they get SIGTERM while they end by themselves.
+        pool.close()
+        pool.join()

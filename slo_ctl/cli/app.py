@@ -93,7 +93,7 @@ def run(arguments: list[str]) -> int:
         return (
             _report_usage_error(error, arguments)
             or _report_trace_error(error)
-            or _report_full_disk(error)
+            or _report_file_error(error)
             or _report_unexpected(error, session)
         )
     return status if isinstance(status, int) else EXIT_OK
@@ -326,12 +326,21 @@ def _report_trace_error(error: Exception) -> int | None:
     return _report_error(error.message, error.hint)
 
 
-def _report_full_disk(error: Exception) -> int | None:
-    """Report that there is no space for a file or the output; None when `error` is something else."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+_FILE_ERRORS = {
+    errno.ENOSPC: ("free space there, or write elsewhere", EXIT_FAILURE),
+    errno.EDQUOT: ("free space there, or write elsewhere", EXIT_FAILURE),
+    errno.EACCES: ("use a path that this user may read, or run as its owner", EXIT_USAGE),
+    errno.ENAMETOOLONG: ("give a shorter path", EXIT_USAGE),
+}
+"""Hint and exit status for errors of files that any command may meet."""
+
+
+def _report_file_error(error: Exception) -> int | None:
+    """Report a file, or the output, that cannot be used; None when `error` is something else."""
+    if not isinstance(error, OSError) or error.errno not in _FILE_ERRORS:
         return None
-    place = error.filename or "output"
-    return _report_error(f"{place}: {error.strerror}", "free space there, or write elsewhere", EXIT_FAILURE)
+    hint, status = _FILE_ERRORS[error.errno]
+    return _report_error(f"{error.filename or 'output'}: {error.strerror}", hint, status)
 
 
 def _report_unexpected(error: Exception, session: GlobalOptions) -> int:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
 from slo_ctl.base.termination import terminable
+from slo_ctl.base.text import counted
 from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, on_error_of
 from slo_ctl.cli.output import Outputs, deliver
 
@@ -86,7 +88,7 @@ def command(
     from slo_ctl.show.terminal import progress_on_stderr
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
-    outputs.check()
+    outputs.check({"the trace": trace})
     if trace is not None and workload is not None:
         raise UserError("--trace and --workload exclude each other", "give one of them")
     properties: dict[str, str] = {}
@@ -137,12 +139,13 @@ def _report(result: AllocationResult) -> str:
 
 def _trace_source(path: Path, on_error: str) -> TraceSource:
     """The trace, read once so that its errors are reported before anything runs."""
-    from fsim.workloads import TraceSource, trace_steps
+    from fsim.workloads import TraceSource, open_source, steps_of
     from traces.errors import TraceError
 
     source = TraceSource(path.resolve(), skip_bad_records=on_error_of(on_error) == "skip")
     try:
-        steps = sum(1 for _ in trace_steps(source))
+        reader = open_source(source)
+        steps = sum(1 for _ in steps_of(reader, source.region_bytes))
     except TraceError as error:
         convert = f"convert it: slo-ctl trace convert {shlex.quote(str(path))} trace.csv --from FORMAT"
         raise UserError(
@@ -150,7 +153,10 @@ def _trace_source(path: Path, on_error: str) -> TraceSource:
         ) from None
     if not steps:
         raise UserError(f"--trace: {path} has no writes", "use a trace with writes: only they allocate space")
-    return source
+    notes = [*reader.notes]
+    if reader.bad_records:
+        notes.append(f"{counted(reader.bad_records, 'bad record')} of the trace skipped")
+    return replace(source, notes=tuple(notes))
 
 
 def _names(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
@@ -102,11 +103,15 @@ class Outputs:
     quiet: bool = False
     """Whether progress is not shown."""
 
-    def check(self) -> None:
-        """Raise UserError when a file could not be written."""
-        for option, path in (("--save-json", self.save_json), ("--report", self.report)):
-            if path is not None:
-                check_writable(option, path)
+    def check(self, taken: Mapping[str, Path | None] = MappingProxyType({})) -> None:
+        """Raise UserError when a file could not be written.
+
+        `taken`: files that must not be replaced, by what they are.
+        """
+        if self.save_json is not None:
+            check_writable("--save-json", self.save_json, taken)
+        if self.report is not None:
+            check_writable("--report", self.report, {**taken, "the file of --save-json": self.save_json})
         if self.report is not None:
             check_html("--report", self.report)
             require_package("jinja2")

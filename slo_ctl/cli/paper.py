@@ -67,7 +67,11 @@ def command(
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check()
     if markdown is not None:
-        check_writable("--markdown", markdown)
+        check_writable(
+            "--markdown",
+            markdown,
+            {"the file of --save-json": save_json, "the file of --report": report},
+        )
     chosen = _chosen_figures(names or [])
     if not chosen and earlier is None:
         _list(json=json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from slo_ctl.profile.identity import IdentitySources
     from slo_ctl.profile.session import ProfileRequest
     from slo_ctl.profile.store import Found, Measured, Profile, ProfileStore
+
+_MIN_REPETITIONS = 3
 
 
 def _requests_of_targets(
@@ -121,8 +123,14 @@ def profile(
         int, typer.Option(metavar="N", min=1, max=100_000, help="Maximum repetitions per size.")
     ] = 20,
     min_repetitions: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="Minimum repetitions per size.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Minimum repetitions per size. [default: 3, or --repetitions if that is less]",
+        ),
+    ] = None,
     precision: Annotated[
         str,
         typer.Option(
@@ -214,6 +222,13 @@ def profile(
     method = Fit(fit)
     sources, store = identity_sources(root), ProfileStore(profiles_folder(root))
     if show:
+        measuring = (
+            ("--fresh", fresh),
+            ("--precondition", precondition),
+            ("--allow-write", allow_write),
+            ("--budget", budget),
+        )
+        _refuse_with_show([option for option, given in measuring if given])
         found = _stored_profile(target, sources, store)
         _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
@@ -230,7 +245,7 @@ def profile(
         target=target,
         intervals=tuple(map(parse_interval, interval or ())) or DEFAULT_INTERVALS,
         points=points,
-        rule=StoppingRule(share, min(min_repetitions, repetitions), repetitions),
+        rule=StoppingRule(share, _least_repetitions(min_repetitions, repetitions), repetitions),
         file_bytes=bytes_of("--file-size", file_size),
         test_s=test_s or None,
         budget_s=budget_s,
@@ -258,6 +273,20 @@ def profile(
         interrupted = outcome.interrupted
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _refuse_with_show(options: Sequence[str]) -> None:
+    for option in options:
+        raise UserError(f"--show and {option} exclude each other", "--show only shows what is stored")
+
+
+def _least_repetitions(given: int | None, most: int) -> int:
+    """The minimum, by default 3. Raises UserError if it is above the maximum."""
+    if given is not None and given > most:
+        raise UserError(
+            f"--min-repetitions: {given} is more than --repetitions {most}", "raise --repetitions"
+        )
+    return min(_MIN_REPETITIONS, most) if given is None else given
 
 
 def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:

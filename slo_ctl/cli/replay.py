@@ -126,6 +126,7 @@ def replay(
         --device size=8GiB,op=15% --compare shared,static --report out.html
     slo-ctl replay scenario.toml --policy proportional-strict --json
     """
+    from slo_ctl.replay.scenario import TraceSource
     from slo_ctl.replay.scenario_build import build_scenario
     from slo_ctl.replay.scenario_text import ScenarioText, read_toml
 
@@ -152,7 +153,12 @@ def replay(
     }
     for key, value in settings.items():
         text.set(key, value)
-    _deliver_replay(_run_scenario(build_scenario(text), outputs, jobs), outputs)
+    built = build_scenario(text)
+    traces = {
+        f"the trace of VM {vm.name}": vm.source.path for vm in built.vms if isinstance(vm.source, TraceSource)
+    }
+    outputs.check({"the scenario": scenario, **traces})
+    _deliver_replay(_run_scenario(built, outputs, jobs), outputs)
 
 
 def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None) -> Result:
@@ -160,7 +166,6 @@ def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None)
     from slo_ctl.replay.run import run
     from slo_ctl.show.terminal import progress_on_stderr
 
-    outputs.check()
     with terminable(), progress_on_stderr(quiet=outputs.quiet) as progress:
         return run(scenario, progress, jobs or os.cpu_count() or 1)
 

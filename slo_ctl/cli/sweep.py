@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
-from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.keyvalue import did_you_mean, split_pairs
 from slo_ctl.base.termination import terminable
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
-from slo_ctl.cli.output import print_columns, print_json, print_lines
+from slo_ctl.cli.output import print_columns, print_json, print_lines, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
@@ -81,7 +82,7 @@ def command(
     slo-ctl sweep web.toml --dask tcp://10.0.0.1:8786 --seeds 9 --out web.csv
     """
     from slo_ctl.decide.policies import policy_entry
-    from slo_ctl.replay.sweep import Point, capacities, scenario_text, sweep
+    from slo_ctl.replay.sweep import Point, capacities, notes_about, scenario_text, sweep
     from slo_ctl.show.terminal import progress_on_stderr
 
     bases = _read_scenarios(scenarios)
@@ -96,6 +97,7 @@ def command(
     elif out.suffix != ".csv":
         raise UserError(f"--out: {out} does not end in .csv or .parquet", "such as web.parquet")
     check_writable("--out", out)
+    _check_one_op(drive or [], op)
     if dask is not None:
         require_package("distributed")
     check_plot(plot)
@@ -114,6 +116,7 @@ def command(
         raise UserError(f"{len(points):,} replays are too many", f"at most {_MAX_POINTS:,}")
     for point in points:
         scenario_text(bases[point.scenario], point)
+    warn_notes(note for base in bases.values() for note in notes_about(base, policies, seeds))
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
     results = capacities(swept.rows, swept.missing)
@@ -163,6 +166,13 @@ def _read_scenarios(paths: list[Path]) -> dict[str, ScenarioText]:
     return scenarios
 
 
+def _check_one_op(drives: list[str], op: str) -> None:
+    """Refuse --op beside a drive with op=, which it would replace."""
+    for keys in drives if op else ():
+        if "op" in split_pairs("--drive", keys):
+            raise UserError(f"--drive {keys} and --op are two values of op", "leave one of them out")
+
+
 def _values(option: str, text: str) -> list[str]:
     values = list(dict.fromkeys(value.strip() for value in text.split(",")))
     if not all(values):
@@ -192,15 +202,21 @@ def _table_rows(results: list[Capacity]) -> list[tuple[str, ...]]:
                 result.drive or "scenario's",
                 result.op or "scenario's",
                 result.policy,
-                f"{result.most_vms}{' or more' if result.may_be_more else ''}",
-                f"{result.pages_s:,.0f}",
-                f"{result.waf:.2f}",
-                f"{result.worst_p99_ms:.1f} ms",
+                _most_text(result),
+                numbers.count(result.pages_s),
+                numbers.decimal(result.waf),
+                numbers.UNKNOWN if result.worst_p99_ms is None else f"{result.worst_p99_ms:.1f} ms",
                 result.limit,
             )
             for result in results
         ),
     ]
+
+
+def _most_text(result: Capacity) -> str:
+    if result.most_vms == 0 and result.least_tried_vms > 1:
+        return f"fewer than {result.least_tried_vms}"
+    return f"{result.most_vms}{' or more' if result.may_be_more else ''}"
 
 
 def _missing_lines(swept: SweepResult) -> Iterator[str]:
@@ -227,10 +243,13 @@ def _summary_lines(results: list[Capacity]) -> list[str]:
 def _summary(results: list[Capacity]) -> str:
     most = max((result.most_vms for result in results), default=0)
     unknown = any(result.may_be_more and result.limit for result in results)
+    if most == 0 and unknown:
+        return "not known, as replays are missing"
     if most == 0:
-        return (
-            "not known, as replays are missing" if unknown else "no drive supports a single copy of the VMs"
-        )
+        least = min((result.least_tried_vms for result in results), default=1)
+        if least == 1:
+            return "no drive supports a single copy of the VMs"
+        return f"no drive supports {least} copies of the VMs, and fewer were not tried"
     best = [result for result in results if result.most_vms == most]
     named = "; ".join(
         " ".join(
@@ -242,4 +261,7 @@ def _summary(results: list[Capacity]) -> str:
         )
         for result in best
     )
-    return f"most VMs{' so far, as replays are missing' if unknown else ''}: {most}, on {named}"
+    if unknown:
+        return f"most VMs so far, as replays are missing: {most}, on {named}"
+    more = " or more" if any(result.may_be_more for result in best) else ""
+    return f"most VMs: {most}{more}, on {named}"

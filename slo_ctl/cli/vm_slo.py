@@ -356,7 +356,7 @@ def _metadata_after(vm: str, before: SloFields, request: _Request) -> SloFields:
 
 # Output.
 
-_EFFECTS = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}
+_EFFECTS = {DAEMON: "accepted by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}
 
 
 def _change(

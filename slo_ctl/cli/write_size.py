@@ -34,7 +34,7 @@ from slo_ctl.cli.options import (
     profiles_folder,
     share_of,
 )
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 
 if TYPE_CHECKING:
     from lab.report import Panel
@@ -302,6 +302,7 @@ def trace_write_cost(
     reader = open_trace(file, format_, at_bad_records, responses=True)
     require_responses(reader)
     times = collect(reader, volume, sizes)
+    warn_notes(reader.notes)
     for reason, count in sorted(reader.skipped.items()):
         warn(f"skipped {count:,} x {reason}")
     cost = fit_or_refuse(times)

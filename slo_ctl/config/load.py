@@ -77,11 +77,17 @@ def _program_errors(layers: Layers) -> list[UserError]:
 
 
 def _user_errors(layers: Layers) -> list[UserError]:
-    """Errors of missing users and groups in `[access]`, which the daemon looks up at each request."""
-    return [
-        placed.fail(f"[access] {key}: {entry} {problem}", "see `getent passwd` and `getent group`")
+    """Errors of missing users and groups in `[access]` and `[api]`; the daemon starts without them."""
+    entries = [
+        (placed, f"[access] {key}: {entry}", entry)
         for key, placed in layers.sections.get("access", {}).items()
         for entry in placed.value
+    ]
+    if (group := layers.sections.get("api", {}).get("group")) is not None:
+        entries.append((group, f"[api] group: {group.value}", f"@{group.value}"))
+    return [
+        placed.fail(f"{where} {problem}", "see `getent passwd` and `getent group`")
+        for placed, where, entry in entries
         if (problem := why_unknown(entry))
     ]
 

@@ -134,7 +134,13 @@ def _syntax(path: Path, text: str, message: str) -> UserError:
         problem, hint = f"table {name} is defined twice", "put all its keys into one table"
     elif problem == "Cannot overwrite a value":
         problem, hint = "a key is given twice", "give each key once"
+        if kind := _LIST_OF_TABLES.match(text.split("\n")[int(line) - 1]):
+            problem = (
+                f"[[{kind['name']}]] is in the same file as a table [{kind['name']}] or [{kind['name']}.NAME]"
+            )
+            hint = "write both in the same way, as in the documentation"
     return UserError(f"{path}:{line}: {problem}", hint)
 
 
+_LIST_OF_TABLES = re.compile(r"\s*\[\[\s*(?P<name>[\w-]+)\s*\]\]")
 _DECLARED_TWICE = re.compile(r"Cannot declare (?P<name>\(.*\)) twice")

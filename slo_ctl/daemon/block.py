@@ -14,6 +14,7 @@ from slo_ctl.base.text import and_list
 from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.drive_ops import DriveOpsControl
+from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import NvmeState, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, merge_by_vm
 from slo_ctl.decide.entitlement import BUSY_FROM, shares_of, with_bandwidth_as_iops
@@ -50,7 +51,9 @@ class ManagedBlock:
         window_s: float,
         watches: NvmeWatches,
         clock: Callable[[], float] = time.monotonic,
+        claims: DeviceClaims | None = None,
     ) -> None:
+        """`claims`: of this daemon; None: it sets nothing."""
         self.name = name
         self.path = path
         self.drive: str | None = None
@@ -64,6 +67,7 @@ class ManagedBlock:
         self.active: frozenset[str] = frozenset()
         """VMs with I/O in the status window."""
         self._watches = watches
+        self._claims = claims
         self._namespace: str | None = None
         self._busy_ms: tuple[float, int] | None = None
         """Time and value of the last reading of `_BUSY_MS_FIELD`."""
@@ -122,7 +126,7 @@ class ManagedBlock:
             self._watches.move_ops(self._namespace, requests)
 
     def find(self) -> None:
-        """Find the device. Raises ObserveGone if it does not exist."""
+        """Find the device. Raises ObserveGone if it does not exist, or another daemon manages it."""
         try:
             number = device_behind(str(self.path), self._sys)
         except OSError as error:
@@ -132,6 +136,8 @@ class ManagedBlock:
         if read_text(self._sys / "dev" / "block" / str(number) / "size").strip() == "0":
             # A loop or NBD device stays when its file or server is detached.
             raise self._gone(" has size 0: nothing is attached to it")
+        if self._claims is not None and (holder := self._claims.take(number)):
+            raise self._gone(f" is managed by another daemon ({holder}): stop it, or leave the device to it")
         if self._device is None or self._device.number != number:
             self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(number, window_s=self._window_s, clock=self._clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.drive_ops import DriveOpsControl
+from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
@@ -102,8 +103,15 @@ class BlockDevices:
     """All block devices of the configuration, by themselves or as namespaces of NVMe drives."""
 
     def __init__(
-        self, places: Places, sys: Path, run: Path, problems: Problems, clock: Clock = SYSTEM_CLOCK
+        self,
+        places: Places,
+        sys: Path,
+        run: Path,
+        problems: Problems,
+        clock: Clock = SYSTEM_CLOCK,
+        claims: DeviceClaims | None = None,
     ) -> None:
+        """`claims`: of this daemon; None: it sets nothing."""
         self.devices: dict[str, ManagedBlock] = {}
         self.policies = DevicePolicies(places, sys)
         self.notes: tuple[str, ...] = ()
@@ -131,13 +139,21 @@ class BlockDevices:
         """Whether the kernel's latencies of cgroups are measured."""
         self._trace_problem = ""
         self._watches = NvmeWatches(sys, self._window_s)
+        self._claims = claims
 
-    def refresh(self, config: Config) -> None:
-        """Follow the configuration and the present namespaces of drives."""
+    def refresh(self, config: Config, emulated: Collection[str] = ()) -> None:
+        """Follow the configuration and the present namespaces of drives.
+
+        `emulated`: names of emulated devices, which no block device can have.
+        """
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
         self._qemu_histograms = config.libvirt.latency_histograms
         self._traces_cgroups = config.cgroup_latency_histograms
         self._configured, self.notes = configured_blocks(config.devices, self._sys)
+        for name in sorted(self._configured.keys() & set(emulated)):
+            path = self._configured.pop(name).path
+            note = f"device {name}: an emulated device has this name, so {path} is not managed: rename it"
+            self.notes = (*self.notes, note)
         if self._traces_cgroups and self._trace_problem:
             self.notes = (*self.notes, self._trace_problem)
         for name, device in list(self.devices.items()):
@@ -153,6 +169,7 @@ class BlockDevices:
                 self.devices[name] = ManagedBlock(
                     *(name, Path(block.path), self._sys, self._window_s, self._watches),
                     self._clock.monotonic_s,
+                    self._claims,
                 )
                 if block.drive:
                     log.info("device %s: %s is managed, a namespace of %s", name, block.path, block.drive)
@@ -173,6 +190,8 @@ class BlockDevices:
             streams[stream.device].append(stream)
         for device in devices:
             self._problems.guard(device.name, partial(_observe, device, streams, delays, latencies))
+        if self._claims is not None:
+            self._claims.keep(self.numbers.values())
         self._form_pools()
         for pool in self._pools.values():
             self._problems.guard(pool.name, partial(pool.observe, streams, delays))
@@ -386,6 +405,8 @@ class BlockDevices:
     def close(self) -> None:
         """Stop using all devices."""
         self._cgroup_latencies.close()
+        if self._claims is not None:
+            self._claims.keep(())
         for device in self.devices.values():
             device.close()
 

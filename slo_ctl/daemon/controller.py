@@ -171,7 +171,7 @@ class DaemonController:
 
         def check(before: StoredSlos, after: StoredSlos) -> None:
             notes.update((vm, self._check_change(vm, before, change, force=force)) for vm in vms)
-            for vm, note in self._overcommitted(vms, after, force=force):
+            for vm, note in [*self._overcommitted(vms, after, force=force), *self._unreachable(vms)]:
                 notes[vm].append(note)
 
         with self._change_lock:
@@ -301,6 +301,14 @@ class DaemonController:
                     message, "lower it, or add --force: all minimums are then reduced", HTTPStatus.CONFLICT
                 )
             yield vm, f"{message}: overcommitted"
+
+    def _unreachable(self, vms: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """A note, with its VM, for each device of these VMs on which nothing can be set now."""
+        status = self.published.status
+        problems = {device.name: device.problem for device in status.devices} if status else {}
+        for row in status.vms if status else ():
+            if row.vm in vms and (problem := problems.get(row.device)):
+                yield row.vm, f"VM {row.vm}: nothing can be set on {row.device} now: {problem}"
 
     def _unknown_vm(self, vm: str) -> RefusalError:
         names = sorted({*self.published.names, *self.published.config.vms})

@@ -1,9 +1,9 @@
-"""Paths of the daemon's files and sockets, and its lock."""
+"""Paths of the daemon's files and sockets, and its locks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted, open_lock, try_lock
 from slo_ctl.drives.places import Places, places
+from slo_ctl.model.host import DeviceNumber
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -77,6 +78,20 @@ class DaemonPlaces:
 _MAX_PID_BYTES = 32
 
 
+def _sign(lock: int) -> None:
+    """Write the process ID to a lock that this process holds."""
+    # Only for messages: a full disk must not keep `apply --undo` from restoring settings.
+    with suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _holder(lock: int) -> str:
+    """The process that holds a lock, such as `PID 42`."""
+    holder = os.pread(lock, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
+    return f"PID {holder or 'unknown, still starting'}"
+
+
 @contextmanager
 def only_daemon(
     path: Path, while_running: str = "`slo-ctl status` queries it; stop it first, or use another directory"
@@ -95,15 +110,43 @@ def only_daemon(
         raise UserError(f"{path}: {error.strerror}", hint) from None
     try:
         if not try_lock(descriptor):
-            holder = os.pread(descriptor, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
-            raise UserError(
-                f"daemon already running (PID {holder or 'unknown, still starting'})", while_running
-            )
-        # Only for the message above: a full disk must not keep `apply --undo` from restoring settings.
-        with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            raise UserError(f"daemon already running ({_holder(descriptor)})", while_running)
+        _sign(descriptor)
         yield
     finally:
         # The file is not removed, because another daemon could then lock a new file of the same name.
         os.close(descriptor)
+
+
+class DeviceClaims:
+    """Locks of the block devices that this daemon sets, whatever its directory.
+
+    Two daemons would take the settings of each other for the original ones. A daemon that may not write to
+    `folder` claims nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[DeviceNumber, int] = {}
+
+    def take(self, number: DeviceNumber) -> str:
+        """Claim a device. Returns the process that has claimed it, else an empty text."""
+        if number in self._held:
+            return ""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+            lock = open_lock(self._folder / f"block-{number}.lock", "run as root")
+        except (OSError, UserError):
+            return ""
+        if not try_lock(lock):
+            holder = _holder(lock)
+            os.close(lock)
+            return holder
+        _sign(lock)
+        self._held[number] = lock
+        return ""
+
+    def keep(self, numbers: Collection[DeviceNumber]) -> None:
+        """Release all other devices."""
+        for number in self._held.keys() - set(numbers):
+            os.close(self._held.pop(number))

@@ -28,7 +28,7 @@ from slo_ctl.daemon.device_view import (
     host_observer,
     view_or_problem,
 )
-from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
@@ -194,7 +194,8 @@ class Daemon:
         self._keeper = SettingKeeper(self._actuators.active, self._journal)
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
-        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
+        claims = None if dry_run else DeviceClaims(run / "slo-ctl")
+        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
         self._epoch_log = EpochLog()
         self._resolver = Resolver()
         self._groups = Groups()
@@ -225,7 +226,7 @@ class Daemon:
         slos = {vm.name: resolved[vm.name].slo for vm in vms} | group_slos
 
         self._emulated.refresh(self.config)
-        self._blocks.refresh(self.config)
+        self._blocks.refresh(self.config, self._emulated.names)
         notes = self._observe(inventory, slos)
         with_slo = sources.keys() | group_slos.keys()
         with_slo |= {vm for vm, slo in resolved.items() if slo.slo_source != DEFAULT}
@@ -293,7 +294,17 @@ class Daemon:
         except UserError as error:
             self._config_problem = str(error)
             log.error("configuration rejected: %s", error)
-            return self._config_problem
+        else:
+            self._use(config)
+            log.info("configuration reloaded")
+        # The next request is checked with it, and the next epoch, at once, applies and reports it.
+        self.controller.published = replace(
+            self.controller.published, config=self.config, config_problem=self._config_problem
+        )
+        self.controller.request_epoch()
+        return self._config_problem
+
+    def _use(self, config: Config) -> None:
         before, self.config, self._config_problem = self.config, config, ""
         if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):
             self._observer.close()
@@ -303,8 +314,6 @@ class Daemon:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
         self._hooks.configure(config)
-        log.info("configuration reloaded")
-        return ""
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
@@ -390,9 +399,17 @@ class Daemon:
         """Observe all devices, and decide about their OPS. Returns notes for the status."""
         now_s = self._clock.monotonic_s()
         notes = [*self._emulated.notes, *self._blocks.notes]
+        notes += [
+            f"VM {stream.vm}: {stream.tenant}: there is no emulated device {stream.tenant.device}"
+            for stream in inventory.streams
+            if stream.tenant is not None and stream.tenant.device not in self._emulated.names
+        ]
         self._problems.clear()
         for device in self._emulated.devices.values():
-            occupants, conflicts = emulated_occupants(device.name, inventory.streams, slos, device.occupants)
+            namespaces = [namespace.name for namespace in device.record.namespace]
+            occupants, conflicts = emulated_occupants(
+                device.name, inventory.streams, slos, device.occupants, namespaces
+            )
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
             if device.sample is None and not self._emulated.may_be_served(device.name):

@@ -32,8 +32,10 @@ def emulated_occupants(
     streams: Iterable[Stream],
     slos: Mapping[str, Slo],
     before: Mapping[str, Occupant],
+    namespaces: Collection[str],
 ) -> tuple[dict[str, Occupant], list[str]]:
-    """The occupants of an emulated device by namespace, and a sentence for each namespace of several VMs.
+    """The occupants of an emulated device by namespace, and a sentence for each namespace of several VMs, and
+    for each that is not among its `namespaces`.
 
     A VM without known disks is found only while it is connected. It keeps its namespaces of `before` until it
     is removed or another VM uses them.
@@ -42,6 +44,10 @@ def emulated_occupants(
     notes = []
     for stream in streams:
         if stream.tenant is None or stream.tenant.device != device or stream.vm not in slos:
+            continue
+        if stream.tenant.namespace not in namespaces:
+            # It takes no part of the VM's SLO.
+            notes.append(f"VM {stream.vm}: {device} has no namespace {stream.tenant.namespace}")
             continue
         disk = stream.disk.target if stream.disk is not None else ""
         holder, _ = holders.setdefault(stream.tenant.namespace, (stream.vm, disk))

@@ -93,9 +93,9 @@ def _run(
             daemon.reload()
             notify("READY=1")
         daemon.controller.run_requests()
+        schedule.set_interval(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
         if daemon.controller.take_changed():
             schedule.bring_forward(time.monotonic())
-        schedule.set_interval(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
         if schedule.wait_s(time.monotonic()) > 0:
             continue
         schedule.start_epoch(time.monotonic())

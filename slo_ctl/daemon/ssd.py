@@ -74,10 +74,13 @@ class EmulatedDevice:
         window_s: float,
         share_by: ShareBy = ShareBy.PAGES,
         *,
+        capacity_bytes: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`window_s`: the status window. `journal`: shows whether OPS of the device was moved before."""
+        """`window_s`: the status window. `journal`: shows whether OPS of the device was moved before.
+        `capacity_bytes`: for namespaces, if some of it may be unallocated.
+        """
         self.name = record.name
         self.record = record
         self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
@@ -96,7 +99,12 @@ class EmulatedDevice:
         """Commands that the device refused in the last epoch."""
         self.capacity = MeasuredCapacity()
         self._served = ServedDevice(
-            run.control, record, window_s=window_s, clock=clock.monotonic_s, connect=connect
+            run.control,
+            record,
+            window_s=window_s,
+            capacity_bytes=capacity_bytes,
+            clock=clock.monotonic_s,
+            connect=connect,
         )
         self._journal = journal
         self._window_s = window_s

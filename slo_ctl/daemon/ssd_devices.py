@@ -12,8 +12,9 @@ from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import Places
-from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, read_settings
+from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, DeviceRecord, read_settings
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.model.host import Tenant
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.store import ProfileStore
@@ -37,6 +38,8 @@ class EmulatedDevices:
         connect: Connect = ControlClient,
     ) -> None:
         self.devices: dict[str, EmulatedDevice] = {}
+        self.names: frozenset[str] = frozenset()
+        """All emulated devices, also those that are not managed."""
         self.notes: list[str] = []
         """Configured devices that cannot be used."""
         self._store = DeviceStore(places)
@@ -59,7 +62,7 @@ class EmulatedDevices:
         options = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
         changed, self._options = options != self._options, options
         listed = {device.name: device for device in config.devices if device.path is None}
-        existing = set(self._store.names())
+        self.names = existing = frozenset(self._store.names())
         for name in listed.keys() - existing:
             self.notes.append(f"device {name} ({listed[name].source}): no such emulated device: {name}")
         for name in self.devices.keys() - existing:
@@ -108,6 +111,7 @@ class EmulatedDevices:
             if last is None and not listed and not self._store.is_served(name):
                 return
             record = self._store.load(name)
+            capacity_bytes = self._store.capacity_bytes(record)
         except UserError as error:
             self.notes.append(str(error))
             return
@@ -117,10 +121,12 @@ class EmulatedDevices:
         same_device = last is not None and last.record.created == record.created
         if last is not None:
             self.devices.pop(name).close()
+        self._journal.identify(_identities(record, version[2]))
         run = self._store.places.run_of(name)
         window_s, share_by, move_budget = self._options
         device = EmulatedDevice(
             *(record, run, self._journal, policy, window_s, share_by),
+            capacity_bytes=capacity_bytes,
             clock=self._clock,
             connect=self._connect,
         )
@@ -158,3 +164,13 @@ class EmulatedDevices:
         """Close all connections."""
         for device in self.devices.values():
             device.close()
+
+
+def _identities(record: DeviceRecord, changes: _Changes) -> dict[str, str]:
+    """When the device and each of its namespaces were created, by place of their knobs."""
+    created = dict(change for change in changes if change[1])
+    namespaces = {
+        str(Tenant(record.name, ns.name)): f"{record.created} {created.get(ns.name, 0)}"
+        for ns in record.namespace
+    }
+    return {record.name: record.created, **namespaces}

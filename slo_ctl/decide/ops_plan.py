@@ -80,6 +80,23 @@ def moves_between(
     return tuple(moves)
 
 
+def split_to_restore(
+    before: Mapping[str, int], growth: Mapping[str, int], available: int, least: Mapping[str, int]
+) -> dict[str, int]:
+    """The split `before` a policy moved OPS, after namespaces were resized by `growth` blocks since.
+
+    A namespace that shrank got these blocks as OPS. One that grew took unallocated blocks, and what these
+    lacked of its own OPS; so it alone gets less back, and no less than `least`.
+    """
+    wanted = {name: blocks + max(0, -growth[name]) for name, blocks in before.items()}
+    lacking = max(0, sum(wanted.values()) - available)
+    for name, grown in growth.items():
+        taken = max(0, min(grown, lacking, wanted[name] - least[name]))
+        wanted[name] -= taken
+        lacking -= taken
+    return wanted
+
+
 FLOOR_OF_OWN_OPS = 0.5
 """Fraction of its own OPS that every VM keeps, also while it is idle, so that its WAF recovers quickly.
 

@@ -178,10 +178,12 @@ class ServedDevice:
         record: DeviceRecord,
         *,
         window_s: float = 10.0,
+        capacity_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         connect: Connect = ControlClient,
     ) -> None:
         """`record`: for the timing and the blocks that GC keeps free, which a server does not report.
+        `capacity_bytes`: for namespaces, if some of it may be unallocated; its blocks are not spare.
 
         All attributes are as of the last sample.
         """
@@ -200,6 +202,7 @@ class ServedDevice:
         """Pending moves of OPS and their budget; None: not reported."""
         self._path = control_socket
         self._record = record
+        self._capacity_bytes = capacity_bytes
         self._clock = clock
         self._connect = connect
         self._client: ControlClient | None = None
@@ -274,8 +277,18 @@ class ServedDevice:
                 )
             )
         self.moves = statistics.get("moves")
-        spare_blocks = statistics["spare_blocks"] if isinstance(self._record, SsdRecord) else 0
+        spare_blocks = 0
+        if isinstance(self._record, SsdRecord):
+            spare_blocks = max(0, statistics["spare_blocks"] - self._reserved_blocks(statistics))
         return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=spare_blocks)
+
+    def _reserved_blocks(self, statistics: dict[str, Any]) -> int:
+        """Blocks for namespaces that may be added: the unallocated part of the capacity in all flash."""
+        capacity = self._capacity_bytes
+        if capacity is None:
+            return 0
+        unallocated = capacity - sum(int(namespace["size_bytes"]) for namespace in statistics["namespaces"])
+        return int(statistics["blocks"]) * max(0, unallocated) // capacity
 
     @property
     def _pages_per_block(self) -> int:

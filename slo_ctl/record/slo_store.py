@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -85,14 +85,28 @@ class SloStore:
         """
         for vm in vms:
             check_vm_name(vm)
-        with nullcontext() if dry_run else self.locked():
-            before = self.read()
-            after = update_slos(before, vms, update)
-            if check is not None:
-                check(before, after)
-            if after != before and not dry_run:
+        before, after = self._changed(vms, update, check)
+        if after == before or dry_run:
+            # Also a change that is refused leaves no lock and no directory behind.
+            return after
+        with self.locked():
+            before, after = self._changed(vms, update, check)
+            if after != before:
                 self._write(after)
         return after
+
+    def _changed(
+        self,
+        vms: Collection[str],
+        update: SloUpdate,
+        check: Callable[[StoredSlos, StoredSlos], None] | None,
+    ) -> tuple[StoredSlos, StoredSlos]:
+        """The SLOs before and after a change."""
+        before = self.read()
+        after = update_slos(before, vms, update)
+        if check is not None:
+            check(before, after)
+        return before, after
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -107,9 +107,7 @@ def measure(
             VmResult(
                 name=name,
                 weight=slos[name].weight,
-                workload="no requests"
-                if clocked and not stop.readings[name].requests
-                else vm.spec.workload_label,
+                workload=vm.spec.workload_label,
                 target_share=entitled.get(name, 0.0),
                 share=share,
                 share_error=share_error(share, entitled.get(name, 0.0)),

@@ -67,6 +67,7 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
     reader = open_trace(source.path, format=source.format, on_error=on_error, batch_records=_BATCH_RECORDS)
     notes: list[str] = []
     trace = _Remapped(reader, _remapping(vm, source, reader, size_bytes, notes))
+    notes += [f"VM {vm.name}: {source.path.name}: {note}" for note in reader.notes]
     if reader.bad_records:
         notes.append(f"VM {vm.name}: {reader.bad_records} bad records of its trace were skipped")
     period_ns = round((source.period_s or 0.0) * _NS_PER_S)

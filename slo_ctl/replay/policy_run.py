@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftl_emul import Device
 from slo_ctl.base.progress import Phase
-from slo_ctl.base.quantity import Duration
+from slo_ctl.base.quantity import Duration, format_number
+from slo_ctl.base.text import and_list
 from slo_ctl.decide.policies import STRICT_POLICY, Policy, most_moves_of, without_lever
 from slo_ctl.drives.build import DrivePlan
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
 from slo_ctl.model.slo import Slo
 from slo_ctl.replay.drive import PlayedDrive
-from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, latencies, measure
+from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, WindowFigures, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer, WriteWatch
 from slo_ctl.replay.result import EventResult, Latency, RunResult
 from slo_ctl.replay.scenario import Action, Event, Scenario
@@ -34,8 +35,7 @@ class _Window:
     start_at: Duration
     stop_at: Duration
     start: Edge | None = None
-    stop: Edge | None = None
-    latency: dict[str, Latency] = field(default_factory=dict)
+    figures: WindowFigures | None = None
 
 
 class PolicyRun:
@@ -123,7 +123,7 @@ class PolicyRun:
             self._recorder.add(self._drive_writes(), self._virtual_s(), sample)
             state, decision = self._policy.step(state, sample)
             self._note(self._drive.apply(decision))
-            if self._window.stop is None:
+            if self._window.figures is None:
                 self._remarks = decision.remarks
 
     def _advance(self, epoch: Duration) -> bool:
@@ -143,17 +143,57 @@ class PolicyRun:
         if window.start is None and self._reached(window.start_at):
             window.start = self._edge()
             self._device.clear_latencies()
-        if window.start is not None and window.stop is None and self._reached(window.stop_at):
-            self._close_window()
+        if window.start is not None and window.figures is None and self._reached(window.stop_at):
+            window.figures = self._measure(window.start)
         reached = [event for event in self._events if self._reached(event.at)]
         self._events = [event for event in self._events if event not in reached]
         for event in reached:
             self._apply_event(event)
 
-    def _close_window(self) -> None:
-        self._window.stop = self._edge()
-        if self._clocked:
-            self._window.latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms}
+    def _measure(self, start: Edge) -> WindowFigures:
+        """What was measured since `start`, with the SLOs and states of the VMs as they are now."""
+        stop = self._edge()
+        names = [vm.spec.name for vm in self._vms]
+        latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms if self._clocked}
+        if changes := self._changes_between(start, stop):
+            self._notes.append(
+                f"{and_list(changes, in_order=True)} in the measured window: TARGET is that of its end only"
+            )
+        measured = measure(
+            start,
+            stop,
+            self._vms,
+            self._slos,
+            latency or dict.fromkeys(names, Latency()),
+            self._ops_blocks() if self._isolated else None,
+            self._drive.limits_iops,
+            self._plan.config.block_pages,
+            share_by=self._scenario.share_by,
+            remarks=self._all_remarks(),
+            strict=self._scenario.policy == STRICT_POLICY,
+            merging=self._plan.config.merges,
+        )
+        self._notes += [
+            f"VM {vm.name}: {vm.iops:,.0f} of the {vm.demand_iops:,.0f} IOPS that arrived were served"
+            for vm in measured.vms
+            if vm.iops is not None and vm.demand_iops and vm.iops < (1 - DEMAND_MET_TO) * vm.demand_iops
+        ][: max(0, _MAX_NOTES - len(self._notes))]
+        return measured
+
+    def _changes_between(self, start: Edge, stop: Edge) -> list[str]:
+        """What changed the entitlements of VMs between two edges, such as `VM web stopped`."""
+        changes = []
+        for event in self._past_events:
+            began, at = start.drive_writes, event.drive_writes
+            if start.virtual_s is not None and event.virtual_s is not None:
+                began, at = start.virtual_s, event.virtual_s
+            if at > began:
+                changes.append(f"VM {event.vm} {_event_text(event)}")
+        for vm in self._vms:
+            name = vm.spec.name
+            if vm.finished and stop.readings[name].requests > start.readings[name].requests:
+                changes.append(f"VM {name} completed its requests")
+        return changes
 
     def _apply_event(self, event: Event) -> None:
         vm = next(vm for vm in self._vms if vm.spec.name == event.vm)
@@ -183,29 +223,7 @@ class PolicyRun:
         if window.start is None:
             self._notes.append("the run ended before its window, so all of it was measured")
             window.start = self._origin
-        if window.stop is None:
-            self._close_window()
-        stop = window.stop or self._edge()
-        names = [vm.spec.name for vm in self._vms]
-        measured = measure(
-            window.start,
-            stop,
-            self._vms,
-            self._slos,
-            window.latency or dict.fromkeys(names, Latency()),
-            self._ops_blocks() if self._isolated else None,
-            self._drive.limits_iops,
-            self._plan.config.block_pages,
-            share_by=self._scenario.share_by,
-            remarks=self._all_remarks(),
-            strict=self._scenario.policy == STRICT_POLICY,
-            merging=self._plan.config.merges,
-        )
-        self._notes += [
-            f"VM {vm.name}: {vm.iops:,.0f} of the {vm.demand_iops:,.0f} IOPS that arrived were served"
-            for vm in measured.vms
-            if vm.iops is not None and vm.demand_iops and vm.iops < (1 - DEMAND_MET_TO) * vm.demand_iops
-        ][: max(0, _MAX_NOTES - len(self._notes))]
+        measured = window.figures or self._measure(window.start)
         return RunResult(
             policy=self._policy.name,
             isolated=self._isolated,
@@ -267,3 +285,9 @@ class PolicyRun:
             return self._device.now_ns >= round(at.virtual_s * _NS_PER_S)
         pages = (at.drive_writes or 0.0) * self._plan.total_pages
         return self._player.host_page_writes >= round(pages)
+
+
+def _event_text(event: EventResult) -> str:
+    if event.weight is not None:
+        return f"got weight {format_number(event.weight)}"
+    return "stopped" if event.action == Action.STOP else "started"

@@ -230,6 +230,9 @@ def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
     scale = fields.number("scale", above=0)
     if scale is not None and mode is not Mode.OPEN:
         fields.fail("scale", "has no meaning without mode=open", "add mode=open or omit scale")
+    for key, names in _workloads_by_parameter().items():
+        if key in fields:
+            fields.fail(key, "belongs to a synthetic workload", f"omit {key}, or give workload={names[0]}")
     period_s = fields.time_s("period")
     if period_s is not None and mode is not Mode.OPEN:
         fields.fail("period", "has no meaning without mode=open", "add mode=open or omit period")
@@ -256,11 +259,43 @@ def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
         if key in fields:
             fields.fail(key, "belongs to a trace", f"omit {key}, or give trace= instead of workload=")
     parameters = check_workload(fields, workload)
+    for key, names in _workloads_by_parameter().items():
+        if key in fields and workload not in names:
+            known = f"it is a parameter of {' and '.join(names)}"
+            fields.fail(key, f"has no meaning with workload={workload}", known)
+    _refuse_ignored(fields, workload, parameters)
     if mode is Mode.OPEN and "iops" not in parameters:
         fields.fail("mode", "needs iops=", "without time stamps, give the requests per second")
     if mode is not Mode.OPEN and "iops" in parameters:
         fields.fail("iops", "has no meaning without mode=open", "add mode=open, or give max= to limit the VM")
     return SyntheticSource(workload, tuple(parameters.items()))
+
+
+def _workloads_by_parameter() -> dict[str, list[str]]:
+    """Workloads that have each parameter."""
+    from traces.workload_kinds import WORKLOADS
+
+    found: dict[str, list[str]] = {}
+    for kind in WORKLOADS.values():
+        for parameter in kind.parameters:
+            found.setdefault(parameter.name, []).append(kind.name)
+    return found
+
+
+def _refuse_ignored(fields: Fields, workload: str, parameters: Mapping[str, Value]) -> None:
+    """Refuse parameters that others make meaningless."""
+    from traces.workload_kinds import WORKLOADS
+
+    values = WORKLOADS[workload].parse(parameters)
+    if parameters.get("read_bs") and not values["read"]:
+        fields.fail("read_bs", "has no meaning without reads", "give read=, such as read=.5")
+    if workload == "mixed":
+        parts = {part.partition(":")[0].strip() for part in str(values["mix"]).split("+")}
+        for key, names in _workloads_by_parameter().items():
+            others = [name for name in names if name != "mixed"]
+            if key in parameters and others and not parts.intersection(others):
+                hint = f"mix= has no {' or '.join(others)}"
+                fields.fail(key, f"has no meaning with mix={values['mix']}", hint)
 
 
 def _event(fields: Fields) -> Event:

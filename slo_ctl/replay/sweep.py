@@ -69,6 +69,20 @@ class Row(Point):
         return Point(*(getattr(self, field.name) for field in fields(Point)))
 
 
+def notes_about(base: ScenarioText, policies: Collection[str], seeds: int) -> list[str]:
+    """What a sweep of this scenario does not use, or cannot answer; a sentence each."""
+    used = {"policy": policies, "seed": [str(seed) for seed in range(1, seeds + 1)]}
+    options = {"policy": "--policy", "seed": "--seeds"}
+    notes = [
+        f"{where} = {value} is not used: see {options[key]}"
+        for key, (where, value) in base.settings.items()
+        if key in used and value not in used[key]
+    ]
+    if not any({"min", "p99"} & values.keys() for _, values in base.vms):
+        notes.append(f"{base.file}: no VM has min= or p99=, so each number of VMs that fits is supported")
+    return notes
+
+
 COLUMNS = tuple(field.name for field in fields(Row))
 
 
@@ -303,13 +317,16 @@ class Capacity:
     op: str
     policy: str
     most_vms: int
-    """Largest number at which every SLO is met with every seed; 0 if there is none."""
+    """Largest number of those tried at which every SLO is met with every seed; 0 if there is none."""
+    least_tried_vms: int
+    """Smallest number that was tried."""
     may_be_more: bool
     """Whether nothing is known of larger numbers: none was tried, or replays are missing."""
-    pages_s: float
-    """Mean over the seeds with this number of VMs, or with the smallest one that was tried."""
-    waf: float
-    worst_p99_ms: float
+    pages_s: float | None
+    """Mean over the seeds with this number of VMs, or with the smallest one that was tried; None, as the
+    next two, if that did not fit on the drive."""
+    waf: float | None
+    worst_p99_ms: float | None
     limit: str
     """Why it cannot run more; empty if that was not tried, or which replays are missing."""
 
@@ -330,15 +347,16 @@ def capacities(rows: Sequence[Row], missing: Collection[Point] = ()) -> list[Cap
                 limit = f"{count}: {number} {'replay is' if number == 1 else 'replays are'} missing"
                 break
             most = count
-        shown = [row for row in own if row.vms == (most or min(row.vms for row in own))]
+        measured = [row for row in own if row.vms == (most or counts[0]) and row.unmet >= 0]
         found.append(
             Capacity(
                 *key,
                 most_vms=most,
+                least_tried_vms=counts[0],
                 may_be_more=may_be_more,
-                pages_s=fmean(row.pages_s for row in shown),
-                waf=fmean(row.waf for row in shown),
-                worst_p99_ms=max(row.worst_p99_ms for row in shown),
+                pages_s=fmean(row.pages_s for row in measured) if measured else None,
+                waf=fmean(row.waf for row in measured) if measured else None,
+                worst_p99_ms=max((row.worst_p99_ms for row in measured), default=None),
                 limit=limit,
             )
         )

@@ -309,7 +309,11 @@ def outcome_table(outcomes: Sequence[Outcome], width: int | None) -> Table:
 def _change_text(outcome: Outcome) -> str:
     """`100 -> 300`."""
     before, wanted = change_of(outcome.before, outcome.setting.value)
-    return f"{setting_value(before)} -> {setting_value(wanted)}"
+    texts = setting_value(before), setting_value(wanted)
+    numbers_differ = isinstance(before, int | float) and isinstance(wanted, int | float) and before != wanted
+    if numbers_differ and texts[0] == texts[1]:
+        texts = f"{before:.6g}", f"{wanted:.6g}"  # such as 1.00175 -> 1
+    return " -> ".join(texts)
 
 
 def _why_text(outcome: Outcome) -> str:

@@ -58,6 +58,32 @@ def test_reboot_drops_originals_of_settings_kept_by_the_kernel(tmp_path: Path) -
     assert list(Journal(tmp_path / "j", boot).originals()) == [FTL]
 
 
+def test_another_namespace_of_the_same_name_has_original_values_of_its_own(tmp_path: Path) -> None:
+    path, other = tmp_path / "j", Knob(Lever.FTL_WEIGHT, "ssd0/b", "weight")
+    journal = Journal(path)
+    journal.identify({"ssd0/a": "monday"})
+    journal.add({FTL: Original(3.0, "db"), other: Original(5.0, "web")})
+    again = Journal(path)
+    again.identify({"ssd0/a": "monday", "ssd0/b": "monday"})
+    assert len(again) == 2  # what b was is not known
+    changes = again.changes
+    again.identify({"ssd0/a": "tuesday"})
+    assert list(again.originals()) == [other]
+    assert again.changes > changes
+    again.add({FTL: Original(1.0, "db")})
+    again = Journal(path)
+    again.identify({"ssd0/a": "tuesday"})
+    assert again.originals()[FTL].value == 1.0
+
+
+def test_corrected_values_are_on_disk(tmp_path: Path) -> None:
+    ops = Knob(Lever.FTL_OPS, "ssd0/a", "ops_blocks")
+    journal = Journal(tmp_path / "j")
+    journal.add({ops: Original(40.0, "db", data_blocks=100)})
+    journal.correct({ops: Original(30.0, "db", data_blocks=110)})
+    assert Journal(tmp_path / "j").originals() == {ops: Original(30.0, "db", data_blocks=110)}
+
+
 ENTRY = {
     "lever": "cgroup limit",
     "place": "/a",

@@ -169,6 +169,12 @@ def test_several_vms_are_changed_at_once(served: Served) -> None:
         ("put", "/v1/vms/web/1/slo", [3], "body: not a JSON object"),
         ("put", "/v1/vms/nobody/slo", {"fields": {"weight": 1}}, "there is no VM nobody"),
         ("delete", "/v1/vms/web/1/slo?fields=colour", None, "colour"),
+        # None of these may be taken for all fields, or for a change that is not only checked.
+        ("delete", "/v1/vms/web/1/slo?field=p99", None, "field: unknown"),
+        ("delete", "/v1/vms/web/1/slo?fields=", None, "no fields to unset"),
+        ("delete", "/v1/vms/web/1/slo?fields=p99&fields=min", None, "given twice"),
+        ("put", "/v1/vms/web/1/slo?dry_run=true", {"fields": {"weight": 1}}, "dry_run: unknown"),
+        ("patch", "/v1/slos?dry_run=true", {"vms": ["web/1"], "fields": {"weight": 1}}, "dry_run: unknown"),
         ("patch", "/v1/slos", {"fields": {"weight": 1}}, "vms"),
         ("patch", "/v1/slos", {"vms": [], "fields": {"weight": 1}}, "vms"),
         ("patch", "/v1/slos", {"vms": ["web/1"], "fields": {"class": 3}}, "class=3 is not the name"),

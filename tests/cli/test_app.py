@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -204,6 +205,29 @@ def test_printing_results_needs_no_optional_packages() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status --root {}", "device list --root {}", "config check --config {}", "trace info {}"],
+)
+def test_a_path_that_cannot_be_used_is_no_bug_to_report(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "a" * 300
+    assert app.run(words.format(path).split()) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"slo-ctl: {path}: File name too long",
+        "hint: give a shorter path",
+    ]
+
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", "/srv/x")
+
+    for name in ("is_dir", "exists", "is_file", "stat"):
+        monkeypatch.setattr(Path, name, refuse)
+    assert app.run(words.format("/srv/x").split()) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "slo-ctl: /srv/x: Permission denied"
 
 
 def test_full_disk_is_no_bug_to_report() -> None:

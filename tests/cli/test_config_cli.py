@@ -66,11 +66,15 @@ def test_access_in_force_is_shown(folder: Path, capsys: pytest.CaptureFixture[st
 
 def test_unknown_users_are_reported_by_the_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "slo-ctl.toml").write_text("[access]\nread = ['root', 'no-body']\nmanage = ['@no-group']\n")
+    with (folder / "slo-ctl.toml").open("a") as file:
+        file.write("[api]\ngroup = 'no-group'\n")
     assert config(folder, "check") == 2
     assert capsys.readouterr().err.splitlines() == [
         f"slo-ctl: {folder}/slo-ctl.toml:2: [access] read: no-body is not a user of this host",
         "hint: see `getent passwd` and `getent group`",
         f"slo-ctl: {folder}/slo-ctl.toml:3: [access] manage: @no-group is not a group of this host",
+        "hint: see `getent passwd` and `getent group`",
+        f"slo-ctl: {folder}/slo-ctl.toml:5: [api] group: no-group is not a group of this host",
         "hint: see `getent passwd` and `getent group`",
     ]
 

@@ -45,6 +45,8 @@ def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFi
         "web cgroup limit /slo/slow 8:0 total_iops 800 -> 500 planned its maximum"
     )
     assert shown.err == "note: libvirt is away\n"
+    assert planned(tmp_path, Plan((replace(CHANGE, before=500.0171),))) == 3
+    assert " 500.017 -> 500 " in capsys.readouterr().out
     assert planned(tmp_path, Plan(devices=(DevicePlan("ssd0", "p", ("move 3 blocks",), ()),))) == 3
     assert "move 3 blocks" in capsys.readouterr().out
 

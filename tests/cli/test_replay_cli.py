@@ -188,3 +188,34 @@ def test_a_drive_larger_than_can_be_emulated_is_refused(
     output = capsys.readouterr().err
     assert "can be emulated" in output
     assert "unexpected" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--report", "{scenario}"], "--report: {scenario} is the scenario, and would be overwritten"),
+        (["--save-json", "{trace}"], "--save-json: {trace} is the trace of VM db, and would be overwritten"),
+        (["--save-json", "{node}"], "--save-json: {node} is not a regular file"),
+        (
+            ["--report", "{folder}/r.html", "--save-json", "{folder}/./r.html"],
+            "--report: {folder}/r.html is the file of --save-json, and would be overwritten",
+        ),
+    ],
+)
+def test_outputs_do_not_replace_inputs_devices_or_each_other(
+    words: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {
+        "folder": tmp_path,
+        "scenario": tmp_path / "s.toml",
+        "trace": tmp_path / "fin.spc",
+        "node": tmp_path / "node",
+    }
+    names["trace"].write_text("0,8,4096,w,0.5\n")
+    names["scenario"].write_text('duration = "1x"\n[[vm]]\nname = "db"\ntrace = "fin.spc"\n')
+    names["node"].symlink_to("/dev/null")
+    before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    filled = [word.format(**names) for word in words]
+    assert app.run(["replay", str(names["scenario"]), "--quiet", *filled]) == 2
+    assert problem.format(**names) in capsys.readouterr().err
+    assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before

@@ -104,6 +104,32 @@ def test_missing_replays_are_not_taken_for_a_drive_that_supports_nothing() -> No
     assert _summary([capacity]) == "not known, as replays are missing"
 
 
+def test_a_drive_too_small_for_the_fewest_tried_may_support_fewer(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(scenario), "--vms", "5,6", "--out", str(scenario.with_suffix(".csv"))]
+    assert run(*words) == 0
+    shown = capsys.readouterr().out
+    assert "fewer than 5" in shown
+    assert "no drive supports 5 copies of the VMs, and fewer were not tried" in shown
+    assert run(*words, "--json") == 0
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert (answer["most_vms"], answer["least_tried_vms"], answer["waf"]) == (0, 5, None)
+
+
+def test_keys_of_a_scenario_that_a_sweep_does_not_use_are_noted(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario.write_text(f'policy = "static"\nseed = 7\n{SCENARIO}'.replace("min = 120\n", ""))
+    words = [str(scenario), "--policy", "shared", "--out", str(scenario.with_suffix(".csv"))]
+    assert run(*words) == 0
+    assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        f"{scenario}:1: policy = static is not used: see --policy",
+        f"{scenario}:2: seed = 7 is not used: see --seeds",
+        f"{scenario}: no VM has min= or p99=, so each number of VMs that fits is supported",
+    ]
+
+
 def test_events_apply_to_every_copy(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     event = '[[event]]\nat = "1x"\nvm = "{}"\naction = "stop"\n'
     out = ["--vms", "1,2", "--policy", "shared", "--out", str(scenario.with_suffix(".csv")), "--json"]
@@ -145,6 +171,7 @@ def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.Capture
         (("--policy", "nosuch"), "--policy: nosuch is not known"),
         (("--op", "7%,,"), "--op: 7%,, has an empty part"),
         (("--op", "0%"), "--op: op=0% is not more than 0"),
+        (("--op", "7%", "--drive", "op=15%"), "--drive op=15% and --op are two values of op"),
         (("--drive", "preset=foo"), "--drive preset=foo: preset=foo is not known"),
     ],
 )

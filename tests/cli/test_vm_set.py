@@ -248,6 +248,13 @@ def test_vms_of_the_configuration_are_listed(root: Path, capsys: pytest.CaptureF
     assert any(line.startswith("web ") for line in capsys.readouterr().out.splitlines())
 
 
+def test_a_refused_change_leaves_no_trace(root: Path) -> None:
+    before = sorted(path.name for path in root.iterdir())
+    assert vm(root, "unset", "web") == 2
+    assert vm(root, "set", "nobody", "weight=2") == 2
+    assert sorted(path.name for path in root.iterdir()) == before
+
+
 def test_unknown_vm_needs_force(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "later", "weight=2") == 2
     assert "--force" in capsys.readouterr().err

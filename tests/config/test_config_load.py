@@ -270,6 +270,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
             'scheduler = "bqf" is not a scheduler',
             "did you mean bfq?",
         ),
+        ("[[device]]\nname='a'\nscheduler='cfq'", 3, "is not a scheduler", "did you mean bfq or wfq?"),
         ("[[device]]\nname='a'\nscheduler='bfq'", 3, "is not a scheduler of an emulated SSD", "wfq"),
         (
             "[[device]]\nname='a'\npath='/x'\nscheduler='wfq'",
@@ -336,6 +337,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("vm = [5]", 1, "[vm] entry 1 is not a table", "write [[vm]]"),
         ('[vm."a\\u001bb"]', 1, r'[vm] the name "a\x1bb" is not valid text', "slo-ctl vm list"),
         ("[vm.web]\n[vm.web]", 2, "table vm.web is defined twice", "put all its keys into one table"),
+        ("[vm.web]\n[[vm]]\nname='db'", 2, "[[vm]] is in the same file as a table [vm] or [vm.NAME]", "same"),
         ("[vm.web]\nweight = 1\nweight = 2", 3, "a key is given twice", "give each key once"),
         ("[vm.a]\ncgroup='/x'\n[vm.b]\ncgroup='x'", 4, "VM b: cgroup: /x is already that of VM a", "its own"),
         ('[vm.web]\n"wei\\u0007ght\\n" = 1', 2, "unknown key wei\\x07ght\\n", "did you mean weight?"),

@@ -70,6 +70,12 @@ def test_namespaces_of_a_drive_form_one_pool_as_they_change(
     assert blocks.devices["db"] is kept
     assert blocks._pools["nqn.a"] is pool
 
+    blocks.refresh(config, emulated=["db"])
+    assert blocks.devices.keys() == {"fast-n2", "disk"}
+    assert blocks.notes[-1].startswith("device db: an emulated device has this name, so /dev/db is not")
+    blocks.refresh(config)
+    kept = blocks.devices["db"]
+
     longer = dataclasses.replace(config, daemon=DaemonConfig(window_s=60.0))
     blocks.refresh(longer)
     assert blocks.devices["db"] is not kept

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.daemon.files import only_daemon
+from slo_ctl.daemon.files import DeviceClaims, only_daemon
+from slo_ctl.model.host import DeviceNumber
 
 
 def test_second_daemon_error_names_pid(tmp_path: Path) -> None:
@@ -83,3 +84,22 @@ def test_root_accepts_a_directory_of_the_user_who_called_sudo(
     monkeypatch.setenv("SUDO_UID", "65534")
     with only_daemon(tmp_path / "lock"):
         pass
+
+
+def test_a_device_is_claimed_by_one_daemon_until_it_releases_it(tmp_path: Path) -> None:
+    first, second = DeviceClaims(tmp_path / "run"), DeviceClaims(tmp_path / "run")
+    disk, other = DeviceNumber(7, 0), DeviceNumber(7, 1)
+    assert [first.take(disk), first.take(disk), second.take(other)] == ["", "", ""]
+    assert second.take(disk) == f"PID {os.getpid()}"
+    first.keep([disk])
+    assert second.take(disk)
+    first.keep([])
+    assert not second.take(disk)
+    second.keep([])
+
+
+def test_a_daemon_that_cannot_write_locks_claims_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    claims = DeviceClaims(tmp_path / "file" / "run")
+    assert not claims.take(DeviceNumber(7, 0))
+    claims.keep([])

@@ -160,6 +160,25 @@ def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:
         assert "web: class: gold by `vm set` is not in the configuration and is ignored" in status.notes
 
 
+def test_a_reloaded_configuration_counts_before_the_next_epoch(tmp_path: Path) -> None:
+    """An epoch may be an hour: a class just written is a class, and a rejected file is reported at once."""
+    file, none = tmp_path / "slo-ctl.toml", '[libvirt]\nuri = "none"\n'
+    file.write_text(none)
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        daemon.epoch()
+        file.write_text(f"{none}[class.gold]\nweight = 3\n")
+        assert daemon.reload() == ""
+        assert daemon.controller.take_changed()
+        (reply,) = daemon.controller.change_slos(["web"], SloUpdate(class_name="gold"))
+        assert reply.slo.weight == 3.0
+        daemon.controller.take_changed()
+        file.write_text(f"{none}[class.gold]\nwieght = 3\n")
+        problem = daemon.reload()
+        assert "unknown key wieght" in problem
+        assert daemon.controller.health().config_problem == problem
+        assert daemon.controller.take_changed()
+
+
 def test_a_refused_page_address_leaves_the_metrics_where_they_were(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon, socket.create_server(("127.0.0.1", 0)) as taken:
         first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
@@ -230,6 +249,18 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
             "overcommitted"
             in daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 500.0}), force=True)[0].notes[0]
         )
+
+
+def test_a_change_says_that_a_device_cannot_be_set_now(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        status = daemon.epoch()
+        row = dataclasses.replace(status.vms[0], device="ssd0")
+        device = DeviceStatus("ssd0", "emulated", "", "", 10.0, problem="the server does not answer")
+        daemon.controller.published = dataclasses.replace(
+            daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
+        )
+        (reply,) = daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}))
+        assert reply.notes == ("VM web: nothing can be set on ssd0 now: the server does not answer",)
 
 
 def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from serving import make_device
 
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, Original
 from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
@@ -23,6 +23,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
+from slo_ctl.model.setting import Knob, Lever
 from slo_ctl.profile.identity import IdentitySources, emulated_identity
 from slo_ctl.profile.store import Profile, ProfileStore, now_text, rows
 
@@ -34,7 +35,8 @@ class Followed:
         make_device(root, "name=d,size=64MiB,op=40%,dies=2,unallocated=32MiB", "name=a")
         self.root = root
         self.settings = places(root).device("d") / SETTINGS_FILE
-        self._devices = EmulatedDevices(places(root), Journal(root / "journal"))
+        self.journal = Journal(root / "journal")
+        self._devices = EmulatedDevices(places(root), self.journal)
         self._config = Config(devices=(DeviceConfig("d", path=None, policy=None),))
 
     def device(self) -> EmulatedDevice:
@@ -114,6 +116,20 @@ def test_recreated_namespace_of_the_same_name_is_noticed(followed: Followed) -> 
     after = followed.device()
     assert after is not before
     assert [each.size_bytes >> 20 for each in after.record.namespace] == [32, 8]
+
+
+def test_a_recreated_namespace_does_not_get_settings_of_the_former_one(followed: Followed) -> None:
+    followed.change("add", "d", "--namespace", "name=b,size=16MiB")
+    followed.device()
+    knobs = [Knob(Lever.FTL_OPS, f"d/{name}", "ops_blocks") for name in ("a", "b")]
+    followed.journal.add(dict.fromkeys(knobs, Original(9.0, "web")))
+    followed.change("resize", "d/b", "18MiB")
+    followed.device()
+    assert list(followed.journal.originals()) == knobs
+    followed.change("remove", "d/b", "--yes")
+    followed.change("add", "d", "--namespace", "name=b,size=8MiB")
+    followed.device()
+    assert list(followed.journal.originals()) == knobs[:1]
 
 
 def test_namespace_added_while_settings_are_unreadable_is_found_later(followed: Followed) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.ops_plan import allocate, moves_between
+from slo_ctl.decide.ops_plan import allocate, moves_between, split_to_restore
 
 
 @given(
@@ -42,3 +43,22 @@ def test_moves_lead_to_the_wanted_allocation(current: list[int], random: Random,
     assert after == wanted
     limited = moves_between(now, wanted, spare, max_move_blocks=5)
     assert sum(m.blocks for m in limited) <= 5
+
+
+@pytest.mark.parametrize(
+    ("growth", "available", "wanted"),
+    [
+        ({"web": 0, "db": 0}, 93, {"web": 47, "db": 46}),
+        ({"web": 16, "db": 0}, 77, {"web": 31, "db": 46}),  # from its own OPS
+        ({"web": 16, "db": 0}, 93, {"web": 47, "db": 46}),  # from unallocated blocks
+        ({"web": 16, "db": 0}, 88, {"web": 42, "db": 46}),  # from both
+        ({"web": -8, "db": 0}, 101, {"web": 55, "db": 46}),
+        ({"web": 16, "db": -16}, 93, {"web": 31, "db": 62}),
+        ({"web": 40, "db": 0}, 53, {"web": 10, "db": 46}),  # the least that it can have
+    ],
+)
+def test_a_resized_namespace_alone_gets_other_ops_back(
+    growth: dict[str, int], available: int, wanted: dict[str, int]
+) -> None:
+    least = {"web": 10, "db": 10}
+    assert split_to_restore({"web": 47, "db": 46}, growth, available, least) == wanted

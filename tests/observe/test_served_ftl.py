@@ -153,6 +153,16 @@ def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
     assert window.totals.read_latency == LatencyCounts((1e-4, 1e-3), (300, 0, 1), 5e-3)
 
 
+def test_blocks_of_unallocated_capacity_are_not_spare(server: FakeServer) -> None:
+    """A policy would give them away as OPS, and no namespace could be added while the daemon runs."""
+    for capacity, spare in ((1 << 20, 7), (4 << 20, 1), (100 << 20, 0)):
+        output = stats()
+        output["namespaces"][0]["size_bytes"] = 1 << 20
+        server.output = {**output, "blocks": 8}
+        served = ServedDevice(server.path, RECORD, capacity_bytes=capacity)
+        assert served.sample().spare_blocks == spare
+
+
 def test_log_blocks_are_clustered_and_one_is_reserved(server: FakeServer) -> None:
     hybrid = plan_device("name=h,size=64MiB,op=25%,dies=4,block=512KiB,mapping=fast,cluster=4", [])
     served = ServedDevice(server.path, hybrid)

@@ -90,6 +90,16 @@ def test_show_prints_the_profile_and_its_validity(cli: CommandLine, fio: Path, p
     assert len(cli.answer(str(place), *SMALL)["measurement"]) == 3 * 3 * 4
 
 
+def test_options_that_contradict_each_other_are_refused(cli: CommandLine, fio: Path, place: Path) -> None:
+    cli.answer(str(place), *SMALL)
+    calls = len(fake_fio.jobs_run(fio))
+    for option in (("--fresh",), ("--precondition",), ("--budget", "3s"), ("--allow-write", str(place))):
+        assert f"--show and {option[0]} exclude each other" in cli.refused(str(place), "--show", *option)
+    refused = cli.refused(str(place), "--min-repetitions", "30", "--repetitions", "20")
+    assert "--min-repetitions: 30 is more than --repetitions 20" in refused
+    assert len(fake_fio.jobs_run(fio)) == calls
+
+
 def test_a_damaged_profile_is_refused_saying_what_to_do(cli: CommandLine, fio: Path, place: Path) -> None:
     cli.answer(str(place), *SMALL)
     (file,) = (cli.root / "profiles").iterdir()

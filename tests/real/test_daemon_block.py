@@ -210,6 +210,23 @@ def test_detached_device_is_a_problem_until_it_is_attached_again(root: Path) -> 
             daemon.eventually("attached", lambda status: not status.devices[0].problem)
 
 
+def test_a_device_has_one_daemon_whatever_its_directory(root: Path) -> None:
+    """Another one would take the settings of the first for the original ones."""
+    other = root / "other"
+    other.mkdir()
+    with cgroups("a") as groups, loop_device(16 << 20, "bfq", low_latency=0) as (path, _):
+        for folder in (root, other):
+            configure(folder, path, groups, {"a": "weight = 1\nmax_iops = 100"})
+        with running(root) as first:
+            first.eventually("managed", lambda status: row_of(status, "a").device == "fast")
+            with running(other) as second:
+                status = second.eventually("refused", lambda status: status.devices[0].problem)
+                assert f"managed by another daemon (PID {first.process.pid})" in status.devices[0].problem
+                assert not (other / "journal.json").exists()
+                assert first.stop() == 0
+                second.eventually("managed", lambda status: row_of(status, "a").device == "fast")
+
+
 def test_shares_settle_before_they_are_judged(root: Path) -> None:
     require("fio")
     with (

@@ -181,7 +181,7 @@ def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> Non
         server = Server(root, "ssd0")
         try:
             daemon.eventually("the server", lambda s: note not in s.notes and not s.devices[0].problem)
-            vm = '[vm.web]\nnamespaces = ["ssd0/all"]\n'
+            vm = '[vm.web]\nnamespaces = ["ssd0/ssd0"]\n'
             (root / "slo-ctl.toml").write_text(CONFIG + vm)
             daemon.api.post("/v1/reload")
             daemon.eventually(

@@ -102,6 +102,10 @@ def test_sighup_with_an_invalid_configuration_keeps_the_last_one(root: Path) -> 
         daemon.process.send_signal(signal.SIGHUP)
         status = daemon.eventually("taken", lambda s: not s.config_problem)
         assert status.epoch_s == 0.1
+        # Also if the next epoch is far away: the change itself is in force at once.
+        (root / "slo-ctl.toml").write_text(CONFIG.replace("200ms", "10m").replace('"1s"', '"10m"'))
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.eventually("taken", lambda s: s.epoch_s == 600)
 
 
 def test_vm_set_takes_effect_at_once(root: Path) -> None:

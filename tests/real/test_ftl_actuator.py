@@ -140,6 +140,25 @@ def test_ops_are_moved_and_restored(rig: Rig) -> None:
     assert len(rig.journal) == 0
 
 
+def test_ops_of_a_resized_namespace_are_restored_without_what_it_took(rig: Rig) -> None:
+    """The others get back all of theirs, and nothing is left in the journal."""
+    before = rig.state()
+    assert rig.move(OpsMove("db", "web", 3), OpsMove("ci", "web", 2)) == []
+    rig.settle()
+    blocks = 4
+    with rig.server.control() as control:
+        space = control.statistics()["namespaces"][0]["space"]
+        block_bytes = 4096 * space["logical_pages"] // space["logical_blocks"]
+        control.resize("a", (space["logical_blocks"] + blocks) * block_bytes)
+    rig.start()  # as after a crash
+    rig.actuator.restore_ops(time.monotonic() + 5.0)
+    outcomes = rig.keeper.undo()
+    assert {o.state for o in outcomes} == {OutcomeState.RESTORED}, outcomes
+    changed = {name: values[3] - before[name][3] for name, values in rig.state().items()}
+    assert changed == {"a": -blocks, "b": 0, "c": 0}
+    assert len(rig.journal) == 0
+
+
 def test_refused_ops_move_is_reported(rig: Rig) -> None:
     before = rig.state()
     (refusal,) = rig.move(OpsMove("web", "db", 10**6))

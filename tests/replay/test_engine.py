@@ -15,6 +15,7 @@ from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import Result
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
+from slo_ctl.show.replay_table import workloads_label
 
 TRACES = Path(os.environ.get("SLO_CTL_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
 REAL = [
@@ -68,6 +69,25 @@ def test_algorithm1_by_the_iops_that_the_ssd_is_specified_with() -> None:
     assert (easy.policy, hard.policy) == ("algorithm1:50", "algorithm1:2000")
     # 50 IOPS are reached with any OPS: no block moves. 2,000 are not: a VM is drained.
     assert easy.vms[0].ops_blocks != hard.vms[0].ops_blocks
+
+
+def test_a_window_is_judged_by_the_slos_and_vms_of_its_own_end() -> None:
+    weights = "at=1x,vm=a,action=weight,weight=6"
+    (later,) = replay(window="0x..1x", events=("at=1.5x,vm=a,action=stop",)).runs
+    assert later.vms[0].target_share
+    assert not later.notes
+    (before,) = replay(window="1x..2x", events=(weights,)).runs
+    assert before.vms[0].weight == 6.0
+    assert not before.notes
+    (within,) = replay(window=".5x..1.5x", events=(weights, "at=1.2x,vm=b,action=stop")).runs
+    assert within.notes == [
+        "VM a got weight 6 and VM b stopped in the measured window: TARGET is that of its end only"
+    ]
+
+
+def test_the_label_says_synthetic_also_of_vms_that_did_not_run() -> None:
+    result = replay(TWO[0], TWO[1] + ",start=stopped")
+    assert workloads_label(result) == "synthetic workloads"
 
 
 def test_event_times_can_be_virtual_time() -> None:

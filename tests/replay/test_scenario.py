@@ -251,7 +251,17 @@ def test_bad_weights_are_refused(weight: str) -> None:
         ("name=db,workload=uniform,bs=0", "bs=0 is not valid", "request size"),
         ("name=db,workload=mixed,mix=a:3", "mix=a:3 is not valid", "weights"),
         ("name=db,workload=uniform,iops=5", "iops=5 has no meaning", "mode=open"),
-        ("name=db,workload=hotcold,theta=.9", "unknown key theta", ""),
+        (
+            "name=db,workload=hotcold,theta=.9",
+            "theta=.9 has no meaning with workload=hotcold",
+            "zipf and mixed",
+        ),
+        ("name=db,workload=uniform,read_bs=8k", "read_bs=8k has no meaning without reads", "read=.5"),
+        (
+            "name=db,workload=mixed,theta=.5",
+            "theta=.5 has no meaning with mix=hotcold:3+sequential:1",
+            "zipf",
+        ),
         ("name=db,workload=zipf,theta=nan", "theta=nan is not valid: 'nan' is not a finite number", "skew"),
         ("name=db,workload=uniform,mode=open", "mode=open needs iops=", "time stamps"),
         ("name=db,workload=uniform,loops=2", "loops=2 belongs to a trace", "trace="),
@@ -288,6 +298,12 @@ def test_an_unknown_trace_format_is_reported(tmp_path: Path) -> None:
     error = refused(f"name=db,trace={tmp_path / 'fin.spc'},format=scp")
     assert "format=scp is not known" in error.message
     assert error.hint == "did you mean spc?"
+
+
+@pytest.mark.parametrize("key", ["bs=4k", "iops=100,mode=open", "read=.5"])
+def test_keys_of_synthetic_workloads_are_refused_for_a_trace(tmp_path: Path, key: str) -> None:
+    (tmp_path / "fin.spc").touch()
+    assert "belongs to a synthetic workload" in refused(f"name=db,trace={tmp_path / 'fin.spc'},{key}").message
 
 
 @pytest.mark.parametrize("key", ["scale=2", "period=60s", "qd=3,mode=open"])

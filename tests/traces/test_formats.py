@@ -369,3 +369,28 @@ def test_tencent_holds_a_bounded_part_of_a_second() -> None:
     spread = spread_within_seconds([batch([0] * 4), batch([0] * 4), batch([0, 0, 1, 1])], max_held=6)
     times = np.concatenate([b.time_ns for b in spread]).tolist()
     assert times == [k * 125_000_000 for k in range(8)] + [999_999_999] * 2 + [10**9, 1_500_000_000]
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "name"),
+    [
+        ("0,8,4096,r,0.5", 5, "spc"),
+        ("128166372003061629,hm,1,Read,383496192,32768,413", 7, "msr"),
+        ("100 1 proc 8 8 R 8 1 0123", 9, "fiu"),
+    ],
+)
+def test_fields_beyond_those_of_the_format_are_noted_once(
+    line: str, fields: int, name: str, tmp_path: Path
+) -> None:
+    separator, trace = "," if "," in line else " ", tmp_path / "t"
+    trace.write_text(f"{line}\n{line}{separator}\n")
+    reader = open_trace(trace)
+    assert len(Batch.concat(list(reader))) == 2
+    assert (reader.format, list(reader.notes)) == (name, [])
+    trace.write_text(f"{line}{separator}cache hit\n" * 3)
+    reader = open_trace(trace, name)
+    assert len(Batch.concat(list(reader))) == 3
+    found = fields + (1 if separator == "," else 2)
+    (note,) = reader.notes
+    assert note.startswith(f"line 1 has {found} fields: those from the {fields + 1}th on mean nothing ")
+    assert f"in the format {name} " in note

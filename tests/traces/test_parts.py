@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -116,3 +117,18 @@ def test_commands_accept_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     missing = f"name=a,trace={tmp_path}/b.spc"
     assert slo_ctl(["replay", "--vm", missing]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_commands_repeat_the_notes_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part of a trace, replayed for the whole, would be a silent error."""
+    for number in (1, 2):
+        (tmp_path / f"a.spc.part{number}").write_text("0,0,4096,w,0\n0,8,4096,w,1\n")
+    trace, note = tmp_path / "a.spc.part1", "1 other parts lie beside this one; name a.spc to read all"
+    small = "size=64MiB,op=25%,dies=2"
+    words = ["replay", "--vm", f"name=a,trace={trace}", "--device", small, "--duration", "2x", "--quiet"]
+    assert slo_ctl([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [f"VM a: a.spc.part1: {note}"]
+    hybrid = "size=1GiB,block=128KiB,dies=8,cluster=8"
+    words = ["fsim", "ext", "--trace", str(trace), "--device", hybrid, "--utilisation", "10", "--jobs", "1"]
+    assert slo_ctl([*words, "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [note]

@@ -101,6 +101,10 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert interrupted.records == 1
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    with pytest.raises(TraceError, match="is not a regular file"):
+        TraceWriter(link, overwrite=True)
     with pytest.raises(TraceError, match="cannot be written"), TraceWriter(tmp_path / "none" / "out"):
         pass
     with pytest.raises(ValueError, match="cannot be written"):

@@ -11,6 +11,7 @@ from traces.formats.text import Column, Layout, line_reader, words
 
 LAYOUT = Layout(
     separator=",",
+    fields=5,
     volume=(Column("device", 0),),
     op=Column("op", 1),
     op_word=words({"R": Op.READ, "r": Op.READ, "W": Op.WRITE, "w": Op.WRITE}),

@@ -32,6 +32,7 @@ _FIRST = re.compile(r"#slo-ctl-trace (\d+)")
 
 LAYOUT = Layout(
     separator=",",
+    fields=5,
     time=Column("time_ns", 0),
     op=Column("op", 1),
     op_word=words(dict(_OP_NAMES)),

@@ -28,6 +28,7 @@ def flags_word(word: str) -> Op | None:
 
 LAYOUT = Layout(
     separator=" ",
+    fields=5,
     time=Column("time", 0),
     time_decimals=6,
     volume=(Column("device", 1),),

@@ -16,6 +16,7 @@ BLOCK_BYTES = 512
 
 LAYOUT = Layout(
     separator=" ",
+    fields=9,
     time=Column("time", 0),
     offset=Column("lba", 3),
     length=Column("size", 4),

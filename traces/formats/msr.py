@@ -23,6 +23,7 @@ _ORIGIN_TICKS = 128_166_372_000_000_000
 
 LAYOUT = Layout(
     separator=",",
+    fields=7,
     time=Column("timestamp", 0),
     volume=(Column("host", 1), Column("disk", 2)),
     op=Column("type", 3),

@@ -15,6 +15,7 @@ from traces.formats.text import Column, Layout, line_reader, words
 
 LAYOUT = Layout(
     separator=" ",
+    fields=5,
     time=Column("time", 0),
     time_decimals=6,
     volume=(Column("device", 1),),

@@ -21,6 +21,7 @@ SECTOR_BYTES = 512
 
 LAYOUT = Layout(
     separator=",",
+    fields=5,
     volume=(Column("ASU", 0),),
     offset=Column("LBA", 1),
     length=Column("size", 2),

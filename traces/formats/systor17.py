@@ -22,6 +22,7 @@ BLANK = "blank IOType"
 
 LAYOUT = Layout(
     separator=",",
+    fields=6,
     time=Column("Timestamp", 0),
     time_decimals=9,
     op=Column("IOType", 2),

@@ -27,6 +27,7 @@ _MAX_HELD = 1 << 22
 
 LAYOUT = Layout(
     separator=",",
+    fields=5,
     time=Column("timestamp", 0),
     offset=Column("offset", 1),
     length=Column("size", 2),

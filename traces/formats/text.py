@@ -74,6 +74,8 @@ class Layout:
     """A flush may leave out offset and length, and they mean nothing where they are given."""
     empty_write_is_flush: bool = False
     """A write without offset and length is a flush that older kernels queue as a write."""
+    fields: int | None = None
+    """Fields that the format defines; None: any number."""
 
     @property
     def width(self) -> int:
@@ -186,6 +188,7 @@ class TextDecoder:
         self.header_lines = header_lines
         self._op = _Known(layout.op_word)
         self._gates = [(column, _Known(word)) for column, word in layout.gates]
+        self._told_of_fields = layout.fields is None
 
     def batches(self, source: Source) -> Iterator[Batch]:
         """Decode the file chunk by chunk, in the file's order."""
@@ -237,12 +240,27 @@ class TextDecoder:
             time, op.astype(np.uint8), offset, length, self._volumes(frame, kept), self._responses(frame)
         )
         numbers = np.flatnonzero(kept)
+        if len(numbers) and not self._told_of_fields:
+            self._tell_of_fields(lines, int(numbers[0]))
         if len(numbers) < len(kept):
             raw = raw.take(kept)
         batch = self.screen.admit(raw, layout.units, lambda index: lines.place(int(numbers[index])))
         if first_bad < len(kept):
             lines.refuse(first_bad, missing, self.screen)
         return batch
+
+    def _tell_of_fields(self, lines: _Lines, row: int) -> None:
+        """Note fields beyond those of the format, by the first request."""
+        self._told_of_fields = True
+        # A separator at the end of a line is no field.
+        text = lines.text(row).rstrip(f"{self.layout.separator} ")
+        known, found = self.layout.fields or 0, len(_fields(text, self.layout))
+        if found > known:
+            line, name = lines.place(row).line, self.screen.format_name
+            self.screen.notes.append(
+                f"line {line} has {found} fields: those from the {known + 1}th on mean nothing in the format "
+                f"{name} and are ignored"
+            )
 
     def times(
         self, frame: pl.DataFrame, kept: NDArray[np.bool_]
