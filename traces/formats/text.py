@@ -188,7 +188,7 @@ class TextDecoder:
         self.header_lines = header_lines
         self._op = _Known(layout.op_word)
         self._gates = [(column, _Known(word)) for column, word in layout.gates]
-        self._told_of_fields = layout.fields is None
+        self._fields_checked = layout.fields is None
 
     def batches(self, source: Source) -> Iterator[Batch]:
         """Decode the file chunk by chunk, in the file's order."""
@@ -240,8 +240,8 @@ class TextDecoder:
             time, op.astype(np.uint8), offset, length, self._volumes(frame, kept), self._responses(frame)
         )
         numbers = np.flatnonzero(kept)
-        if len(numbers) and not self._told_of_fields:
-            self._tell_of_fields(lines, int(numbers[0]))
+        if len(numbers) and not self._fields_checked:
+            self._note_fields(lines, int(numbers[0]))
         if len(numbers) < len(kept):
             raw = raw.take(kept)
         batch = self.screen.admit(raw, layout.units, lambda index: lines.place(int(numbers[index])))
@@ -249,9 +249,9 @@ class TextDecoder:
             lines.refuse(first_bad, missing, self.screen)
         return batch
 
-    def _tell_of_fields(self, lines: _Lines, row: int) -> None:
+    def _note_fields(self, lines: _Lines, row: int) -> None:
         """Note fields beyond those of the format, by the first request."""
-        self._told_of_fields = True
+        self._fields_checked = True
         # A separator at the end of a line is no field.
         text = lines.text(row).rstrip(f"{self.layout.separator} ")
         known, found = self.layout.fields or 0, len(_fields(text, self.layout))
