@@ -6,9 +6,10 @@ as for entitlements) by what the protected VM misses, and raises them by what it
 between is a dead band, whose middle is the aim. For a p99 its relative error is the relative change of the
 limits, and half of it upwards. No limit falls by more than 30 % in a step, or grows by more than 10 %; for a
 p99 alone, which hardly changes before the load is too high, by 43 %, as much as a step down takes. The next
-step waits until the effect of the last one is measured. A step up that was too early is taken back, the delay
-before the next one doubles, and for a p99 its bound is halved. If six steps down have not removed half of the
-miss, limits are lifted, and tried again after a delay that doubles each time.
+step waits until the effect of the last one is measured. After a step up that was too early, the delay before
+the next one doubles; for a p99 it is also taken back, and the bound of the next one is halved. Limits that in
+six steps down have not removed half of the miss are lifted, and tried again after a delay that doubles each
+time.
 
 If the protected VM gains G requests/s for each request/s taken from the others, a step leaves 1 - G of the
 error, which converges for 0 < G < 2. Where rates are averages (emulated SSDs), z^2 - (1.56 - 0.44 G) z + 0.56
@@ -204,7 +205,7 @@ def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState,
     """The state one window later, with the limits to set; and a sentence when limiting starts or ends."""
     state = _advance_window(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
-    if not protected or (state.limits and not {v.vm for v in protected}.intersection(state.protected_vms)):
+    if not protected or (state.limits and not state.protected_vms):
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
         return LimitState(retry_delays=state.retry_delays), reason
     missing = _missing(state, protected)
@@ -272,7 +273,9 @@ def _lower(
     if not_helped := [v for v in urgent if not state.effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
     if state.raised_from:
-        return _taken_back(state, urgent), ""
+        state = replace(state, raise_after=min(LONGEST_RETRY, 2 * state.raise_after))
+        if all(v.misses_p99 for v in urgent):
+            return _taken_back(state, urgent), ""
     donors = _donors(state, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
     at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
@@ -294,6 +297,7 @@ def _lower(
         state,
         limits=limits,
         protected_vms=tuple(sorted({*state.protected_vms, *names})) if limits else (),
+        raised_from={},
         hold_windows=_effect_windows(urgent) - 1,
         lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
     )
@@ -312,16 +316,13 @@ def _with_step(state: LimitState, urgent: Sequence[ControlledVm], total_iops: fl
 
 
 def _taken_back(state: LimitState, urgent: Sequence[ControlledVm]) -> LimitState:
-    """The state with the limits before the last step up, which was too early."""
-    released = {v.vm for v in urgent if not v.misses_p99}
-    kept = [vm for vm in state.limits if vm not in released]
+    """The state with the limits before the last step up, which was too much for a p99."""
     return replace(
         state,
-        limits={vm: state.raised_from.get(vm, state.limits[vm]) for vm in kept},
+        limits={vm: state.raised_from.get(vm, limit) for vm, limit in state.limits.items()},
         raised_from={},
         # A measurement that began before this does not show its effect.
         hold_windows=2 * _effect_windows(urgent) - 1,
-        raise_after=min(LONGEST_RETRY, 2 * state.raise_after),
     )
 
 
