@@ -28,13 +28,11 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.files import DaemonPlaces
 
-GROUP = "VMs called web or db"
-
 pytestmark = pytest.mark.slow
 
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,precondition=yes"
 TIME_SCALE = "1.5"
-WEIGHTS = {"web": 1, "db": 3, "mail": 6}
+WEIGHTS = {"light": 1, "medium": 3, "heavy": 6}
 EPOCH_S = 0.5
 """There is no other status before the next epoch."""
 CONVERGE_S = 120.0
@@ -174,22 +172,22 @@ def test_shares_follow_the_weights(host: Host) -> None:
 
 
 def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
-    with weight_set(host, "web", 6):
-        host.settle(WEIGHTS | {"web": 6})
+    with weight_set(host, "light", 6):
+        host.settle(WEIGHTS | {"light": 6})
 
 
 def test_destroyed_vm_is_idle_and_returns(host: Host) -> None:
-    host.destroy_vm("db")
+    host.destroy_vm("medium")
     try:
         until(
-            lambda: (host.status() or {}).get("db", {}).get("verdict") == "idle",
-            "db is idle",
+            lambda: (host.status() or {}).get("medium", {}).get("verdict") == "idle",
+            "medium is idle",
             RECOVER_S,
             EPOCH_S,
         )
-        host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "db"})
+        host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "medium"})
     finally:  # the next test needs it
-        host.start_vm("db")
+        host.start_vm("medium")
     host.settle(WEIGHTS)
 
 
@@ -209,8 +207,8 @@ def test_status_and_shares_survive_a_killed_libvirtd(host: Host) -> None:
     time.sleep(3)
     assert (host.status() or {}).keys() >= WEIGHTS.keys(), "status continues without libvirtd"
     host.libvirt.start()
-    with weight_set(host, "web", 3):
-        host.settle(WEIGHTS | {"web": 3})
+    with weight_set(host, "light", 3):
+        host.settle(WEIGHTS | {"light": 3})
 
 
 def test_killed_server_loses_no_flushed_data(host: Host) -> None:
