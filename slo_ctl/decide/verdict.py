@@ -115,6 +115,8 @@ def judge(
         return Judgement(Verdict.IDLE, "no request in the window")
     if at_maximum:
         # The VM has its maximum: that no mechanism keeps its weight or minimum makes no difference to it.
+        if p99 := _missed_p99(delivered, slo, at_bound):
+            at_maximum = f"{at_maximum}, for which requests wait: {p99}"
         return Judgement(Verdict.CAPPED, _with(at_maximum, delivered.no_mechanism))
     if reason := _missed(delivered, slo, at_bound):
         if delivered.settling:
@@ -164,6 +166,11 @@ def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
         ):
             text = f"{delivered.share_text}, below the {_percent(target_share)} that it is entitled to"
             return text + _guess(delivered)
+    return _missed_p99(delivered, slo, at_bound)
+
+
+def _missed_p99(delivered: Delivered, slo: Slo, at_bound: float) -> str:
+    """A p99 above its target, in words; empty if there is none."""
     worst_us, target_us = delivered.window.p99_us, slo.p99_latency_us
     if target_us is not None and worst_us is not None and worst_us > target_us * (1 + at_bound):
         kind = "writes" if worst_us == delivered.window.p99_write_us else "reads"

@@ -118,6 +118,16 @@ def test_capped_tolerates_at_most_a_third_below_a_low_maximum(iops: float, verdi
     assert judge(got, Slo(max_iops=20)).verdict is verdict
 
 
+def test_capped_says_that_the_p99_is_due_to_the_maximum() -> None:
+    got = Delivered(StreamWindow("web", 10.0, iops=500.0, p99_write_us=32e3), asked=True)
+    judged = judge(got, Slo(max_iops=500, p99_latency_us=10e3))
+    assert judged.verdict is Verdict.CAPPED
+    assert judged.reason == (
+        "at its maximum of 500 IOPS, for which requests wait: p99 of writes 32 ms, above its 10 ms"
+    )
+    assert judge(got, Slo(max_iops=500, p99_latency_us=40e3)).reason == "at its maximum of 500 IOPS"
+
+
 def test_unapplied_settings_come_before_other_verdicts() -> None:
     got = Delivered(no_mechanism="no bfq")
     judged = judge(got, Slo(), unapplied=[REFUSED, REFUSED])
