@@ -92,6 +92,15 @@ impl SchedulingEntity {
     pub fn tag(&self) -> u64 {
         self.tag
     }
+
+    /// Changes the weight for service from now on; finite and above 0.
+    pub fn set_weight(&mut self, weight: f64) -> Result<(), FtlError> {
+        if !(weight.is_finite() && weight > 0.0) {
+            return invalid("weight", format!("{weight} is not a positive number"));
+        }
+        self.weight = weight;
+        Ok(())
+    }
 }
 
 impl Scheduler {
@@ -100,30 +109,6 @@ impl Scheduler {
     pub fn new(policy: SchedulerPolicy) -> Self {
         let past = (0, VirtualTime { now: 0, before: 0 });
         Self { policy, waiting: BinaryHeap::new(), turn: 0, virtual_time: 0, past }
-    }
-
-    /// Changes the weight of a tenant; finite and above 0. It counts for service already charged, too: else a tenant
-    /// would wait for as long as its old weight says.
-    pub fn set_weight(&mut self, tenant: u16, entity: &mut SchedulingEntity, weight: f64) -> Result<(), FtlError> {
-        if !(weight.is_finite() && weight > 0.0) {
-            return invalid("weight", format!("{weight} is not a positive number"));
-        }
-        let (now, factor) = (self.virtual_time, entity.weight / weight);
-        entity.weight = weight;
-        if self.policy != SchedulerPolicy::WeightedFair {
-            return Ok(());
-        }
-        let scaled = |tag: u64| match tag.checked_sub(now) {
-            Some(ahead) => now.saturating_add(whole(ahead as f64 * factor)),
-            None => tag,
-        };
-        entity.finish_tag = scaled(entity.finish_tag);
-        entity.tag = scaled(entity.tag);
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        self.waiting = waiting
-            .map(|Reverse((tag, other))| Reverse((if other == tenant { scaled(tag) } else { tag }, other)))
-            .collect();
-        Ok(())
     }
 
     /// How it divides.
