@@ -236,8 +236,11 @@ def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[Contr
 
 
 def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
-    """Whether a miss was measured again; a p99 is measured once in `effect_windows`."""
-    again = min(v.effect_windows if v.misses_p99 else 1 for v in missing)
+    """Whether a miss was measured again; a p99 is measured once in `effect_windows`.
+
+    Not so while limits are in force, as the step that follows is small, or takes back the last one.
+    """
+    again = min(v.effect_windows if v.misses_p99 and not state.limits else 1 for v in missing)
     return state.missed_windows > again * (CONFIRMED_AFTER - 1)
 
 
