@@ -223,7 +223,7 @@ CLAIMS = (
         f"{_PYTHON} bench/min_iops.py --seconds 15",
     ),
     Claim(
-        "a p99 of 10 ms is kept on a block device where it is three times as long without",
+        "a p99 of 10 ms is kept on a block device where it is twice as long without",
         "docs/policies.md",
         f"{_PYTHON} bench/min_iops.py --p99-ms 10",
     ),
