@@ -74,7 +74,7 @@ if [ -z "$quick" ]; then
     pytest "$guests" "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
-pytest "${others[@]}" "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+pytest "${others[@]}" "${parallel[@]}" $(($(nproc) * 2 + 1)) || status=$?
 wait "$computing_pid" || status=$?
 computing_pid=
 cat build/computing-tests.log
