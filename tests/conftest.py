@@ -21,10 +21,7 @@ _HERE = Path(__file__).parent
 _IN_FILES = ("real/guest", "real", "packaging")
 """Folders whose tests share servers, VMs and packages of their file."""
 _COMPUTING = ("daemon_sim", "decide", "file_systems", "lab", "papers", "replay", "validation")
-"""Folders whose tests compute only: they leave the processor to those that serve, measure and wait.
-
-scripts/test.sh runs them beside all others.
-"""
+"""Folders whose tests compute only: they leave the processor to those that serve, measure and wait."""
 _NICE = 10
 _GROUP = re.compile(r"^(GROUP|GUEST) = \"?(.*?)\"?$", re.MULTILINE)
 _GUEST = "guest "
