@@ -33,6 +33,10 @@ const TAG_SHIFT: u32 = 10;
 /// wait for each other, so that virtual time runs ahead of a tenant that has, for a moment, nothing for one of them.
 const MOST_LAG_NS: u64 = 20_000_000;
 
+/// How much service before a change of its weight counts against a tenant, at the new weight. More than that of any
+/// page, so that small changes only count for service after them.
+const MOST_LEAD_NS: u64 = 100_000_000;
+
 /// Virtual time, for a request that arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct VirtualTime {
@@ -92,15 +96,6 @@ impl SchedulingEntity {
     pub fn tag(&self) -> u64 {
         self.tag
     }
-
-    /// Changes the weight for service from now on; finite and above 0.
-    pub fn set_weight(&mut self, weight: f64) -> Result<(), FtlError> {
-        if !(weight.is_finite() && weight > 0.0) {
-            return invalid("weight", format!("{weight} is not a positive number"));
-        }
-        self.weight = weight;
-        Ok(())
-    }
 }
 
 impl Scheduler {
@@ -109,6 +104,25 @@ impl Scheduler {
     pub fn new(policy: SchedulerPolicy) -> Self {
         let past = (0, VirtualTime { now: 0, before: 0 });
         Self { policy, waiting: BinaryHeap::new(), turn: 0, virtual_time: 0, past }
+    }
+
+    /// Changes the weight of a tenant for service from now on; finite and above 0. Service before it counts as at
+    /// most [`MOST_LEAD_NS`] at the new weight: else a tenant would wait for as long as a very low weight said before.
+    pub fn set_weight(&mut self, tenant: u16, entity: &mut SchedulingEntity, weight: f64) -> Result<(), FtlError> {
+        if !(weight.is_finite() && weight > 0.0) {
+            return invalid("weight", format!("{weight} is not a positive number"));
+        }
+        entity.weight = weight;
+        let latest_tag = self.virtual_time.saturating_add(virtual_service(MOST_LEAD_NS, weight));
+        if self.policy == SchedulerPolicy::WeightedFair && entity.finish_tag > latest_tag {
+            entity.finish_tag = latest_tag;
+            entity.tag = entity.tag.min(latest_tag);
+            let waiting = std::mem::take(&mut self.waiting).into_iter();
+            self.waiting = waiting
+                .map(|Reverse((tag, other))| Reverse((if other == tenant { tag.min(latest_tag) } else { tag }, other)))
+                .collect();
+        }
+        Ok(())
     }
 
     /// How it divides.
@@ -207,8 +221,14 @@ impl Scheduler {
     #[inline]
     pub fn charge_from(&self, start_tag: u64, entity: &mut SchedulingEntity, device_ns: u64) {
         if self.policy == SchedulerPolicy::WeightedFair {
-            let service = (device_ns << TAG_SHIFT) as f64 / entity.weight;
-            entity.finish_tag = entity.finish_tag.max(start_tag).saturating_add(whole(service));
+            let service = virtual_service(device_ns, entity.weight);
+            entity.finish_tag = entity.finish_tag.max(start_tag).saturating_add(service);
         }
     }
+}
+
+/// Device time as virtual service at a weight.
+#[inline]
+fn virtual_service(device_ns: u64, weight: f64) -> u64 {
+    whole((device_ns << TAG_SHIFT) as f64 / weight)
 }

@@ -45,7 +45,14 @@ impl Engine {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        self.queue_mut(tenant)?.entity.set_weight(weight)
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(tenant.0)) else {
+            return Err(FtlError::UnknownTenant(tenant.0));
+        };
+        // Pages that wait for a die have had their turn.
+        for (tag, other) in self.passed_over.drain(..) {
+            self.scheduler.requeue(tag, other);
+        }
+        self.scheduler.set_weight(tenant.0, &mut queue.entity, weight)
     }
 
     /// Sets the limits of a tenant; finite and above 0 where given.

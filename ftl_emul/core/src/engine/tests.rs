@@ -204,14 +204,33 @@ fn backlog_of_a_lifted_limit_does_not_starve_others() {
         random_writes(&mut engine, &mapping, tenant, 100_000, u64::from(tenant.0));
     }
     engine.set_limit(tenants[0], Limit { iops: Some(10.0), bytes_s: None }).unwrap();
-    let second = |n: u64| Until { time_ns: n * 1_000_000_000, host_page_writes: u64::MAX };
-    engine.run(&mut mapping, second(20));
-    let before = tenants.map(|tenant| engine.counters(tenant).unwrap().device_ns);
+    engine.run(&mut mapping, Until { time_ns: 20_000_000_000, host_page_writes: u64::MAX });
     engine.set_limit(tenants[0], Limit::default()).unwrap();
-    engine.run(&mut mapping, second(21));
+    let share = share_of_half_a_second(&mut mapping, &mut engine, tenants);
+    assert!((share - 0.5).abs() < 0.05, "{share} of the device after the limit");
+}
+
+/// Share of device time of the second of two tenants in half a second from now on.
+fn share_of_half_a_second(mapping: &mut PageMapping, engine: &mut Engine, tenants: [TenantId; 2]) -> f64 {
+    let before = tenants.map(|tenant| engine.counters(tenant).unwrap().device_ns);
+    engine.run(mapping, Until { time_ns: engine.now_ns() + 500_000_000, host_page_writes: u64::MAX });
     let got = [0, 1].map(|i| (engine.counters(tenants[i]).unwrap().device_ns - before[i]) as f64);
-    let share = got[1] / (got[0] + got[1]);
-    assert!((share - 0.5).abs() < 0.05, "{share} of the device in the second after the limit");
+    got[1] / (got[0] + got[1])
+}
+
+#[test]
+fn correction_of_a_very_low_weight_counts_within_half_a_second() {
+    let (mut mapping, mut engine, tenants) = two_tenants(SchedulerPolicy::WeightedFair, 150);
+    for tenant in tenants {
+        engine.open_queue(tenant, Arrival::Closed { queue_depth: 64 }).unwrap();
+        random_writes(&mut engine, &mapping, tenant, 100_000, u64::from(tenant.0));
+    }
+    engine.set_weight(tenants[1], 1e-6).unwrap();
+    assert!(share_of_half_a_second(&mut mapping, &mut engine, tenants) < 0.02);
+    engine.set_weight(tenants[1], 1.0).unwrap();
+    share_of_half_a_second(&mut mapping, &mut engine, tenants);
+    let share = share_of_half_a_second(&mut mapping, &mut engine, tenants);
+    assert!((share - 0.5).abs() < 0.05, "{share} of the device");
 }
 
 #[test]

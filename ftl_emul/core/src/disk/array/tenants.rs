@@ -52,7 +52,8 @@ impl Array {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        self.tenant_mut(tenant)?.entity.set_weight(weight)
+        let entity = &mut self.tenants.get_mut(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))?.entity;
+        self.scheduler.set_weight(tenant.0, entity, weight)
     }
 
     /// Sets the limits of a tenant; finite and above 0 where given.
