@@ -104,10 +104,8 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
         served = with_daemon.total("pages", start_s, end_s)
         # Shares of pages may need more of the drive's time for fewer pages: then it is as busy as before.
-        # Moves of OPS have a budget of their own.
-        busy = with_daemon.total("device_ns", start_s, end_s)
-        busy += float(with_daemon.run.moves_ns[start_s:end_s].sum())
-        idle = busy < AS_BUSY_FROM * without.total("device_ns", start_s, end_s)
+        alone_ns = without.total("device_ns", start_s, end_s)
+        idle = _busy_ns(with_daemon, alone_ns, start_s, end_s) < AS_BUSY_FROM * alone_ns
         if could < _FEW_PAGES or served >= SERVED_FROM * could or not idle:
             continue
         if _is_reported(with_daemon, start_s, end_s):
@@ -120,6 +118,15 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
         text = f"{least:.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
         yield Violation("conserved", first_s, "", text)
+
+
+def _busy_ns(ledger: Ledger, alone_ns: float, start_s: int, end_s: int) -> float:
+    """Device time of requests, and of moves of OPS as far as they may take it from requests.
+
+    `alone_ns`: device time of requests without the daemon.
+    """
+    moves_ns = float(ledger.run.moves_ns[start_s:end_s].sum())
+    return ledger.total("device_ns", start_s, end_s) + min(moves_ns, DEFAULT_MOVE_BUDGET * alone_ns)
 
 
 def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
@@ -140,8 +147,7 @@ def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
         if calm[end_s] > calm[start_s]:
             continue
         could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
-        busy = with_daemon.total("device_ns", start_s, end_s)
-        busy += float(with_daemon.run.moves_ns[start_s:end_s].sum())
+        busy = _busy_ns(with_daemon, could, start_s, end_s)
         if busy < AS_BUSY_FROM * could and not _is_reported(with_daemon, start_s, end_s):
             worst[start_s] = busy / could
     for first_s, last_s in _stretches(worst):

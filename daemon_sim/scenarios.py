@@ -163,6 +163,16 @@ def _light(drive: Drive) -> Scenario:
     return Scenario("light", drive, vms)
 
 
+def _readers(drive: Drive) -> Scenario:
+    """A VM stops writing, so that OPS moves while the others read with few requests outstanding."""
+    writer = replace(_WRITER, queue_depth=32, awake_s=100.0, asleep_s=600.0)
+    reader = Load("uniform", (("read", 1.0),), queue_depth=1)
+    vms = tuple(
+        SimulatedVm(f"vm{number}", number, load) for number, load in enumerate((writer, reader, reader))
+    )
+    return Scenario("readers", replace(drive, namespaces=3), vms, length_s=300)
+
+
 def _many(_drive: Drive) -> Scenario:
     """500 VMs, a tenth of which work hard; for a minute."""
     vms = tuple(
@@ -221,6 +231,7 @@ _SCENARIOS: dict[str, Callable[[Drive], Scenario]] = {
     "slow-device": _slow_device,
     "bounds": _bounds,
     "light": _light,
+    "readers": _readers,
     "many": _many,
     "hostile-naps": _hostile_naps,
     "hostile-depth": _hostile_depth,

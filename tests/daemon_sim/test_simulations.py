@@ -119,6 +119,7 @@ def test_500_vms_pass_cheap_checks() -> None:
     [
         ("8GiB", "steady"),
         ("8GiB", "bounds"),
+        ("8GiB", "readers"),
         ("64GiB", "sleep-and-wake"),
         ("64GiB", "slo-changes"),
         ("1TiB", "restarts"),

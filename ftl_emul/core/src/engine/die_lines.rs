@@ -101,6 +101,11 @@ impl DieLines {
         yields
     }
 
+    /// Tenants of the pages that wait for a die, one for each page.
+    pub fn tenants(&self, die: DieId) -> impl Iterator<Item = u16> {
+        self.lines[die.index()].pages.iter().map(|Reverse(page)| page.tenant)
+    }
+
     /// A die begins to serve a tenant: calls `overtaken` for each page of others that waits for the first such time.
     #[inline]
     pub fn begin(&mut self, die: DieId, tenant: u16, mut overtaken: impl FnMut(u16)) {

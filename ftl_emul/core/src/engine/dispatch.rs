@@ -56,6 +56,7 @@ impl Engine {
         for (tag, tenant) in self.passed_over.drain(..) {
             self.scheduler.requeue(tag, tenant);
         }
+        self.count_delay_of_line();
         while self.host_page_writes < host_page_writes {
             let has_room = self.has_room();
             if has_room {
@@ -69,6 +70,7 @@ impl Engine {
                     self.issue_next(mapping);
                 }
                 _ => {
+                    self.move_budget.line_stops(&self.timeline);
                     self.set_timer_for_dies();
                     return true;
                 }
@@ -190,7 +192,9 @@ impl Engine {
                 queue.waiting_pages.add(page);
                 self.scheduler.defer(&mut queue.entity, self.timeline.read_ns());
                 let rewrite = matches!(work, Work::Rewrite);
+                let pages_before = self.die_lines.tenants(die).count() as u64;
                 self.die_lines.add(die, WaitingPage::new(tag, tenant, slot, page, rewrite));
+                self.count_delay_by_moves(tenant, self.timeline.delay_by_background_ns(die, pages_before));
                 return self.wake(tenant);
             }
         }
@@ -232,8 +236,10 @@ impl Engine {
                 self.timeline.finish += self.timeline.command_ns();
             }
         }
-        let (at, behind_background) = (self.timeline.finish, self.timeline.behind_background);
+        let (at, behind_ns) = (self.timeline.finish, self.timeline.behind_background_ns);
+        let behind_background = behind_ns > 0;
         self.behind_background += u32::from(behind_background);
+        self.count_delay_by_moves(tenant, behind_ns);
         match read_from {
             Some(die) => {
                 self.timeline.hold_in_register(die);

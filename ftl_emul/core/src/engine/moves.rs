@@ -1,8 +1,10 @@
-//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget of device
-//! time while anybody has requests outstanding, and as fast as the dies allow while nobody has.
+//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time; as fast as the dies allow
+//! while no requests are outstanding, otherwise within a budget. It bounds the share of each die's time that moves take,
+//! and the share of each tenant's time that they cost: a step takes many times as long as a read.
 
 use crate::address::DieId;
-use crate::engine::{Engine, Event, PageCosts};
+use crate::convert::whole;
+use crate::engine::{Engine, Event, PageCosts, Timeline};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::Mapping;
@@ -17,7 +19,7 @@ const BURST_SHARE: f64 = 0.05;
 /// 64 victims free a block even where 98 % of their pages are valid.
 const MOST_GC_PASSES: u64 = 64;
 
-/// Die time that moves may take. Each die has a budget of its own: requests that are spread over all dies are as fast
+/// Die time that moves may take, and delays of requests that they may cause. Each die has a budget of its own: requests that are spread over all dies are as fast
 /// as the slowest of them, so that work on one die can cost several times its share of the device.
 #[derive(Debug, Clone)]
 pub(super) struct MoveBudget {
@@ -25,6 +27,10 @@ pub(super) struct MoveBudget {
     /// By die.
     saved_ns: Vec<f64>,
     counted_ns: u64,
+    /// No work is started before this: moves have delayed a tenant for longer than its share of the time allows.
+    repaid_ns: u64,
+    /// Since when nothing can be issued, as no die is free, and the share of dies that are at moves.
+    stopped: Option<(u64, f64)>,
     /// No work is started while the dies owe more time than this.
     max_background_ns: u64,
     /// Blocks moved since the start.
@@ -42,6 +48,8 @@ impl MoveBudget {
             share: DEFAULT_MOVE_BUDGET,
             saved_ns: vec![0.0; geometry.dies() as usize],
             counted_ns: 0,
+            repaid_ns: 0,
+            stopped: None,
             max_background_ns: u64::from(geometry.dies() - 1) * costs.longest_pass_ns(geometry.pages_per_block),
             moved_blocks: 0,
             gc_passes: 1,
@@ -57,6 +65,24 @@ impl MoveBudget {
             *saved_ns = (*saved_ns + earned_ns).min(burst_ns);
         }
         self.counted_ns = now;
+    }
+
+    /// Charges a tenant with the delay of one of its requests, which costs it the more of its time the fewer of them are
+    /// `in_service`. `repaid_ns`: when its share of the time will have made up for all such delays.
+    fn delay(&mut self, now: u64, repaid_ns: &mut u64, delay_ns: u64, in_service: usize) {
+        if self.share == 0.0 {
+            return;
+        }
+        let saved_ns = whole(BURST_SHARE * BUDGET_WINDOW_S * 1e9);
+        let lost_ns = delay_ns as f64 / in_service.max(1) as f64;
+        *repaid_ns = (*repaid_ns).max(now.saturating_sub(saved_ns)).saturating_add(whole(lost_ns / self.share));
+        self.repaid_ns = self.repaid_ns.max(*repaid_ns);
+    }
+
+    /// Notes that nothing more can be issued now.
+    pub fn line_stops(&mut self, timeline: &Timeline) {
+        let by_moves = timeline.is_at_background_work() && !timeline.is_any_idle();
+        self.stopped = by_moves.then(|| (timeline.now, timeline.share_at_background_work()));
     }
 
     /// Spends the time for a step on a die, if it has as much.
@@ -104,15 +130,50 @@ impl Engine {
         Ok(())
     }
 
+    /// Background work on its die delays a page of a tenant.
+    pub(super) fn count_delay_by_moves(&mut self, tenant: u16, delay_ns: u64) {
+        if delay_ns == 0 {
+            return;
+        }
+        let now = self.timeline.now;
+        if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
+            let in_service = queue.in_service(now);
+            self.move_budget.delay(now, &mut queue.moves_repaid_ns, delay_ns, in_service);
+        }
+    }
+
+    /// Pages waited for their turn while no die was free: because of moves in proportion to the dies that were at them.
+    pub(super) fn count_delay_of_line(&mut self) {
+        let Some((since_ns, share)) = self.move_budget.stopped.take() else { return };
+        let now = self.timeline.now;
+        let delay_ns = whole((now - since_ns) as f64 * share);
+        for tenant in self.scheduler.waiting() {
+            if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
+                let in_service = queue.in_service(now);
+                self.move_budget.delay(now, &mut queue.moves_repaid_ns, delay_ns, in_service);
+            }
+        }
+    }
+
     /// One step of pending moves, as far as idle dies and the budget allow.
     pub(super) fn step_moves<M: Mapping>(&mut self, mapping: &mut M) {
         if !mapping.moves_pending() && self.timeline.background_ns() == 0 {
             return;
         }
         let busy = self.in_flight > 0 || self.has_waiting_pages();
-        let (budget, die_lines) = (&mut self.move_budget, &mut self.die_lines);
-        budget.accrue(self.timeline.now, self.timeline.background_step_ns());
-        self.timeline.work_in_background(|die, ns| !busy || (die_lines.yields(die) && budget.spend(die, ns)));
+        let (budget, die_lines, queues) = (&mut self.move_budget, &mut self.die_lines, &mut self.queues);
+        let now = self.timeline.now;
+        budget.accrue(now, self.timeline.background_step_ns());
+        self.timeline.work_in_background(|die, ns| {
+            let starts = !busy || (budget.repaid_ns <= now && die_lines.yields(die) && budget.spend(die, ns));
+            for tenant in die_lines.tenants(die).take_while(|_| starts) {
+                if let Some(Some(queue)) = queues.get_mut(tenant as usize) {
+                    let in_service = queue.in_service(now);
+                    budget.delay(now, &mut queue.moves_repaid_ns, ns, in_service);
+                }
+            }
+            starts
+        });
         let allowed = !busy || budget.share > 0.0;
         let owed_ns = self.timeline.background_ns();
         let mut going = owed_ns > 0;

@@ -114,6 +114,8 @@ pub(crate) struct TenantQueue {
     /// Pages that had their turn and wait for their dies.
     pub waiting_pages: WaitingPages,
     pub throttle: Throttle,
+    /// When the budget of moves will have made up for the delays of its requests by them.
+    pub moves_repaid_ns: u64,
     /// An event will wake the tenant at its next arrival.
     pub arrival_scheduled: bool,
     pub entity: SchedulingEntity,
@@ -136,6 +138,7 @@ impl TenantQueue {
             outstanding: Slots::default(),
             waiting_pages: WaitingPages::default(),
             throttle: Throttle::default(),
+            moves_repaid_ns: 0,
             arrival_scheduled: false,
             entity: SchedulingEntity::new(1.0),
             account: Account::default(),
@@ -171,6 +174,12 @@ impl TenantQueue {
         if let Some((next, _)) = self.arrived.front() {
             self.next_page = next.first;
         }
+    }
+
+    /// Requests that nothing but the device keeps from being done.
+    pub fn in_service(&self, now: u64) -> usize {
+        let held = if self.throttle.is_open(now) { 0 } else { self.arrived.len() };
+        self.account.outstanding() as usize - held
     }
 
     /// Records the end of a page of a request; returns the end of the request with its last page.

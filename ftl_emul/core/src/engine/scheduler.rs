@@ -169,6 +169,11 @@ impl Scheduler {
         self.waiting.push(Reverse((tag, tenant)));
     }
 
+    /// All tenants in the line, in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = u16> {
+        self.waiting.iter().map(|&Reverse((_, tenant))| tenant)
+    }
+
     /// Tag of the next tenant.
     #[inline]
     #[must_use]

@@ -100,8 +100,8 @@ pub struct Timeline {
     background_until: Vec<u64>,
     /// The latest of these.
     last_background_end: u64,
-    /// The page operation being issued is on a die that is at such work.
-    pub behind_background: bool,
+    /// How long the page operation being issued waits for such work on its die.
+    pub behind_background_ns: u64,
     /// The die of the page operation being issued, if it has one.
     pub die: Option<DieId>,
 }
@@ -126,7 +126,7 @@ impl Timeline {
             background_done_ns: 0,
             background_until: vec![0; geometry.dies() as usize],
             last_background_end: 0,
-            behind_background: false,
+            behind_background_ns: 0,
             die: None,
         }
     }
@@ -137,7 +137,7 @@ impl Timeline {
         self.finish = self.now;
         self.device_ns = 0;
         self.gc_ns = 0;
-        self.behind_background = false;
+        self.behind_background_ns = 0;
         self.die = None;
     }
 
@@ -227,6 +227,34 @@ impl Timeline {
         self.last_background_end > self.now
     }
 
+    /// For how long a die is still at such work.
+    #[inline]
+    #[must_use]
+    pub fn background_left_ns(&self, die: DieId) -> u64 {
+        if self.is_at_background_work() { self.background_until[die.index()].saturating_sub(self.now) } else { 0 }
+    }
+
+    /// The share of dies that are at such work.
+    #[must_use]
+    pub fn share_at_background_work(&self) -> f64 {
+        let dies = self.background_until.iter().filter(|&&until| until > self.now).count();
+        dies as f64 / self.background_until.len() as f64
+    }
+
+    /// How much longer such work makes a read wait for a die: until its end, and then for those reads before it that the
+    /// die would have done meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn delay_by_background_ns(&self, die: DieId, reads_before: u64) -> u64 {
+        match self.background_left_ns(die) {
+            0 => 0,
+            left_ns => {
+                let past_ns = self.background_step_ns().saturating_sub(left_ns);
+                left_ns + past_ns.min(reads_before * self.read_ns())
+            }
+        }
+    }
+
     /// Does one step of background work on each idle die that has some, if `may_work` allows its duration.
     pub fn work_in_background(&mut self, mut may_work: impl FnMut(DieId, u64) -> bool) {
         let step_ns = self.background_step_ns();
@@ -270,13 +298,11 @@ impl Timeline {
 
     #[inline]
     fn occupy(&mut self, die: DieId, from: u64, duration: u64) -> u64 {
+        self.behind_background_ns = self.behind_background_ns.max(self.background_left_ns(die));
         let until = &mut self.dies[die.index()];
         *until = from.max(*until) + duration;
         self.die = Some(die);
         self.device_ns += duration;
-        if self.last_background_end > self.now {
-            self.behind_background |= self.background_until[die.index()] > self.now;
-        }
         *until
     }
 }
