@@ -382,9 +382,7 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
     delays = dict(state.retry_delays)
     names = {v.vm for v in not_helped}
     for v in not_helped:
-        last = delays[v.vm].length_windows if v.vm in delays else 0
-        scale = max(1.0, v.effect_windows / 2.0)
-        windows = round(min(max(RETRY_AFTER * scale, 2 * last), LONGEST_RETRY * scale))
+        windows = retry_windows(v.effect_windows, delays[v.vm].length_windows if v.vm in delays else 0)
         delays[v.vm] = RetryDelay(windows, windows, _result_text(state, v))
     protected_vms = tuple(vm for vm in state.protected_vms if vm not in names)
     state = replace(
@@ -397,6 +395,12 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
     )
     results = "; ".join(f"{v.vm}: {delays[v.vm].result}" for v in not_helped)
     return state, f"limits on other VMs lifted, because they did not help ({results})"
+
+
+def retry_windows(effect_windows: int, last_windows: int) -> int:
+    """Windows until what did not help is tried again, after a delay of `last_windows`, or 0."""
+    scale = max(1.0, effect_windows / 2.0)
+    return round(min(max(RETRY_AFTER * scale, 2 * last_windows), LONGEST_RETRY * scale))
 
 
 def _without(effects: Mapping[str, Effect], vms: Collection[str]) -> dict[str, Effect]:

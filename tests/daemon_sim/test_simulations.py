@@ -14,8 +14,9 @@ import pytest
 from daemon_sim.checks import check
 from daemon_sim.result import Result
 from daemon_sim.run import simulate
-from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
+from daemon_sim.scenario import Drive, Event, EventKind, Fields, Load, Scenario, SimulatedVm
 from daemon_sim.scenarios import DRIVES, random_scenario
+from daemon_sim.scenarios import scenario as named_scenario
 from daemon_sim.trial import Order, run_trial
 from slo_ctl.model.status import Verdict
 
@@ -143,6 +144,26 @@ def test_random_scenarios_pass_all_checks(seed: int) -> None:
 @pytest.mark.parametrize("seed", [553, 935])
 def test_minimum_near_the_share_is_kept_exactly_with_requests_of_mixed_sizes(seed: int) -> None:
     kept(Order(seed=seed, checks=("entitled", "settled")))
+
+
+def test_moves_of_ops_yield_to_a_p99() -> None:
+    def last_minute(target: Fields) -> tuple[float, float | None, Verdict]:
+        scenario = named_scenario("readers", hours=0.055)
+        vms = (scenario.vms[0], replace(scenario.vms[1], slo_fields=target), *scenario.vms[2:])
+        run = simulate(replace(scenario, vms=vms))
+        assert run.vms[1] == "vm1"
+        vm = next(vm for vm in run.epochs[-1].status.vms if vm.vm == "vm1")
+        return run.moves_ns[-60:].sum() / 60e9, vm.p99_read_us, vm.verdict
+
+    moved, p99_us, _ = last_minute(())
+    assert moved > 0.3, "of a die's time"
+    assert p99_us is not None
+    assert p99_us > 1000
+    moved, p99_us, verdict = last_minute((("p99_latency_us", 1000.0),))
+    assert moved < 0.01
+    assert p99_us is not None
+    assert p99_us < 1000
+    assert verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("read", [0.0, 0.5])

@@ -29,6 +29,7 @@ from slo_ctl.decide.entitlement import (
     entitle,
 )
 from slo_ctl.decide.limit_control import ControlledVm, LimitState, at_limit, control, not_helped_text
+from slo_ctl.decide.move_pause import MovePause, next_pause
 from slo_ctl.decide.ops_plan import (
     OpsState,
     assume_rates,
@@ -146,6 +147,7 @@ class ProportionalState:
     """By VM."""
     ops: OpsState = field(default_factory=OpsState)
     limits: LimitState = field(default_factory=LimitState)
+    pause: MovePause = field(default_factory=MovePause)
     moving: str = ""
     """Sentence on the moves of the last window; empty without any."""
     active_slos: dict[str, Slo] = field(default_factory=dict)
@@ -208,17 +210,25 @@ class Proportional:
             meters = _trimmed(meters, sample)
         if resumed is not None:
             resumed = resumed + 1 if resumed < MEMORY_WINDOWS else None
-        limited, change = control(state.limits, _controlled_vms(sample, meters))
+        controlled = _controlled_vms(sample, meters)
+        pause = next_pause(state.pause, controlled, moving=bool(plans), changed=changed)
+        if pause.vms:
+            # Spare blocks move without GC.
+            moves = tuple(move for move in moves if move.source is None)
+        if pause.is_tried and not state.limits.limits:
+            # Limits come after it.
+            controlled = [v._replace(p99_us=None) for v in controlled]
+        limited, change = control(state.limits, controlled)
         wanted = {v.vm: _tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         decision = Decision(
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
             scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
-            remarks=_remarks(sample, meters, limited),
-            reasons=reasons + ((change,) if change else ()) + _overcommitted(due),
+            remarks=_remarks(sample, meters, limited, pause),
+            reasons=reasons + tuple(text for text in (change, pause.text) if text) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, active_slos, resumed, level), decision
+        return ProportionalState(meters, ops, limited, pause, moving, active_slos, resumed, level), decision
 
     def _needs(self, sample: DeviceSample) -> dict[str, int] | None:
         return None if self.keeps_own_ops else {v.vm: v.min_ops_blocks for v in sample.vms}
@@ -299,16 +309,21 @@ def _reasons_of_moves(before: str, now: str) -> tuple[str, ...]:
     return ("no further OPS move saves more than it costs",) if before and not now else ()
 
 
-def _remarks(sample: DeviceSample, meters: dict[str, Meter], limited: LimitState) -> dict[str, str]:
+def _remarks(
+    sample: DeviceSample, meters: dict[str, Meter], limited: LimitState, pause: MovePause
+) -> dict[str, str]:
     """Remarks by VM that is limited, for which others are limited, or whose requests are costly."""
     verb = "is" if len(limited.limits) == 1 else "are"
     limited_for = and_list(limited.beneficiaries)
-    return {
+    remarks = {
         **dict.fromkeys(limited.protected_vms, f"{and_list(limited.limits)} {verb} limited for it"),
         **_costly(sample, meters),
         **_not_helped(sample, limited),
         **{vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limited.limits.items()},
     }
+    for vm in pause.vms:
+        remarks[vm] = "; ".join(text for text in (remarks.get(vm), pause.text) if text)
+    return remarks
 
 
 def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
