@@ -1,6 +1,6 @@
-//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time; as fast as the dies allow
-//! while no requests are outstanding, otherwise within a budget. It bounds the share of each die's time that moves take,
-//! and the share of each tenant's time that they cost: a step takes many times as long as a read.
+//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget. It bounds the
+//! share of each die's time that moves take while requests are outstanding, and at all times the share of each tenant's
+//! time that they cost: a step takes many times as long as a read, which may arrive in the midst of one.
 
 use crate::address::DieId;
 use crate::convert::whole;
@@ -165,7 +165,7 @@ impl Engine {
         let now = self.timeline.now;
         budget.accrue(now, self.timeline.background_step_ns());
         self.timeline.work_in_background(|die, ns| {
-            let starts = !busy || (budget.repaid_ns <= now && die_lines.yields(die) && budget.spend(die, ns));
+            let starts = budget.repaid_ns <= now && (!busy || (die_lines.yields(die) && budget.spend(die, ns)));
             for tenant in die_lines.tenants(die).take_while(|_| starts) {
                 if let Some(Some(queue)) = queues.get_mut(tenant as usize) {
                     let in_service = queue.in_service(now);

@@ -370,6 +370,39 @@ fn moves_cost_readers_at_most_their_budget() {
 }
 
 #[test]
+fn moves_between_the_requests_of_a_tenant_cost_it_at_most_their_budget() {
+    let reads = |moved_blocks: u64| {
+        let (mut mapping, mut engine, [idle, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
+        engine.open_queue(reader, Arrival::Live).unwrap();
+        if moved_blocks > 0 {
+            mapping.request_move(Some(idle), Some(reader), moved_blocks).unwrap();
+        }
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        for token in 0.. {
+            if engine.now_ns() >= 2_000_000_000 {
+                return token;
+            }
+            let page = below(&mut rng, mapping.pages(reader));
+            engine.submit(&mapping, reader, Op::Read, page * 4096, 4096, token).unwrap();
+            let done_ns = loop {
+                let soon_ns = engine.now_ns() + 10_000;
+                engine.run(&mut mapping, Until { time_ns: soon_ns, host_page_writes: u64::MAX });
+                if let Some(read) = engine.completions().next() {
+                    break read.at_ns;
+                }
+            };
+            // The client thinks for a time, in which it has no request outstanding.
+            engine.run(&mut mapping, Until { time_ns: done_ns + 500_000, host_page_writes: u64::MAX });
+        }
+        0
+    };
+    let (with_moves, without) = (reads(280), reads(0));
+    let kept = with_moves as f64 / without as f64;
+    assert!(kept >= 1.0 - DEFAULT_MOVE_BUDGET - 0.03, "{with_moves} of {without} reads");
+    assert!(kept < 1.0, "moves cost something");
+}
+
+#[test]
 fn weights_hold_while_blocks_move() {
     let (mut mapping, mut engine, [deep, heavy]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
     for (tenant, queue_depth, weight) in [(deep, 32, 1.0), (heavy, 8, 4.0)] {
