@@ -1,6 +1,6 @@
-//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget. It bounds the
-//! share of each die's time that moves take while requests are outstanding, and at all times the share of each tenant's
-//! time that they cost: a step takes many times as long as a read, which may arrive in the midst of one.
+//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget. It bounds
+//! the share of each die's time that moves take while requests are outstanding, and at all times the share of each
+//! tenant's time that they cost: a step takes many times as long as a read, which may arrive in the midst of one.
 
 use crate::address::DieId;
 use crate::convert::whole;
@@ -19,8 +19,9 @@ const BURST_SHARE: f64 = 0.05;
 /// 64 victims free a block even where 98 % of their pages are valid.
 const MOST_GC_PASSES: u64 = 64;
 
-/// Die time that moves may take, and delays of requests that they may cause. Each die has a budget of its own: requests that are spread over all dies are as fast
-/// as the slowest of them, so that work on one die can cost several times its share of the device.
+/// Die time that moves may take, and delays of requests that they may cause. Each die has a budget of its own: requests
+/// that are spread over all dies are as fast as the slowest of them, so that work on one die can cost several times its
+/// share of the device.
 #[derive(Debug, Clone)]
 pub(super) struct MoveBudget {
     share: f64,
