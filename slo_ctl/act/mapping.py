@@ -16,7 +16,8 @@ from pydantic import ConfigDict
 from slo_ctl.act.domain_metadata import DomainState, WritableDomain
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.drives.attach import choose_target, disk_at
+from slo_ctl.drives.attach import choose_target, disk_at, disks_in
+from slo_ctl.host.libvirt import disk_of
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.model.mapping import (
@@ -245,10 +246,9 @@ def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
 def target_of(domain: WritableDomain, path: Path) -> str | None:
     """Target of the VM's disk with this path; None if there is none."""
     for state in domain.states:
-        for disk in ElementTree.fromstring(domain.xml(state)).findall("devices/disk"):  # noqa: S314 - libvirt's
-            source, target = disk.find("source"), disk.find("target")
-            if source is not None and target is not None and source.get("dev") == str(path):
-                return target.get("dev", "")
+        for disk in map(disk_of, disks_in(domain.xml(state))):
+            if disk.source == str(path):
+                return disk.target
     return None
 
 
@@ -304,8 +304,7 @@ def _disk_with(
     domain: WritableDomain, target: str, path: str, state: DomainState
 ) -> ElementTree.Element | None:
     disk = disk_at(domain.xml(state), target)
-    source = disk.find("source") if disk is not None else None
-    return disk if source is not None and source.get("dev") == path else None
+    return disk if disk is not None and disk_of(disk).source == path else None
 
 
 # The file with complete and incomplete mappings.

@@ -93,8 +93,8 @@ class VmHost:
 
     def unknown_clients(self) -> list[str]:
         """A sentence for each namespace with a client that is not one of the VMs."""
+        from slo_ctl.drives.places import ExportPaths
         from slo_ctl.host.processes import connections
-        from slo_ctl.observe.streams import ExportPaths
 
         exports = ExportPaths(self.places.devices.run)
         tenants_of_vms = {stream.tenant for stream in self.inventory.streams}

@@ -43,10 +43,11 @@ def disks_of(xml: str) -> tuple[Disk, ...]:
     disks = parse_domain(xml).findall("devices/disk")
     if len(disks) > MAX_DISKS:
         raise DomainXmlError(f"it has more than {MAX_DISKS} disks")
-    return tuple(_disk(element) for element in disks)
+    return tuple(disk_of(element) for element in disks)
 
 
-def _disk(element: ElementTree.Element) -> Disk:
+def disk_of(element: ElementTree.Element) -> Disk:
+    """A disk, without its device number."""
     target, source = element.find("target"), element.find("source")
     kind = element.get("type", "")
     return Disk(
