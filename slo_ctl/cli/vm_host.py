@@ -174,14 +174,11 @@ class VmHost:
 
     def metadata(self, name: str) -> SloFields:
         """The SLO fields in libvirt's metadata of the VM."""
-        from slo_ctl.host.libvirt import fields_of, read_xml
-        from slo_ctl.model.host import FoundBy
+        from slo_ctl.host.libvirt import fields_of
 
         vm = self.vm(name)
-        if vm is None or vm.found_by is not FoundBy.LIBVIRT or self.libvirt_uri is None:
-            return {}
-        xml = read_xml(self.libvirt_uri, vm.name)
-        return fields_of(xml, self.notes.append) if xml else {}
+        xml = self.inventory.domain_xml.get(vm.uuid or "") if vm is not None else None
+        return fields_of(xml, self.notes.append) if xml is not None else {}
 
     def stored(self) -> StoredSlos:
         """Fields set by `vm set`. Raises UserError."""

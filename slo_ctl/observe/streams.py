@@ -295,7 +295,8 @@ def read_inventory(
     """
     roots = roots or HostRoots()
     notes: list[str] = []
-    found = libvirt.vms(notes.append) if libvirt else []
+    domains = libvirt.domains(notes.append) if libvirt else []
+    found = [domain.vm for domain in domains]
     groups = MachineGroups(roots)
     if libvirt is None or libvirt.has_local_vms:
         found = [with_devices(vm, roots, notes.append) for vm in found]
@@ -312,5 +313,10 @@ def read_inventory(
         order = {(vm.name, vm.cgroup): number for number, vm in enumerate(vms)}
         streams.sort(key=lambda stream: order[stream.vm, stream.cgroup])
     return Inventory(
-        tree, libvirt.uri if libvirt else None, tuple(vms), tuple(streams), tuple(dict.fromkeys(notes))
+        tree,
+        libvirt.uri if libvirt else None,
+        tuple(vms),
+        tuple(streams),
+        tuple(dict.fromkeys(notes)),
+        {str(domain.vm.uuid): domain.xml for domain in domains},
     )
