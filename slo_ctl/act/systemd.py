@@ -7,7 +7,6 @@ So properties are set over D-Bus, for the running unit only, and then verified i
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from jeepney.wrappers import unwrap_msg
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.act.keeper import Actuator
+from slo_ctl.base.clock import wait_for
 from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.model.host import BFQ, IO_COST
@@ -146,9 +146,7 @@ class SystemdActuator(Actuator[float | None]):
             path = self._path(knob, entries[name])
             self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
         # systemd answers before it has written to the cgroup.
-        deadline = time.monotonic() + self._verify_s
-        while self._in_force(knob) != value and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        wait_for(lambda: self._in_force(knob) == value, self._verify_s, _POLL_S)
         # When systemd resets the last of its own limits it removes all limits of the device.
         for name, limit in foreign.items():
             self._cgroups.write(replace(_cgroup_knob(knob), name=name), limit)

@@ -16,6 +16,7 @@ from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.output import warn
+from slo_ctl.daemon.files import DaemonPlaces
 
 if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
@@ -27,7 +28,6 @@ _SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
 def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
     """The client of the daemon at `root`, else of the user's own daemon if any, else of the system's."""
     from slo_ctl.api.client import ApiClient
-    from slo_ctl.daemon.files import DaemonPlaces
 
     socket = DaemonPlaces(root).api_socket
     if root is None and os.geteuid() != 0 and not socket.exists():

@@ -12,6 +12,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option, time_s_of
+from slo_ctl.daemon.files import DaemonPlaces, only_daemon
 
 
 def command(
@@ -38,7 +39,6 @@ def command(
     """
     from slo_ctl.cli.plan import plan_of, print_plan, run_two_epochs
     from slo_ctl.config import load
-    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.daemon.log import log_events
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.daemon.service import StoppedAtOnce, serve

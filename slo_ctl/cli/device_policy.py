@@ -15,13 +15,14 @@ from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
+from slo_ctl.daemon.files import only_daemon
+from slo_ctl.model.setting import DEVICE_LEVERS, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import MIN_P99_US
 
 if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator, SettingKeeper
     from slo_ctl.decide.scheduler import Needs
     from slo_ctl.decide.scheduler_parameters import Choice
-    from slo_ctl.model.setting import Outcome, Setting
     from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found
 
@@ -190,8 +191,6 @@ def _apply(
 
     Raises UserError with the hint `by_daemon` if a daemon runs.
     """
-    from slo_ctl.daemon.files import only_daemon
-
     if dry_run:
         return _keeper(host, actuators).plan(settings, within)
     with only_daemon(host.places.lock, by_daemon):
@@ -200,9 +199,6 @@ def _apply(
 
 def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str, by_daemon: str) -> list[Outcome]:
     """Restore the settings of one device. Raises UserError with the hint `by_daemon` if a daemon runs."""
-    from slo_ctl.daemon.files import only_daemon
-    from slo_ctl.model.setting import DEVICE_LEVERS
-
     with only_daemon(host.places.lock, by_daemon):
         return _keeper(host, actuators).undo(lambda knob: knob.lever in DEVICE_LEVERS and knob.place == place)
 
@@ -244,7 +240,6 @@ def _policy_of_emulated(
 
 def _report_outcomes(outcomes: list[Outcome], json_: bool) -> None:
     from slo_ctl.cli.plan import print_results
-    from slo_ctl.model.setting import OutcomeState
 
     if not outcomes and not json_:
         print_lines("slo-ctl has not changed this device")

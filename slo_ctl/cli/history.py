@@ -21,6 +21,8 @@ from slo_ctl.cli.exit_status import EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 from slo_ctl.cli.vm_host import is_many
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.model.slo import check_vm_name
 
 if TYPE_CHECKING:
     from slo_ctl.model.status import HostStatus
@@ -71,8 +73,6 @@ def history(
     slo-ctl history 'web*' db --since 2h --limit 8
     slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
-    from slo_ctl.model.slo import check_vm_name
-
     span = _interval(since, until)
     for vm in vms:
         check_vm_name(vm)
@@ -134,7 +134,6 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
 
     When it cannot be read either, reports both and raises typer.Exit(4).
     """
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.record.history_schema import HistoryError
 
     path = DaemonPlaces(root).history
@@ -267,7 +266,6 @@ def _vm_names(root: Path | None) -> list[str]:
 
     Raises UnreachableError.
     """
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_schema import HistoryError
 

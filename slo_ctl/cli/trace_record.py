@@ -14,6 +14,7 @@ from slo_ctl.base.termination import ending_signals
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
 from slo_ctl.cli.output import print_columns, print_json, print_lines, warn
+from slo_ctl.model.setting import Lever
 
 if TYPE_CHECKING:
     from slo_ctl.replay.recording import Recording, Source
@@ -100,7 +101,6 @@ def _weights_of_slos(device: str, root: Path | None) -> dict[str, float]:
     """
     from slo_ctl.act.journal import Journal
     from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.model.setting import Lever
 
     host = VmHost(root)
     set_by_us = {

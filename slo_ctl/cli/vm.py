@@ -17,6 +17,7 @@ from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.host import Stream, Tenant
+from slo_ctl.model.slo import check_vm_name
 
 if TYPE_CHECKING:
     from slo_ctl.observe.streams import Inventory
@@ -83,7 +84,6 @@ def show(
     """
     from rich.text import Text
 
-    from slo_ctl.model.slo import check_vm_name
     from slo_ctl.show.terminal import console_for, print_line
     from slo_ctl.show.vms import print_vm, slo_json
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import expand, is_pattern
 from slo_ctl.cli.output import notes_about
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.drives.places import ExportPaths
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model.host import Stream, Vm
     from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloFields
@@ -46,8 +47,6 @@ class VmHost:
     @cached_property
     def places(self) -> DaemonPlaces:
         """Directories and files."""
-        from slo_ctl.daemon.files import DaemonPlaces
-
         return DaemonPlaces(self.root)
 
     @cached_property
@@ -93,7 +92,6 @@ class VmHost:
 
     def unknown_clients(self) -> list[str]:
         """A sentence for each namespace with a client that is not one of the VMs."""
-        from slo_ctl.drives.places import ExportPaths
         from slo_ctl.host.processes import connections
 
         exports = ExportPaths(self.places.devices.run)

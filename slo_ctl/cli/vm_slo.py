@@ -20,10 +20,20 @@ from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
+from slo_ctl.model.slo import (
+    SLO_KEYS,
+    ResolvedSlo,
+    SloError,
+    SloFields,
+    SloUpdate,
+    check_fields,
+    check_vm_name,
+    parse_change,
+    slo_key,
+)
 
 if TYPE_CHECKING:
     from slo_ctl.model.replies import VmSlo
-    from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
 
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored; values in JSON."""
@@ -97,8 +107,6 @@ def unset(
     slo-ctl vm unset web
     slo-ctl vm unset 'web*' db min,class
     """
-    from slo_ctl.model.slo import SloUpdate
-
     host = VmHost(root, connect)
     among = None if metadata else _vms_with_slo(host)
     names, keys = _names_and_keys(host, words, among or [])
@@ -115,8 +123,6 @@ _COLON = re.compile(r"(\w+):(.+)")
 
 def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
     """VMs, and the fields as one text. The first word is always a VM."""
-    from slo_ctl.model.slo import SLO_KEYS, SloError, slo_key
-
     names = [words[0], *(word for word in words[1:] if "=" not in word)]
     # A comma at the end is ignored.
     pairs = [word.strip().removesuffix(",") for word in words[1:] if "=" in word]
@@ -179,8 +185,6 @@ def _nothing_to_set(words: Sequence[str], names: Sequence[str]) -> UserError:
 
 
 def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
-    from slo_ctl.model.slo import SloError, check_vm_name, parse_change
-
     for name in names:
         check_vm_name(name)
     command = f"vm set {' '.join(names)}"
@@ -207,8 +211,6 @@ def _names_and_keys(
 
     The first word is always a VM.
     """
-    from slo_ctl.model.slo import SLO_KEYS, SloError, check_vm_name, slo_key
-
     names, keys, fields = [words[0]], list[str](), list[str]()
     for word in words[1:]:
         if ",," in word:
@@ -343,8 +345,6 @@ def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
 
 
 def _metadata_after(vm: str, before: SloFields, request: _Request) -> SloFields:
-    from slo_ctl.model.slo import SloError, check_fields
-
     change = request.change
     after = {name: value for name, value in before.items() if name not in change.unset} | change.fields
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.api.messages import RefusalError
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
@@ -224,10 +225,7 @@ class DaemonController:
                 "send the domain XML that libvirt passes to its hooks",
             ) from None
         self.request_epoch()
-        end_s = time.monotonic() + _ANNOUNCE_S
-        while name and name not in self.published.names and time.monotonic() < end_s:
-            time.sleep(_POLL_S)
-        return name, name in self.published.names
+        return name, bool(name) and wait_for(lambda: name in self.published.names, _ANNOUNCE_S, _POLL_S)
 
     def metrics(self) -> bytes:
         """Metrics in Prometheus's text format."""
