@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.termination import ending_signals
+from slo_ctl.base.termination import ending_signals, stop_requests
 from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
@@ -53,7 +53,6 @@ def record(
     slo-ctl trace record --block web=/dev/vg0/web --block db=/dev/vg0/db --for 10m --out monday
     slo-ctl replay monday/scenario.toml --device op=28% --policy min_waf
     """
-    from slo_ctl.drives.server import stop_requests
     from slo_ctl.replay.recording import make_folder
     from slo_ctl.replay.recording import record as record_source
     from slo_ctl.show.terminal import progress_on_stderr

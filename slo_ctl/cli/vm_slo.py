@@ -287,7 +287,8 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
 
 
 def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]:
-    from slo_ctl.daemon.controller import DaemonController, Published, Waker
+    from slo_ctl.base.termination import Waker
+    from slo_ctl.daemon.controller import DaemonController, Published
     from slo_ctl.record.slo_store import SloStore
 
     published = Published(

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
 from sdnotify import SystemdNotifier
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.termination import stop_requests
 from slo_ctl.base.text import printable
 from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, read_settings
 from slo_ctl.drives.serving import (
@@ -298,46 +297,6 @@ def _exit_problem(status: int, relay: _Relay) -> str | None:
     if status < 0:
         return f"the server was killed by {signal.Signals(-status).name}"
     return relay.last_error or f"the server exited with status {status}"
-
-
-class StopRequest:
-    """Whether a signal was received. A `threading.Event` would deadlock: its handler may interrupt the wait
-    for it while the main thread holds its lock.
-    """
-
-    def __init__(self) -> None:
-        self.made = False
-        self._reader, self._writer = os.pipe()
-
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        """Signal handler."""
-        if not self.made:
-            self.made = True
-            os.write(self._writer, b"\0")
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a signal, or for `seconds`."""
-        select.select([self._reader], [], [], seconds)
-
-    def close(self) -> None:
-        """Close the pipe."""
-        os.close(self._reader)
-        os.close(self._writer)
-
-
-@contextmanager
-def stop_requests(
-    signals: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
-) -> Iterator[StopRequest]:
-    """Handle these signals as requests to stop within the context."""
-    request = StopRequest()
-    before = {number: signal.signal(number, request.note) for number in signals}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        request.close()
 
 
 def _stop_server(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
