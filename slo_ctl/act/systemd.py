@@ -6,7 +6,6 @@ So properties are set over D-Bus, for the running unit only, and then verified i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoContro
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.clock import wait_for
 from slo_ctl.decide.device_use import unit_of
+from slo_ctl.host.block_device import device_node, device_number
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.model.host import BFQ, IO_COST
 from slo_ctl.model.setting import ActError, Knob, Lever
@@ -156,10 +156,10 @@ class SystemdActuator(Actuator[float | None]):
         for path in entries:
             if self._is_device(path, knob):
                 return path
-        folder = self._sys / "dev" / "block" / knob.device
-        if not folder.exists():
+        node = device_node(knob.device, self._sys)
+        if node is None:
             raise ActError(f"the block device {knob.device} no longer exists", target_removed=True)
-        return f"/dev/{folder.resolve().name.replace('!', '/')}"
+        return str(node)
 
     def _foreign(self, knob: Knob, entries: Mapping[str, Entries]) -> dict[str, float]:
         """Limits of the device that systemd did not set and would remove, as it writes all four at once."""
@@ -175,15 +175,14 @@ class SystemdActuator(Actuator[float | None]):
         return found
 
     def _is_device(self, path: str, knob: Knob) -> bool:
-        folder = self._sys / "dev" / "block" / knob.device
-        if folder.exists() and path == f"/dev/{folder.resolve().name.replace('!', '/')}":
+        if path == str(device_node(knob.device, self._sys)):
             return True
         try:
             number = Path(path).stat().st_rdev
         except (OSError, ValueError):
             # An entry for a device that does not exist.
             return False
-        return f"{os.major(number)}:{os.minor(number)}" == knob.device
+        return str(device_number(number)) == knob.device
 
 
 def _foreign_limits_error(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActError:
