@@ -363,8 +363,8 @@ class LatencyHistogramActuator(Actuator[str | None]):
 
     levers = frozenset({Lever.LATENCY_HISTOGRAM})
 
-    def __init__(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._libvirt = LibvirtConnection(uri, timeout_s=timeout_s, service="QEMU")
+    def __init__(self, uri: str) -> None:
+        self._libvirt = LibvirtConnection(uri, service="QEMU")
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""

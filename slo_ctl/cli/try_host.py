@@ -234,8 +234,7 @@ class TryHost:
 
     def pause(self, seconds: float) -> None:
         """Sleep. Raises UserError when a process has ended, KeyboardInterrupt after a signal."""
-        if not self._stop.made:
-            self._stop.wait(seconds)
+        self._stop.wait(seconds)
         if self._stop.made:
             raise KeyboardInterrupt
         for name, process in list(self._processes.items()):

@@ -484,4 +484,4 @@ def precondition(
         raise _is_served(record.name) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None
-    return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))
+    return Preconditioned.model_validate(reply["preconditioned"])
