@@ -12,6 +12,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
+from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
@@ -164,10 +165,8 @@ def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[in
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:
     """Rows of the daemon's status; None when the daemon is not reachable."""
-    from slo_ctl.api.client import ApiClient
-
     try:
-        reply = ApiClient(host.places.api_socket).get("/v1/status")
+        reply = client(host.root).get("/v1/status")
     except UnreachableError:
         return None
     except UserError as error:

@@ -16,6 +16,7 @@ from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.base.text import printable
+from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
@@ -270,13 +271,12 @@ class _Changed:
 
 def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     """Change the SLOs through the daemon, or without one in the file that it reads when it starts."""
-    from slo_ctl.api.client import ApiClient
     from slo_ctl.model.replies import VmSlo
     from slo_ctl.model.status_json import from_plain
 
     notes = list[str]()
     try:
-        reply = ApiClient(host.places.api_socket).patch("/v1/slos", request.body())
+        reply = client(host.root).patch("/v1/slos", request.body())
         place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
     except UnreachableError as error:
         place, slos = STORE, _change_without_daemon(host, request)
