@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import select
 import signal
@@ -186,6 +185,8 @@ def on_processes(
     if jobs <= 1:
         yield from map(work, items)
         return
+    import multiprocessing
+
     # Processes inherit the mask, so that a signal does not end them with a traceback before they handle it.
     with held_back():
         pool = multiprocessing.get_context("spawn").Pool(jobs, end_with_parent)
