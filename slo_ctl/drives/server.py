@@ -18,6 +18,7 @@ from typing import BinaryIO
 from sdnotify import SystemdNotifier
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import modified_ns
 from slo_ctl.base.termination import stop_requests
 from slo_ctl.base.text import printable
 from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, read_settings
@@ -151,7 +152,7 @@ class _AddedSockets:
         self._front_ends = {"nbd": exports} | ({"vhost-user": vhost_user} if vhost_user else {})
         self._own_end, self._server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._own_end.setblocking(False)
-        self._settings_read_ns = self._settings_mtime_ns()
+        self._settings_read_ns = modified_ns(self._folder / SETTINGS_FILE)
         self._created = self._read_created()
         self._unsent: list[tuple[str, str]] = []
 
@@ -168,7 +169,7 @@ class _AddedSockets:
 
     def update(self) -> None:
         """Open and remove sockets of namespaces that were added or removed since the last call."""
-        mtime_ns = self._settings_mtime_ns()
+        mtime_ns = modified_ns(self._folder / SETTINGS_FILE)
         if mtime_ns != self._settings_read_ns:
             try:
                 names = [namespace.name for namespace in self._store.load(self._name).namespace]
@@ -207,12 +208,6 @@ class _AddedSockets:
             sys.stderr.write(f"slo-ctl: namespace {name}: {error}\n")
             return False
         return True
-
-    def _settings_mtime_ns(self) -> int:
-        try:
-            return (self._folder / SETTINGS_FILE).stat().st_mtime_ns
-        except OSError:
-            return 0
 
     def _read_created(self) -> dict[str, int]:
         """Creation times of added namespaces, by name."""
