@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from daemon_sim.drive import SimulatedDrive
 from daemon_sim.scenario import DEVICE, Scenario, SimulatedVm, namespace_name
-from slo_ctl.drives.places import Places
+from slo_ctl.drives.places import ExportPaths, Places
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import Disk, FoundBy, Vm, VmState
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.streams import ExportPaths, Inventory, assign_namespaces, streams_of
+from slo_ctl.observe.streams import Inventory, assign_namespaces, streams_of
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.systemd import io_weight_for
+from slo_ctl.host.block_device import device_node, device_number
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.host.disk_latency import (
     BOUNDARIES_NS,
@@ -313,15 +313,15 @@ class LibvirtActuator(Actuator[float | None]):
             except OSError:
                 # The device was removed, so its limits do not matter.
                 continue
-            if f"{os.major(number)}:{os.minor(number)}" == knob.device:
+            if str(device_number(number)) == knob.device:
                 return float(value) or None
         return None
 
     def _device_path(self, knob: Knob) -> Path:
-        folder = self._sys / "dev" / "block" / knob.device
-        if not folder.exists():
+        node = device_node(knob.device, self._sys)
+        if node is None:
             raise ActError(f"the block device {knob.device} no longer exists", target_removed=True)
-        return Path("/dev") / folder.resolve().name.replace("!", "/")
+        return node
 
 
 def _limit_of(knob: Knob) -> _Limit:
@@ -363,8 +363,8 @@ class LatencyHistogramActuator(Actuator[str | None]):
 
     levers = frozenset({Lever.LATENCY_HISTOGRAM})
 
-    def __init__(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._libvirt = LibvirtConnection(uri, timeout_s=timeout_s, service="QEMU")
+    def __init__(self, uri: str) -> None:
+        self._libvirt = LibvirtConnection(uri, service="QEMU")
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""

@@ -14,9 +14,11 @@ from xml.etree import ElementTree
 from pydantic import ConfigDict
 
 from slo_ctl.act.domain_metadata import DomainState, WritableDomain
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.drives.attach import choose_target, disk_at
+from slo_ctl.drives.attach import choose_target, disk_at, disks_in
+from slo_ctl.host.libvirt import disk_of
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.model.mapping import (
@@ -39,8 +41,8 @@ from slo_ctl.model.nvme import NvmeDevice
 
 PLACEMENT_HANDLES_SINCE = (2, 5)
 """First version of nvme-cli with `create-ns --nphndls --phndls`."""
+_POLL_S = 0.1
 APPEAR_TIMEOUT_S = 10.0
-_APPEAR_POLL_S = 0.05
 _DISCARD_TIMEOUT_S = 600.0
 _ANY_NAMESPACE = 0xFFFFFFFF
 """Identify with this NSID returns the common features of all namespaces."""
@@ -138,21 +140,19 @@ class Namespaces:
 
     def block(self, nsid: int) -> str:
         """Name of the block device of an attached namespace; waits until it exists."""
-        deadline = time.monotonic() + APPEAR_TIMEOUT_S
-        rescanned = False
-        while True:
-            for block in drive.blocks_of_controller(self._sys, self._name):
-                if block.nsid == nsid and (self._dev / block.name).is_block_device():
-                    return block.name
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"namespace {nsid} of {self._name} has no block device after {APPEAR_TIMEOUT_S:g} s",
-                    "see `dmesg` and `lsblk`",
-                )
-            if not rescanned and time.monotonic() > deadline - APPEAR_TIMEOUT_S / 2:
+        for rescan in (False, True):
+            if rescan:
                 self._tool.run("ns-rescan", self._admin)
-                rescanned = True
-            time.sleep(_APPEAR_POLL_S)
+            if name := wait_for(lambda: self._existing_block(nsid), APPEAR_TIMEOUT_S / 2, _POLL_S):
+                return name
+        raise UserError(
+            f"namespace {nsid} of {self._name} has no block device after {APPEAR_TIMEOUT_S:g} s",
+            "see `dmesg` and `lsblk`",
+        )
+
+    def _existing_block(self, nsid: int) -> str:
+        blocks = (block for block in drive.blocks_of_controller(self._sys, self._name) if block.nsid == nsid)
+        return next((block.name for block in blocks if (self._dev / block.name).is_block_device()), "")
 
     def detach(self, nsid: int, controller_id: int) -> None:
         """Detach a namespace from a controller."""
@@ -197,7 +197,6 @@ _STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
 _LINK_TIMEOUT_S = 20.0
 """A host whose CPUs are busy took more than 5 s."""
 _UNPLUG_TIMEOUT_S = 10.0
-_DISK_POLL_S = 0.1
 
 
 def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = _LINK_TIMEOUT_S) -> Path:
@@ -211,20 +210,15 @@ def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = 
         index = next((i for i, prefix in enumerate(_STABLE) if link.name.startswith(prefix)), len(_STABLE))
         return (index, link.name)
 
-    deadline = time.monotonic() + timeout_s
-    while by_id.is_dir():
-        links = [
+    def links() -> list[Path]:
+        return [
             link
             for link in by_id.glob("nvme-*")
             if link.name.startswith(_STABLE) or link.name.endswith(f"_{nsid}")
             if link.resolve() == block
         ]
-        if links:
-            return min(links, key=rank)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_DISK_POLL_S)
-    return block
+
+    return min(wait_for(links, timeout_s, _POLL_S), key=rank, default=block) if by_id.is_dir() else block
 
 
 def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
@@ -245,10 +239,9 @@ def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
 def target_of(domain: WritableDomain, path: Path) -> str | None:
     """Target of the VM's disk with this path; None if there is none."""
     for state in domain.states:
-        for disk in ElementTree.fromstring(domain.xml(state)).findall("devices/disk"):  # noqa: S314 - libvirt's
-            source, target = disk.find("source"), disk.find("target")
-            if source is not None and target is not None and source.get("dev") == str(path):
-                return target.get("dev", "")
+        for disk in map(disk_of, disks_in(domain.xml(state))):
+            if disk.source == str(path):
+                return disk.target
     return None
 
 
@@ -292,20 +285,18 @@ def remove_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool)
 
 def is_released(domain: WritableDomain, target: str, states: Collection[DomainState]) -> bool:
     """Whether a detached disk disappears in time; a running guest has to release it."""
-    deadline = time.monotonic() + _UNPLUG_TIMEOUT_S
-    while any(disk_at(domain.xml(state), target) is not None for state in states):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_DISK_POLL_S)
-    return True
+    return wait_for(
+        lambda: all(disk_at(domain.xml(state), target) is None for state in states),
+        _UNPLUG_TIMEOUT_S,
+        _POLL_S,
+    )
 
 
 def _disk_with(
     domain: WritableDomain, target: str, path: str, state: DomainState
 ) -> ElementTree.Element | None:
     disk = disk_at(domain.xml(state), target)
-    source = disk.find("source") if disk is not None else None
-    return disk if source is not None and source.get("dev") == path else None
+    return disk if disk is not None and disk_of(disk).source == path else None
 
 
 # The file with complete and incomplete mappings.
@@ -351,7 +342,6 @@ class MappingStore:
 # Execution of the steps of a mapping, each recorded so that a crash neither loses nor repeats one.
 
 _CLOSE_TIMEOUT_S = 30.0
-_POLL_S = 0.1
 
 
 class Domains(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from slo_ctl.act.journal import Original
-from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted
 from slo_ctl.host.nvme import pages
@@ -37,14 +37,11 @@ class NvmeOpsActuator:
 
     levers = frozenset({Lever.NVME_OPS})
 
-    def __init__(
-        self, drive: str, log: DriveOpsLog, *, wait_s: float = 2.0, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, drive: str, log: DriveOpsLog, *, wait_s: float = 2.0) -> None:
         """`drive`: NQN of its subsystem; `wait_s`: how long `write` waits for the drive to move blocks."""
         self._drive = drive
         self._log = log
         self._wait_s = wait_s
-        self._clock = clock
 
     def owns(self, knob: Knob) -> bool:
         """Whether the knob belongs to a namespace of this drive."""
@@ -60,7 +57,7 @@ class NvmeOpsActuator:
 
     def write(self, knob: Knob, value: SettingValue) -> None:
         """Move the difference to or from the spare blocks of the drive, and wait for completion."""
-        blocks, deadline_s = _blocks(knob, value), self._clock.monotonic_s() + self._wait_s
+        blocks, deadline_s = _blocks(knob, value), time.monotonic() + self._wait_s
         ops = self._wait_for_moves(deadline_s)
         namespace = self._namespace(knob, ops)
         lacking = blocks - namespace.ops_blocks
@@ -80,13 +77,13 @@ class NvmeOpsActuator:
 
     def _wait_for_moves(self, deadline_s: float) -> DriveOps:
         while (ops := self._read()).pending_blocks:
-            if self._clock.monotonic_s() > deadline_s:
+            if time.monotonic() > deadline_s:
                 raise ActError(
                     f"{counted(ops.pending_blocks, 'OPS block')} of {self._drive} still to be moved, "
                     "which the drive continues by itself",
                     in_progress=True,
                 )
-            self._clock.sleep(_POLL_S)
+            time.sleep(_POLL_S)
         return ops
 
     def _read(self) -> DriveOps:
@@ -111,7 +108,7 @@ def nvme_ops_actuator(drive: str, sys: Path) -> NvmeOpsActuator:
         raise UserError("the drive is missing", "connect it, then run `slo-ctl apply --undo`")
     tool = NvmeTool()
     controller = pages.controller(tool.read("id-ctrl", f"/dev/{name}"), name)
-    found = DriveOpsLog.find(tool, controller, SYSTEM_CLOCK.monotonic_s)
+    found = DriveOpsLog.find(tool, controller, time.monotonic)
     if found is None:
         raise UserError("the drive does not report OPS any more", "see its vendor's documentation")
     return NvmeOpsActuator(drive, found)

@@ -6,8 +6,6 @@ So properties are set over D-Bus, for the running unit only, and then verified i
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,9 @@ from jeepney.wrappers import unwrap_msg
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.act.keeper import Actuator
+from slo_ctl.base.clock import wait_for
 from slo_ctl.decide.device_use import unit_of
+from slo_ctl.host.block_device import device_node, device_number
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.model.host import BFQ, IO_COST
 from slo_ctl.model.setting import ActError, Knob, Lever
@@ -146,9 +146,7 @@ class SystemdActuator(Actuator[float | None]):
             path = self._path(knob, entries[name])
             self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
         # systemd answers before it has written to the cgroup.
-        deadline = time.monotonic() + self._verify_s
-        while self._in_force(knob) != value and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        wait_for(lambda: self._in_force(knob) == value, self._verify_s, _POLL_S)
         # When systemd resets the last of its own limits it removes all limits of the device.
         for name, limit in foreign.items():
             self._cgroups.write(replace(_cgroup_knob(knob), name=name), limit)
@@ -158,10 +156,10 @@ class SystemdActuator(Actuator[float | None]):
         for path in entries:
             if self._is_device(path, knob):
                 return path
-        folder = self._sys / "dev" / "block" / knob.device
-        if not folder.exists():
+        node = device_node(knob.device, self._sys)
+        if node is None:
             raise ActError(f"the block device {knob.device} no longer exists", target_removed=True)
-        return f"/dev/{folder.resolve().name.replace('!', '/')}"
+        return str(node)
 
     def _foreign(self, knob: Knob, entries: Mapping[str, Entries]) -> dict[str, float]:
         """Limits of the device that systemd did not set and would remove, as it writes all four at once."""
@@ -177,15 +175,14 @@ class SystemdActuator(Actuator[float | None]):
         return found
 
     def _is_device(self, path: str, knob: Knob) -> bool:
-        folder = self._sys / "dev" / "block" / knob.device
-        if folder.exists() and path == f"/dev/{folder.resolve().name.replace('!', '/')}":
+        if path == str(device_node(knob.device, self._sys)):
             return True
         try:
             number = Path(path).stat().st_rdev
         except (OSError, ValueError):
             # An entry for a device that does not exist.
             return False
-        return f"{os.major(number)}:{os.minor(number)}" == knob.device
+        return str(device_number(number)) == knob.device
 
 
 def _foreign_limits_error(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActError:

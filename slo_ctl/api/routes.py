@@ -7,8 +7,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -113,6 +113,9 @@ _ACTIONS = {
 """Actions that complete the sentence "USER may not ..."."""
 
 
+_STARTING = "Announce a VM that libvirt is about to start"
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A method of a path."""
@@ -121,8 +124,9 @@ class Route:
     path: str
     """`{name}` stands for the name of a VM, which may have slashes."""
     summary: str
-    answer: Callable[[Request, str], Reply]
-    """Returns the reply for a request and the name in the path, empty if there is none."""
+    answer: Callable[[Request, str], Any]
+    """Returns the reply for a request and the name in the path, empty if there is none: a `Reply`, or what
+    is sent as JSON, of the type `reply`."""
     reply: Any = None
     """Type of the reply without `format_version`; None: not described."""
     query: type[BaseModel] = NoQuery
@@ -143,59 +147,20 @@ class Api:
         self._controller = controller
         self._cached_status: tuple[HostStatus | None, bytes] = (None, b"")
         """The last status that was sent, and its JSON."""
+        setting, managing = partial(Route, right=Right.SET_SLOS), partial(Route, right=Right.MANAGE)
         # Names of VMs may contain slashes, so longer paths must come before their prefixes.
         self._routes = (
             Route("GET", "/v1/health", "Daemon health", self._health, Health),
             Route("GET", "/v1/status", "Status of the host in the last epoch", self._status, HostStatus),
             Route("GET", "/v1/vms", "Every VM on every device", self._vms, VmsReply),
-            Route(
-                "PUT",
-                "/v1/vms/{name}/slo",
-                "Set fields of an SLO",
-                self._set,
-                VmSlo,
-                SetQuery,
-                SloBody,
-                right=Right.SET_SLOS,
-            ),
-            Route(
-                "DELETE",
-                "/v1/vms/{name}/slo",
-                "Unset fields",
-                self._unset,
-                VmSlo,
-                UnsetQuery,
-                right=Right.SET_SLOS,
-            ),
-            Route(
-                "PATCH",
-                "/v1/slos",
-                "Change several SLOs or none",
-                self._change,
-                SlosReply,
-                body=SlosBody,
-                right=Right.SET_SLOS,
-            ),
+            setting("PUT", "/v1/vms/{name}/slo", "Set fields of an SLO", self._set, VmSlo, SetQuery, SloBody),
+            setting("DELETE", "/v1/vms/{name}/slo", "Unset fields", self._unset, VmSlo, UnsetQuery),
+            setting("PATCH", "/v1/slos", "Change SLOs, all or none", self._change, SlosReply, body=SlosBody),
             Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
             Route("GET", "/v1/plan", "Changes that the next epoch would make", self._plan, Plan),
             Route("GET", "/v1/history/{name}", "History of one VM", self._history, VmHistory, HistoryQuery),
-            Route(
-                "POST",
-                "/v1/reload",
-                "Reload the configuration",
-                self._reload,
-                ReloadReply,
-                right=Right.MANAGE,
-            ),
-            Route(
-                "POST",
-                "/v1/starting",
-                "Announce a VM that libvirt is about to start",
-                self._start,
-                StartReply,
-                body=StartBody,
-                right=Right.MANAGE,
-            ),
+            managing("POST", "/v1/reload", "Reload the configuration", self._reload, ReloadReply),
+            managing("POST", "/v1/starting", _STARTING, self._start, StartReply, body=StartBody),
             Route("GET", "/metrics", "Metrics in Prometheus's text format", self._metrics),
             Route("GET", DESCRIPTION_PATH, "This description", self._describe),
         )
@@ -207,7 +172,8 @@ class Api:
             route, name = self._find_route(request)
             self._check_right(route.right, request)
             request.query(route.query)
-            return route.answer(request, name)
+            found = route.answer(request, name)
+            return found if isinstance(found, Reply) else json_reply(plain(found))
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint)
         except HistoryError as error:
@@ -262,8 +228,8 @@ class Api:
             raise _NO_STATUS
         return status
 
-    def _health(self, _request: Request, _name: str) -> Reply:
-        return json_reply(plain(self._controller.health()))
+    def _health(self, _request: Request, _name: str) -> Health:
+        return self._controller.health()
 
     def _status(self, _request: Request, _name: str) -> Reply:
         status, (cached_status, body) = self._current_status(), self._cached_status
@@ -272,35 +238,34 @@ class Api:
             self._cached_status = status, body
         return Reply(HTTPStatus.OK, JSON_TYPE, body)
 
-    def _vms(self, _request: Request, _name: str) -> Reply:
-        return json_reply({"vms": plain(self._current_status().vms)})
+    def _vms(self, _request: Request, _name: str) -> VmsReply:
+        return VmsReply(self._current_status().vms)
 
-    def _vm(self, _request: Request, name: str) -> Reply:
+    def _vm(self, _request: Request, name: str) -> VmReply:
         slo = self._controller.slo(name)
-        devices = plain([vm for vm in self._current_status().vms if vm.vm == name])
-        return json_reply({**plain(slo), "devices": devices})
+        devices = tuple([vm for vm in self._current_status().vms if vm.vm == name])
+        return VmReply(**{each.name: getattr(slo, each.name) for each in fields(VmSlo)}, devices=devices)
 
     def _metrics(self, _request: Request, _name: str) -> Reply:
         return Reply(HTTPStatus.OK, CONTENT_TYPE, self._controller.metrics())
 
     # SLOs.
 
-    def _set(self, request: Request, name: str) -> Reply:
+    def _set(self, request: Request, name: str) -> VmSlo:
         body = request.json(SloBody)
         body.force = body.force or request.query(SetQuery).force
-        return json_reply(plain(self._change_slos(request, [name], body)[0]))
+        return self._change_slos(request, [name], body)[0]
 
-    def _change(self, request: Request, _name: str) -> Reply:
+    def _change(self, request: Request, _name: str) -> SlosReply:
         body = request.json(SlosBody)
-        return json_reply({"vms": plain(self._change_slos(request, list(dict.fromkeys(body.vms)), body))})
+        return SlosReply(self._change_slos(request, list(dict.fromkeys(body.vms)), body))
 
-    def _unset(self, request: Request, name: str) -> Reply:
+    def _unset(self, request: Request, name: str) -> VmSlo:
         names = request.query(UnsetQuery).fields
         if names is not None and not names.strip():
             raise RefusalError(f"VM {name}: no fields to unset", "leave fields out for all of them")
-        fields = dict.fromkeys(SLO_KEYS if names is None else names.split(","))
-        body = SloBody(fields=fields, force=False, dry_run=False)
-        return json_reply(plain(self._change_slos(request, [name], body)[0]))
+        unset = dict.fromkeys(SLO_KEYS if names is None else names.split(","))
+        return self._change_slos(request, [name], SloBody(fields=unset, force=False, dry_run=False))[0]
 
     def _change_slos(self, request: Request, vms: Sequence[str], body: SloBody) -> tuple[VmSlo, ...]:
         names = ", ".join(vms)
@@ -321,21 +286,21 @@ class Api:
 
     # The daemon's loop and history.
 
-    def _plan(self, _request: Request, _name: str) -> Reply:
-        return json_reply(plain(self._controller.plan()))
+    def _plan(self, _request: Request, _name: str) -> Plan:
+        return self._controller.plan()
 
-    def _history(self, request: Request, name: str) -> Reply:
+    def _history(self, request: Request, name: str) -> VmHistory:
         query = request.query(HistoryQuery)
-        return json_reply(plain(self._controller.history(name, query.since, query.until, query.limit)))
+        return self._controller.history(name, query.since, query.until, query.limit)
 
-    def _reload(self, request: Request, _name: str) -> Reply:
+    def _reload(self, request: Request, _name: str) -> ReloadReply:
         log.info("reload of the configuration, by %s", request.user)
-        return json_reply({"config_problem": self._controller.reload()})
+        return ReloadReply(self._controller.reload())
 
-    def _start(self, request: Request, _name: str) -> Reply:
+    def _start(self, request: Request, _name: str) -> StartReply:
         name, seen = self._controller.announce(request.json(StartBody).xml)
         log.info("VM %s starts", printable(name), extra={"vm": (name,)})
-        return json_reply({"vm": name, "seen": seen})
+        return StartReply(name, seen)
 
     # The description.
 

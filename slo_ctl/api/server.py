@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from slo_ctl.api.messages import DESCRIPTION_PATH, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
+from slo_ctl.base.clock import wait_for
 from slo_ctl.host.peer import peer_of
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
@@ -24,6 +25,7 @@ _MAX_CONNECTION_S = 30.0
 _IDLE_S = 5.0
 _POLL_S = 0.25
 _STOP_TIMEOUT_S = 1.0
+_STOP_POLL_S = 0.01
 
 log = logging.getLogger("slo_ctl.api")
 
@@ -57,9 +59,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """Complete requests in progress, and close the socket."""
         self.shutdown()
         self.server_close()
-        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-        while self._started_s and time.monotonic() < deadline_s:
-            time.sleep(0.01)
+        wait_for(lambda: not self._started_s, _STOP_TIMEOUT_S, _STOP_POLL_S)
         for connection in list(self._started_s):
             _disconnect(connection)
 

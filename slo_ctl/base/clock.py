@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +23,11 @@ class Clock:
 
 
 SYSTEM_CLOCK = Clock()
+
+
+def wait_for(value: Callable[[], T], timeout_s: float, poll_s: float) -> T:
+    """The first value that is true, or after the timeout the last one. It is asked for at least once."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := value()) and time.monotonic() < deadline_s:
+        time.sleep(poll_s)
+    return found

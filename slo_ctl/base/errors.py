@@ -27,8 +27,12 @@ class UnreachableError(UserError):
     """The daemon, or the server of a device, does not answer; the command line exits with 4."""
 
 
-class ReplyFormatError(UserError):
-    """The daemon's reply is not one of this version; the command line exits with 1."""
+class FailedError(UserError):
+    """What was asked for is valid, but could not be done; the command line exits with 1."""
+
+
+class ReplyFormatError(FailedError):
+    """The daemon's reply is not one of this version."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(

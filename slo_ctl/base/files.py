@@ -23,6 +23,14 @@ MAX_BYTES = 64 << 20
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})(@(?P<host>[^@]+))?\.partial", re.DOTALL)
 
 
+def modified_ns(path: Path) -> int:
+    """Time of the last modification of a file or directory; 0 if there is none, or it may not be read."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a regular file.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import MAX_BYTES, open_lock, read_regular, replace_file, try_lock
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 """Value of the field `format_version` in every file."""
 _LOCK_TIMEOUT_S = 5.0
-_LOCK_PAUSE_S = 0.01
+_LOCK_POLL_S = 0.01
 
 
 class JsonStore(Generic[T]):
@@ -71,7 +71,7 @@ class JsonStore(Generic[T]):
             ) from None
 
     @contextmanager
-    def locked(self, busy: str, timeout_s: float | None = None) -> Iterator[None]:
+    def locked(self, busy: str, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
         """Lock the file against other writers; UserError `busy` when it stays locked for `timeout_s`."""
         # The lock is a separate file, because writing replaces the content file.
         lock, hint = self.path.with_name(f".{self.path.name}.lock"), "run as root, or with --root DIR"
@@ -81,11 +81,8 @@ class JsonStore(Generic[T]):
         except OSError as error:
             raise UserError(f"{lock}: {error.strerror}", hint) from None
         try:
-            deadline = time.monotonic() + (_LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
-            while not try_lock(descriptor):
-                if time.monotonic() >= deadline:
-                    raise UserError(busy, f"try again when it has finished; `fuser {lock}` shows the process")
-                time.sleep(_LOCK_PAUSE_S)
+            if not wait_for(lambda: try_lock(descriptor), timeout_s, _LOCK_POLL_S):
+                raise UserError(busy, f"try again when it has finished; `fuser {lock}` shows the process")
             yield
         finally:
             os.close(descriptor)

@@ -84,6 +84,18 @@ def _digits(value: float, significant: int = 3) -> str:
     return f"{value:.{significant}g}" if value < 10**significant - 0.5 else f"{value:,.0f}"
 
 
+def max_known(values: Iterable[Number | None]) -> Number | None:
+    """The greatest of the values that are not None; None when all are None."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of values with weights, without those that are None; None when no weight is left."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    total_weight = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total_weight if total_weight else None
+
+
 def sum_known(values: Iterable[Number | None]) -> Number | None:
     """The sum of the values that are not None; None when all are None."""
     known = [value for value in values if value is not None]

@@ -1,13 +1,14 @@
-"""Ends a command on SIGINT, SIGTERM or SIGHUP so that it first removes what it made on the host."""
+"""Signals: a command that ends first removes what it made on the host; a loop that waits is woken up."""
 
 from __future__ import annotations
 
 import atexit
-import multiprocessing
+import os
+import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TypeVar
@@ -84,6 +85,75 @@ def uninterrupted_close() -> Iterator[ExitStack]:
                 stack.close()
 
 
+class Waker:
+    """Ends a wait from other threads and from signal handlers.
+
+    A `threading.Event` would deadlock: the handler may interrupt the main thread while it holds its lock.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def wake(self) -> None:
+        """End the present or the next wait."""
+        try:
+            os.write(self.writer, b"\0")
+        except BlockingIOError:
+            # The pipe is full of wake-ups.
+            return
+
+    def wait(self, seconds: float) -> None:
+        """Wait for `wake`, at most for this time."""
+        select.select([self._reader], [], [], seconds)
+        try:
+            while os.read(self._reader, 4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._reader)
+        os.close(self.writer)
+
+
+class StopRequest:
+    """Whether a signal was received."""
+
+    def __init__(self) -> None:
+        self.made = False
+        self._waker = Waker()
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """Signal handler."""
+        self.made = True
+        self._waker.wake()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, at most for this time."""
+        if not self.made:
+            self._waker.wait(seconds)
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._waker.close()
+
+
+@contextmanager
+def stop_requests(
+    signals: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+) -> Iterator[StopRequest]:
+    """Handle these signals as requests to stop within the context."""
+    request = StopRequest()
+    before = {number: signal.signal(number, request.note) for number in signals}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        request.close()
+
+
 def end_with_parent() -> None:
     """In a process of the command: SIGTERM, which its parent sends, raises SystemExit, once.
 
@@ -115,6 +185,8 @@ def on_processes(
     if jobs <= 1:
         yield from map(work, items)
         return
+    import multiprocessing
+
     # Processes inherit the mask, so that a signal does not end them with a traceback before they handle it.
     with held_back():
         pool = multiprocessing.get_context("spawn").Pool(jobs, end_with_parent)

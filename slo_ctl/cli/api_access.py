@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-import typer
-
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import FailedError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
-from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_UNREACHABLE
-from slo_ctl.cli.output import warn
+from slo_ctl.daemon.files import DaemonPlaces
 
 if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
@@ -27,7 +25,6 @@ _SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
 def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
     """The client of the daemon at `root`, else of the user's own daemon if any, else of the system's."""
     from slo_ctl.api.client import ApiClient
-    from slo_ctl.daemon.files import DaemonPlaces
 
     socket = DaemonPlaces(root).api_socket
     if root is None and os.geteuid() != 0 and not socket.exists():
@@ -36,15 +33,17 @@ def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
 
 
 def get(root: Path | None, path: str) -> dict[str, Any]:
-    """The reply of the daemon. When it is not reachable, reports how to start it and raises typer.Exit(4)."""
+    """The reply of the daemon. Raises UnreachableError, with how to start it, and FailedError."""
     api = client(root)
-    return _reply(root, lambda: api.get(path))
+    with _errors_with_hints(root):
+        return api.get(path)
 
 
 def post(root: Path | None, path: str) -> dict[str, Any]:
     """The reply to an action, as `get`."""
     api = client(root)
-    return _reply(root, lambda: api.post(path))
+    with _errors_with_hints(root):
+        return api.post(path)
 
 
 def vm_history(api: ApiClient, vm: str, **query: object) -> VmHistory:
@@ -62,23 +61,20 @@ def vm_not_found(word: str, existing: Collection[str]) -> UserError:
     return UserError(message, near_or_listed(word, existing, "no VMs at present"))
 
 
-def _reply(root: Path | None, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+@contextmanager
+def _errors_with_hints(root: Path | None) -> Iterator[None]:
     try:
-        return send()
+        yield
     except UnreachableError as error:
-        report_unreachable(str(error), root)
-        raise typer.Exit(EXIT_UNREACHABLE) from None
+        raise not_reachable(str(error), start_hint(root, str(error))) from None
     except UserError as error:
         # Not a usage error: the daemon is not ready yet, or runs another release.
-        warn(f"slo-ctl: {error.message}")
-        warn(f"hint: {error.hint}")
-        raise typer.Exit(EXIT_FAILURE) from None
+        raise FailedError(error.message, error.hint) from None
 
 
-def report_unreachable(reason: str, root: Path | None, hint: str = "") -> None:
-    """Report on stderr that the daemon is not reachable, with a hint: by default how to reach it."""
-    warn(f"slo-ctl: the daemon is not reachable: {reason}")
-    warn(f"hint: {hint or start_hint(root, reason)}")
+def not_reachable(reason: str, hint: str) -> UnreachableError:
+    """The error that the daemon does not answer."""
+    return UnreachableError(f"the daemon is not reachable: {reason}", hint)
 
 
 def start_hint(root: Path | None, reason: str = "") -> str:

@@ -17,8 +17,8 @@ import typer
 
 from slo_ctl.base.errors import (
     OPTIONAL_PACKAGES,
+    FailedError,
     MissingPackageError,
-    ReplyFormatError,
     UnreachableError,
     UserError,
 )
@@ -78,8 +78,7 @@ def run(arguments: list[str]) -> int:
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
-        status = _EXIT_STATUSES.get(type(error), EXIT_USAGE)
-        return _report_error(error.message, _with_root(error.hint, arguments), status)
+        return _report_error(error.message, _with_root(error.hint, arguments), _exit_status(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in OPTIONAL_PACKAGES:
@@ -99,7 +98,10 @@ def run(arguments: list[str]) -> int:
     return status if isinstance(status, int) else EXIT_OK
 
 
-_EXIT_STATUSES = {UnreachableError: EXIT_UNREACHABLE, ReplyFormatError: EXIT_FAILURE}
+def _exit_status(error: UserError) -> int:
+    if isinstance(error, UnreachableError):
+        return EXIT_UNREACHABLE
+    return EXIT_FAILURE if isinstance(error, FailedError) else EXIT_USAGE
 
 
 def _help_last(arguments: list[str]) -> list[str]:

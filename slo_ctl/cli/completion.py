@@ -175,7 +175,7 @@ def _from_libvirt() -> list[str]:
     from slo_ctl.host.libvirt import connect
 
     with connect() as libvirt:
-        return [vm.name for vm in libvirt.vms(lambda _: None)]
+        return [domain.vm.name for domain in libvirt.domains(lambda _: None)]
 
 
 def _configured(root: Path | None) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
+from slo_ctl.daemon.files import DaemonPlaces
 
 app = typer.Typer(
     help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check", rich_markup_mode=None
@@ -30,7 +31,6 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     slo-ctl config check && slo-ctl config reload
     """
     from slo_ctl.config.load import find_errors, has_files, load
-    from slo_ctl.daemon.files import DaemonPlaces
 
     check_root(root)
     check_config(config)
@@ -69,7 +69,6 @@ def show(
     slo-ctl config show --no-origin | grep vm.web
     """
     from slo_ctl.config.load import values_with_origin
-    from slo_ctl.daemon.files import DaemonPlaces
 
     check_root(root)
     check_config(config)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import FailedError, UserError
 from slo_ctl.base.text import counted
-from slo_ctl.cli.exit_status import EXIT_FAILURE
-from slo_ctl.cli.options import CONFIG, ROOT, check_config, root_option, time_s_of
+from slo_ctl.cli.options import CONFIG, ROOT, check_config, time_s_of
+from slo_ctl.daemon.files import DaemonPlaces, only_daemon
 
 
 def command(
@@ -38,7 +38,6 @@ def command(
     """
     from slo_ctl.cli.plan import plan_of, print_plan, run_two_epochs
     from slo_ctl.config import load
-    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.daemon.log import log_events
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.daemon.service import StoppedAtOnce, serve
@@ -63,14 +62,11 @@ def command(
                 daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_print_line
             )
         except StoppedAtOnce:
-            sys.stderr.write("slo-ctl: stopped immediately: settings stay applied until the next start\n")
-            raise typer.Exit(EXIT_FAILURE) from None
+            raise FailedError("stopped immediately: settings stay applied until the next start") from None
         if not_restored:
-            sys.stderr.write(
-                f"slo-ctl: {counted(not_restored, 'setting')} not restored, see above\n"
-                f"hint: slo-ctl apply --undo{root_option(root)}\n"
+            raise FailedError(
+                f"{counted(not_restored, 'setting')} not restored, see above", "slo-ctl apply --undo"
             )
-            raise typer.Exit(EXIT_FAILURE)
 
 
 def _epoch_s(text: str) -> float:

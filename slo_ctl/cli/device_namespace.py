@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
 from slo_ctl.cli.completion import complete_namespace, namespaces
 from slo_ctl.cli.options import DEVICE, ROOT, YES, bytes_of, confirm, device_store, root_option
 from slo_ctl.cli.output import print_lines
+from slo_ctl.model.host import Tenant
 
 if TYPE_CHECKING:
     from slo_ctl.drives.places import RunPlaces
@@ -91,17 +92,13 @@ def _wait_for_addresses(run: RunPlaces, namespace: str) -> list[str]:
     from slo_ctl.drives.status import nbd_uri
 
     export, vhost_user = run.export(namespace), run.vhost_user_socket(namespace)
-    deadline_s = time.monotonic() + _SOCKETS_TIMEOUT_S
-    while not export.is_socket() and time.monotonic() < deadline_s:
-        time.sleep(_SOCKETS_POLL_S)
-    if not export.is_socket():
+    if not wait_for(export.is_socket, _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
         return [f"note: {export} does not exist yet; it will once the device is served again"]
     lines = [f"NBD: {nbd_uri(export, namespace)}"]
     # The vhost-user socket, if the device is served with any, is created just after it.
-    while run.vhost_user.is_dir() and any(run.vhost_user.iterdir()) and time.monotonic() < deadline_s:
-        if vhost_user.is_socket():
-            return [*lines, f"vhost-user: {vhost_user}"]
-        time.sleep(_SOCKETS_POLL_S)
+    has_vhost_user = run.vhost_user.is_dir() and any(run.vhost_user.iterdir())
+    if has_vhost_user and wait_for(vhost_user.is_socket, _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
+        lines.append(f"vhost-user: {vhost_user}")
     return lines
 
 
@@ -153,7 +150,6 @@ def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, 
     from slo_ctl.cli.vm_host import VmHost
     from slo_ctl.drives.attach import clients_of, clients_of_device
     from slo_ctl.drives.status import device_status
-    from slo_ctl.model.host import Tenant
 
     host, tenant, run = VmHost(root), Tenant(record.name, namespace), store.places.run_of(record.name)
     user = next((stream for stream in host.inventory.streams if stream.tenant == tenant), None)

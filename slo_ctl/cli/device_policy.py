@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +16,14 @@ from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
+from slo_ctl.daemon.files import only_daemon
+from slo_ctl.model.setting import DEVICE_LEVERS, Knob, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import MIN_P99_US
 
 if TYPE_CHECKING:
-    from slo_ctl.act.keeper import Actuator, SettingKeeper
+    from slo_ctl.act.keeper import Actuator
     from slo_ctl.decide.scheduler import Needs
     from slo_ctl.decide.scheduler_parameters import Choice
-    from slo_ctl.model.setting import Outcome, Setting
     from slo_ctl.profile.scheduler_advice import SchedulerAdvice
     from slo_ctl.profile.store import Found
 
@@ -132,8 +134,7 @@ def policy(
         return
     if undo:
         name = Path(device).resolve().name if "/" in device else device
-        hint = _by_daemon(f'path = "/dev/{name}"', "keep")
-        _report_outcomes(_undo(host, _block_actuators(host, sys, cgroup_root), name, hint), json_)
+        _report_outcomes(_block_settings(host, name, sys, cgroup_root).undo(), json_)
         return
     advice, vms = _advise(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
@@ -142,76 +143,73 @@ def policy(
         else:
             _print_advice(advice, vms, explain)
         return
-    outcomes = _apply(
-        host,
-        _block_actuators(host, sys, cgroup_root),
-        advice.settings,
-        lambda knob: knob.place == advice.facts.name,
-        dry_run,
-        _by_daemon(f'path = "/dev/{advice.facts.name}"', advice.choice.scheduler),
-    )
+    settings = _block_settings(host, advice.facts.name, sys, cgroup_root)
+    outcomes = settings.apply(advice.settings, advice.choice.scheduler, dry_run)
     if not json_:
         _print_advice(advice, vms, explain)
     _report_outcomes(outcomes, json_)
 
 
-def _block_actuators(host: VmHost, sys: Path, cgroup_root: Path | None) -> list[Actuator[Any]]:
+class _DeviceSettings:
+    """Settings of one device, which are set while no daemon runs."""
+
+    def __init__(self, host: VmHost, name: str, table: str, actuator: Actuator[Any]) -> None:
+        """`table`: a line that is in the configuration's table of the device."""
+        from slo_ctl.act.journal import Journal
+        from slo_ctl.act.keeper import SettingKeeper
+
+        self._keeper = SettingKeeper([actuator], Journal(host.places.journal))
+        self._lock = host.places.lock
+        self._name = name
+        self._table = table
+
+    def apply(self, settings: Sequence[Setting], scheduler: str, dry_run: bool) -> list[Outcome]:
+        """Apply the settings; earlier ones that are no longer wanted are restored.
+
+        Raises UserError if a daemon runs, with how that sets the scheduler.
+        """
+        if dry_run:
+            return self._keeper.plan(settings, self._is_own)
+        with self._without_daemon(scheduler):
+            return self._keeper.apply(settings, within=self._is_own)
+
+    def undo(self) -> list[Outcome]:
+        """Restore the settings. Raises UserError if a daemon runs."""
+        with self._without_daemon("keep"):
+            return self._keeper.undo(self._is_own)
+
+    def _is_own(self, knob: Knob) -> bool:
+        return knob.lever in DEVICE_LEVERS and knob.place == self._name
+
+    def _without_daemon(self, scheduler: str) -> AbstractContextManager[None]:
+        hint = (
+            f'the daemon sets it: write scheduler = "{scheduler}" in the [[device]] with {self._table} in '
+            "slo-ctl.toml, then `slo-ctl config reload`"
+        )
+        return only_daemon(self._lock, hint)
+
+
+def _block_settings(host: VmHost, name: str, sys: Path, cgroup_root: Path | None) -> _DeviceSettings:
     from slo_ctl.act.queue import BlockQueueActuator
     from slo_ctl.profile.identity import has_io_cost
 
     root = cgroup_root or host.config.cgroup_root
-    return [BlockQueueActuator(sys, root if has_io_cost(root) else None)]
+    actuator = BlockQueueActuator(sys, root if has_io_cost(root) else None)
+    return _DeviceSettings(host, name, f'path = "/dev/{name}"', actuator)
 
 
-def _keeper(host: VmHost, actuators: list[Actuator[Any]]) -> SettingKeeper:
+def _emulated_settings(host: VmHost, name: str) -> _DeviceSettings:
     from slo_ctl.act.journal import Journal
-    from slo_ctl.act.keeper import SettingKeeper
+    from slo_ctl.act.ssd import ServedFtlActuator
 
-    return SettingKeeper(actuators, Journal(host.places.journal))
-
-
-def _by_daemon(device: str, scheduler: str) -> str:
-    """How to have a running daemon set the scheduler. `device`: a line that is in the table of the device."""
-    return (
-        f'the daemon sets it: write scheduler = "{scheduler}" in the [[device]] with {device} in '
-        "slo-ctl.toml, then `slo-ctl config reload`"
-    )
-
-
-def _apply(
-    host: VmHost,
-    actuators: list[Actuator[Any]],
-    settings: Sequence[Setting],
-    within: Any,
-    dry_run: bool,
-    by_daemon: str,
-) -> list[Outcome]:
-    """Apply the settings of one device; earlier settings that are no longer wanted are restored.
-
-    Raises UserError with the hint `by_daemon` if a daemon runs.
-    """
-    from slo_ctl.daemon.files import only_daemon
-
-    if dry_run:
-        return _keeper(host, actuators).plan(settings, within)
-    with only_daemon(host.places.lock, by_daemon):
-        return _keeper(host, actuators).apply(settings, within=within)
-
-
-def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str, by_daemon: str) -> list[Outcome]:
-    """Restore the settings of one device. Raises UserError with the hint `by_daemon` if a daemon runs."""
-    from slo_ctl.daemon.files import only_daemon
-    from slo_ctl.model.setting import DEVICE_LEVERS
-
-    with only_daemon(host.places.lock, by_daemon):
-        return _keeper(host, actuators).undo(lambda knob: knob.lever in DEVICE_LEVERS and knob.place == place)
+    control = host.places.devices.run_of(name).control
+    actuator = ServedFtlActuator(name, control, Journal(host.places.journal))
+    return _DeviceSettings(host, name, f'name = "{name}"', actuator)
 
 
 def _policy_of_emulated(
     host: VmHost, device: str, options: _NeedOptions, json_: bool, apply: bool, undo: bool, dry_run: bool
 ) -> None:
-    from slo_ctl.act.journal import Journal
-    from slo_ctl.act.ssd import ServedFtlActuator
     from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
     from slo_ctl.drives.record import read_settings
     from slo_ctl.drives.store import DeviceStore
@@ -219,13 +217,8 @@ def _policy_of_emulated(
     from slo_ctl.profile.store import ProfileStore
 
     record = DeviceStore(host.places.devices).load(device)
-
-    def actuators() -> list[Actuator[Any]]:
-        control = host.places.devices.run_of(device).control
-        return [ServedFtlActuator(device, control, Journal(host.places.journal))]
-
     if undo:
-        _report_outcomes(_undo(host, actuators(), device, _by_daemon(f'name = "{device}"', "keep")), json_)
+        _report_outcomes(_emulated_settings(host, device).undo(), json_)
         return
     vms = tenants_on(device, host.inventory.streams)
     needs, tenants = _needs_of_vms(host, vms, options), len(record.namespace)
@@ -237,14 +230,12 @@ def _policy_of_emulated(
         in_force = read_settings(host.places.devices.device(device)).scheduler or record.scheduler
         _print_tenant_choice(device, in_force, choice, found, json_)
     if apply:
-        setting = tenant_setting(device, choice)
-        within, hint = setting.knob.__eq__, _by_daemon(f'name = "{device}"', choice.value)
-        _report_outcomes(_apply(host, actuators(), [setting], within, dry_run, hint), json_)
+        settings = [tenant_setting(device, choice)]
+        _report_outcomes(_emulated_settings(host, device).apply(settings, choice.value, dry_run), json_)
 
 
 def _report_outcomes(outcomes: list[Outcome], json_: bool) -> None:
     from slo_ctl.cli.plan import print_results
-    from slo_ctl.model.setting import OutcomeState
 
     if not outcomes and not json_:
         print_lines("slo-ctl has not changed this device")

@@ -12,6 +12,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.exit_status import EXIT_CHECK
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json
+from slo_ctl.daemon.files import DaemonPlaces
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -41,7 +42,6 @@ def command(
     tree, uri = DEFAULT_ROOT, DEFAULT_URI
     if root is not None:
         from slo_ctl.config import load
-        from slo_ctl.daemon.files import DaemonPlaces
 
         check_root(root)
         config = load(DaemonPlaces(root).config)

@@ -15,12 +15,13 @@ from slo_ctl.base.errors import UnreachableError, UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.patterns import expand
 from slo_ctl.base.quantity import parse_time_s
-from slo_ctl.cli.api_access import client, report_unreachable, vm_history, vm_not_found
+from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.exit_status import EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 from slo_ctl.cli.vm_host import is_many
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.model.slo import check_vm_name
 
 if TYPE_CHECKING:
     from slo_ctl.model.status import HostStatus
@@ -71,8 +72,6 @@ def history(
     slo-ctl history 'web*' db --since 2h --limit 8
     slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
-    from slo_ctl.model.slo import check_vm_name
-
     span = _interval(since, until)
     for vm in vms:
         check_vm_name(vm)
@@ -132,9 +131,8 @@ def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: 
 def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     """The daemon's database, to be read because the daemon is not reachable; a line on stderr reports that.
 
-    When it cannot be read either, reports both and raises typer.Exit(4).
+    When it cannot be read either, raises UnreachableError with both reasons.
     """
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.record.history_schema import HistoryError
 
     path = DaemonPlaces(root).history
@@ -142,9 +140,8 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
         yield path
     except HistoryError as error:
         reason = error.message.removeprefix("history: ")
-        hint = "" if "slo-ctl daemon" in error.hint else error.hint
-        report_unreachable(f"{unreachable}; nor can its history be read: {reason}", root, hint)
-        raise typer.Exit(EXIT_UNREACHABLE) from None
+        hint = start_hint(root, unreachable) if "slo-ctl daemon" in error.hint else error.hint
+        raise not_reachable(f"{unreachable}; nor can its history be read: {reason}", hint) from None
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
 
 
@@ -267,7 +264,6 @@ def _vm_names(root: Path | None) -> list[str]:
 
     Raises UnreachableError.
     """
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_schema import HistoryError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -31,17 +31,6 @@ def print_lines(*lines: str) -> None:
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
     sys.stdout.flush()
-
-
-def print_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
-    """Rows with columns of equal width; the columns whose numbers are in `right` are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print_lines("  ".join(cells).rstrip())
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -14,13 +14,14 @@ from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json, warn, warn_notes
+from slo_ctl.daemon.files import DaemonPlaces, only_daemon
+from slo_ctl.model.replies import Plan
+from slo_ctl.model.setting import Outcome, OutcomeState
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.model.replies import Plan
-    from slo_ctl.model.setting import Outcome
 
 
 def plan(
@@ -53,7 +54,6 @@ def plan(
 
 def _read_plan(root: Path | None) -> Plan:
     """The plan of the daemon, or without a daemon that of its first epochs."""
-    from slo_ctl.model.replies import Plan
     from slo_ctl.model.status_json import from_plain
 
     try:
@@ -66,7 +66,6 @@ def _read_plan(root: Path | None) -> Plan:
 def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
     """A daemon without an API."""
     from slo_ctl.config import load
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.daemon.loop import Daemon
 
     places = DaemonPlaces(root)
@@ -84,8 +83,6 @@ def plan_of(daemon: Daemon) -> Plan:
 
 def run_two_epochs(daemon: Daemon) -> list[Outcome]:
     """Run two epochs, as decisions need one complete measurement; returns the outcomes of all settings."""
-    from slo_ctl.model.setting import OutcomeState
-
     daemon.epoch()
     first = {outcome.setting.knob: outcome for outcome in daemon.outcomes}
     time.sleep(daemon.config.daemon.epoch_s)
@@ -146,8 +143,6 @@ def apply(
     if dry_run:
         plan(json_=json_, include_unchanged=False, root=root)
         return
-    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
-    from slo_ctl.model.setting import OutcomeState
 
     check_root(root)
     places = DaemonPlaces(root)

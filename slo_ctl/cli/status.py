@@ -23,11 +23,11 @@ from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_lines, warn, warn_notes
+from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from slo_ctl.model.status import HostStatus, Verdict, VmStatus
     from slo_ctl.show.status import DaemonOutage
 
 
@@ -108,7 +108,6 @@ def parse_verdicts(text: str | None) -> frozenset[Verdict]:
     """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
     if text is None:
         return frozenset()
-    from slo_ctl.model.status import Verdict
 
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
@@ -194,8 +193,6 @@ def _print_json(selected: _Selected, indent: int | None = 2) -> None:
 
 
 def _is_degraded(selected: _Selected) -> bool:
-    from slo_ctl.model.status import DEGRADED
-
     groups = {vm.group for vm in selected.vms}
     return any(vm.verdict in DEGRADED for vm in selected.vms) or any(
         group.verdict in DEGRADED for group in selected.status.groups if group.name in groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
@@ -16,10 +17,11 @@ from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
 from slo_ctl.base.termination import terminable
+from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
-from slo_ctl.cli.output import print_columns, print_json, print_lines, warn_notes
+from slo_ctl.cli.output import print_json, print_lines, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
@@ -136,7 +138,8 @@ def command(
             }
         )
     else:
-        print_columns(_table_rows(results))
+        if results:
+            _print_capacities(results)
         print_lines(*_summary_lines(results))
         print_lines(f"{len(swept.rows)} of {len(points)} replays in {out}, EMULATED drives")
         print_lines(*_missing_lines(swept))
@@ -193,24 +196,26 @@ def _counts(text: str) -> list[int]:
     return sorted(set(counts))
 
 
-def _table_rows(results: list[Capacity]) -> list[tuple[str, ...]]:
-    return [
-        ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT"),
-        *(
-            (
-                result.scenario,
-                result.drive or "scenario's",
-                result.op or "scenario's",
-                result.policy,
-                _most_text(result),
-                numbers.count(result.pages_s),
-                numbers.decimal(result.waf),
-                numbers.UNKNOWN if result.worst_p99_ms is None else f"{result.worst_p99_ms:.1f} ms",
-                result.limit,
-            )
-            for result in results
-        ),
+def _print_capacities(results: list[Capacity]) -> None:
+    from slo_ctl.show.terminal import console_for, print_rows
+
+    headings = ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT")
+    rows = [
+        (
+            printable(result.scenario),
+            printable(result.drive or "scenario's"),
+            result.op or "scenario's",
+            result.policy,
+            _most_text(result),
+            numbers.count(result.pages_s),
+            numbers.decimal(result.waf),
+            numbers.UNKNOWN if result.worst_p99_ms is None else f"{result.worst_p99_ms:.1f} ms",
+            printable(result.limit),
+        )
+        for result in results
     ]
+    texts = ("SCENARIO", "DRIVE", "OP", "POLICY", "LIMITED AT")
+    print_rows(console_for(sys.stdout), headings, rows, left=texts, folded=("DRIVE", "LIMITED AT"))
 
 
 def _most_text(result: Capacity) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.termination import ending_signals
+from slo_ctl.base.termination import ending_signals, stop_requests
+from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
-from slo_ctl.cli.output import print_columns, print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.model.setting import Lever
 
 if TYPE_CHECKING:
     from slo_ctl.replay.recording import Recording, Source
@@ -50,7 +53,6 @@ def record(
     slo-ctl trace record --block web=/dev/vg0/web --block db=/dev/vg0/db --for 10m --out monday
     slo-ctl replay monday/scenario.toml --device op=28% --policy min_waf
     """
-    from slo_ctl.drives.server import stop_requests
     from slo_ctl.replay.recording import make_folder
     from slo_ctl.replay.recording import record as record_source
     from slo_ctl.show.terminal import progress_on_stderr
@@ -100,7 +102,6 @@ def _weights_of_slos(device: str, root: Path | None) -> dict[str, float]:
     """
     from slo_ctl.act.journal import Journal
     from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.model.setting import Lever
 
     host = VmHost(root)
     set_by_us = {
@@ -131,10 +132,12 @@ def _named_disks(block: Sequence[str]) -> dict[str, Path]:
 
 
 def _print(recording: Recording) -> None:
-    rows = [("VM", "REQUESTS", "IOPS", "READ", "WRITTEN", "BUSY", "OUTSTANDING", "DROPPED", "REPLAYED")]
-    rows += [
+    from slo_ctl.show.terminal import console_for, print_rows
+
+    headings = ("VM", "REQUESTS", "IOPS", "READ", "WRITTEN", "BUSY", "OUTSTANDING", "DROPPED", "REPLAYED")
+    rows = [
         (
-            vm.name,
+            printable(vm.name),
             f"{vm.requests:,}",
             f"{vm.requests / recording.elapsed_s:,.0f}",
             f"{vm.read_bytes / 2**20:,.1f} MiB",
@@ -146,6 +149,6 @@ def _print(recording: Recording) -> None:
         )
         for vm in recording.vms
     ]
-    print_columns(rows, right=range(1, 8))
+    print_rows(console_for(sys.stdout), headings, rows, left=("VM", "REPLAYED"))
     if recording.scenario is not None:
         print_lines(f"replay it with: slo-ctl replay {recording.scenario}")

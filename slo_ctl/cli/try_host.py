@@ -18,12 +18,12 @@ from pathlib import Path
 import slo_ctl
 from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.termination import StopRequest
 from slo_ctl.cli.try_guest import HAS_DISK, Guests, guests_anywhere, guests_with_kvm
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
-from slo_ctl.drives.server import StopRequest
 from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, Preconditioned, precondition
@@ -234,8 +234,7 @@ class TryHost:
 
     def pause(self, seconds: float) -> None:
         """Sleep. Raises UserError when a process has ended, KeyboardInterrupt after a signal."""
-        if not self._stop.made:
-            self._stop.wait(seconds)
+        self._stop.wait(seconds)
         if self._stop.made:
             raise KeyboardInterrupt
         for name, process in list(self._processes.items()):

@@ -11,7 +11,7 @@ import typer
 
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.keyvalue import Fields, split_pairs
-from slo_ctl.base.termination import ending_signals
+from slo_ctl.base.termination import ending_signals, stop_requests
 from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
@@ -91,7 +91,6 @@ def command(
     """
     from slo_ctl.cli.try_host import TryHost
     from slo_ctl.cli.try_run import run
-    from slo_ctl.drives.server import stop_requests
 
     vms = weights_of(weights)
     traces = traces_of(trace or [], vms)

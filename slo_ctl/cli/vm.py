@@ -12,11 +12,13 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
+from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.host import Stream, Tenant
+from slo_ctl.model.slo import check_vm_name
 
 if TYPE_CHECKING:
     from slo_ctl.observe.streams import Inventory
@@ -83,7 +85,6 @@ def show(
     """
     from rich.text import Text
 
-    from slo_ctl.model.slo import check_vm_name
     from slo_ctl.show.terminal import console_for, print_line
     from slo_ctl.show.vms import print_vm, slo_json
 
@@ -164,10 +165,8 @@ def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[in
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:
     """Rows of the daemon's status; None when the daemon is not reachable."""
-    from slo_ctl.api.client import ApiClient
-
     try:
-        reply = ApiClient(host.places.api_socket).get("/v1/status")
+        reply = client(host.root).get("/v1/status")
     except UnreachableError:
         return None
     except UserError as error:

@@ -10,9 +10,8 @@ from xml.etree import ElementTree
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import FailedError, UserError
 from slo_ctl.cli.completion import complete_device_or_namespace
-from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
@@ -170,9 +169,10 @@ def detach(
             domain.call("detachDeviceFlags", xml, state)
         released = is_released(domain, target, disks_found)
     if not released:
-        warn(f"slo-ctl: VM {name}: the guest has not released {target} yet")
-        warn("hint: `slo-ctl vm list` shows when it has; it does so at the latest when it stops")
-        raise typer.Exit(EXIT_FAILURE)
+        raise FailedError(
+            f"VM {name}: the guest has not released {target} yet",
+            "`slo-ctl vm list` shows when it has; it does so at the latest when it stops",
+        )
     _print_change(name, "detached", target, tenant, disks_found, json_, host.notes)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import expand, is_pattern
 from slo_ctl.cli.output import notes_about
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.drives.places import ExportPaths
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
-    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model.host import Stream, Vm
     from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloFields
@@ -46,8 +47,6 @@ class VmHost:
     @cached_property
     def places(self) -> DaemonPlaces:
         """Directories and files."""
-        from slo_ctl.daemon.files import DaemonPlaces
-
         return DaemonPlaces(self.root)
 
     @cached_property
@@ -94,7 +93,6 @@ class VmHost:
     def unknown_clients(self) -> list[str]:
         """A sentence for each namespace with a client that is not one of the VMs."""
         from slo_ctl.host.processes import connections
-        from slo_ctl.observe.streams import ExportPaths
 
         exports = ExportPaths(self.places.devices.run)
         tenants_of_vms = {stream.tenant for stream in self.inventory.streams}
@@ -174,14 +172,11 @@ class VmHost:
 
     def metadata(self, name: str) -> SloFields:
         """The SLO fields in libvirt's metadata of the VM."""
-        from slo_ctl.host.libvirt import fields_of, read_xml
-        from slo_ctl.model.host import FoundBy
+        from slo_ctl.host.libvirt import fields_of
 
         vm = self.vm(name)
-        if vm is None or vm.found_by is not FoundBy.LIBVIRT or self.libvirt_uri is None:
-            return {}
-        xml = read_xml(self.libvirt_uri, vm.name)
-        return fields_of(xml, self.notes.append) if xml else {}
+        xml = self.inventory.domain_xml.get(vm.uuid or "") if vm is not None else None
+        return fields_of(xml, self.notes.append) if xml is not None else {}
 
     def stored(self) -> StoredSlos:
         """Fields set by `vm set`. Raises UserError."""

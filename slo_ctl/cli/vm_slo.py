@@ -16,14 +16,25 @@ from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.base.text import printable
+from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
+from slo_ctl.model.slo import (
+    SLO_KEYS,
+    ResolvedSlo,
+    SloError,
+    SloFields,
+    SloUpdate,
+    check_fields,
+    check_vm_name,
+    parse_change,
+    slo_key,
+)
 
 if TYPE_CHECKING:
     from slo_ctl.model.replies import VmSlo
-    from slo_ctl.model.slo import ResolvedSlo, SloFields, SloUpdate
 
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored; values in JSON."""
@@ -97,8 +108,6 @@ def unset(
     slo-ctl vm unset web
     slo-ctl vm unset 'web*' db min,class
     """
-    from slo_ctl.model.slo import SloUpdate
-
     host = VmHost(root, connect)
     among = None if metadata else _vms_with_slo(host)
     names, keys = _names_and_keys(host, words, among or [])
@@ -115,8 +124,6 @@ _COLON = re.compile(r"(\w+):(.+)")
 
 def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
     """VMs, and the fields as one text. The first word is always a VM."""
-    from slo_ctl.model.slo import SLO_KEYS, SloError, slo_key
-
     names = [words[0], *(word for word in words[1:] if "=" not in word)]
     # A comma at the end is ignored.
     pairs = [word.strip().removesuffix(",") for word in words[1:] if "=" in word]
@@ -179,8 +186,6 @@ def _nothing_to_set(words: Sequence[str], names: Sequence[str]) -> UserError:
 
 
 def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
-    from slo_ctl.model.slo import SloError, check_vm_name, parse_change
-
     for name in names:
         check_vm_name(name)
     command = f"vm set {' '.join(names)}"
@@ -207,8 +212,6 @@ def _names_and_keys(
 
     The first word is always a VM.
     """
-    from slo_ctl.model.slo import SLO_KEYS, SloError, check_vm_name, slo_key
-
     names, keys, fields = [words[0]], list[str](), list[str]()
     for word in words[1:]:
         if ",," in word:
@@ -268,13 +271,12 @@ class _Changed:
 
 def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     """Change the SLOs through the daemon, or without one in the file that it reads when it starts."""
-    from slo_ctl.api.client import ApiClient
     from slo_ctl.model.replies import VmSlo
     from slo_ctl.model.status_json import from_plain
 
     notes = list[str]()
     try:
-        reply = ApiClient(host.places.api_socket).patch("/v1/slos", request.body())
+        reply = client(host.root).patch("/v1/slos", request.body())
         place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
     except UnreachableError as error:
         place, slos = STORE, _change_without_daemon(host, request)
@@ -285,7 +287,8 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
 
 
 def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]:
-    from slo_ctl.daemon.controller import DaemonController, Published, Waker
+    from slo_ctl.base.termination import Waker
+    from slo_ctl.daemon.controller import DaemonController, Published
     from slo_ctl.record.slo_store import SloStore
 
     published = Published(
@@ -343,8 +346,6 @@ def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
 
 
 def _metadata_after(vm: str, before: SloFields, request: _Request) -> SloFields:
-    from slo_ctl.model.slo import SloError, check_fields
-
     change = request.change
     after = {name: value for name, value in before.items() if name not in change.unset} | change.fields
     try:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.api.messages import RefusalError
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.termination import Waker
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
 from slo_ctl.config.settings import AccessConfig
@@ -51,34 +53,6 @@ class Published:
     epochs: int = 0
     missed: int = 0
     config_problem: str = ""
-
-
-class Waker:
-    """Wakes the loop up from other threads and from signal handlers."""
-
-    def __init__(self) -> None:
-        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def wake(self) -> None:
-        """End the present or the next wait of the loop."""
-        try:
-            os.write(self.writer, b"\0")
-        except BlockingIOError:
-            # The pipe is full of wake-ups.
-            return
-
-    def clear(self) -> None:
-        """Discard all wake-ups."""
-        try:
-            while os.read(self.reader, 4096):
-                pass
-        except BlockingIOError:
-            return
-
-    def close(self) -> None:
-        """Close the pipe."""
-        os.close(self.reader)
-        os.close(self.writer)
 
 
 class DaemonController:
@@ -224,10 +198,7 @@ class DaemonController:
                 "send the domain XML that libvirt passes to its hooks",
             ) from None
         self.request_epoch()
-        end_s = time.monotonic() + _ANNOUNCE_S
-        while name and name not in self.published.names and time.monotonic() < end_s:
-            time.sleep(_POLL_S)
-        return name, name in self.published.names
+        return name, bool(name) and wait_for(lambda: name in self.published.names, _ANNOUNCE_S, _POLL_S)
 
     def metrics(self) -> bytes:
         """Metrics in Prometheus's text format."""

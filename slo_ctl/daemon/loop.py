@@ -17,10 +17,11 @@ from slo_ctl.api.page import Page
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
+from slo_ctl.base.termination import Waker
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
-from slo_ctl.daemon.controller import DaemonController, Published, Waker
+from slo_ctl.daemon.controller import DaemonController, Published
 from slo_ctl.daemon.device_view import (
     DeviceView,
     Problems,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import select
 import signal
 import time
 from collections import Counter
@@ -83,8 +82,7 @@ def _run(
     gc.disable()
     collected_s = time.monotonic()
     while True:
-        select.select([daemon.waker.reader], [], [], schedule.wait_s(time.monotonic()))
-        daemon.waker.clear()
+        daemon.waker.wait(schedule.wait_s(time.monotonic()))
         if signals.stop:
             return
         if signals.reload:
@@ -182,7 +180,7 @@ def _handle_signals(daemon: Daemon) -> Iterator[_Signals]:
 
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    # Python calls handlers only after `select` returns, so the signal itself has to wake it up.
+    # Python calls handlers only after the wait, so the signal itself has to wake it up.
     wakeup_fd = signal.set_wakeup_fd(daemon.waker.writer, warn_on_full_buffer=False)
     try:
         yield signals

@@ -17,6 +17,7 @@ from slo_ctl.act.nvme_ops import nvme_ops_actuator
 from slo_ctl.act.queue import BlockQueueActuator, find_named_problem
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import modified_ns
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.device_use import HostState, did_io
 from slo_ctl.decide.levers import ManagedDevices, Wanted, settings_for
@@ -186,10 +187,7 @@ class DevicePolicies:
 
     def _load_profile(self, device: _DeviceState) -> None:
         """Load the stored profile if any was stored since; a damaged one is ignored."""
-        try:
-            changed_ns = self._store.folder.stat().st_mtime_ns
-        except OSError:
-            changed_ns = 0
+        changed_ns = modified_ns(self._store.folder)
         if changed_ns == device.profiles_changed_ns:
             return
         device.profiles_changed_ns = changed_ns

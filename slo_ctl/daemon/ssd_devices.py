@@ -7,6 +7,7 @@ import logging
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import modified_ns
 from slo_ctl.config import Config
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
@@ -86,10 +87,7 @@ class EmulatedDevices:
 
     def _load_profiles(self) -> None:
         """Load stored profiles if any was stored since, or a device was replaced; ignore damaged ones."""
-        try:
-            stored_ns = self._profiles.folder.stat().st_mtime_ns
-        except OSError:
-            stored_ns = 0
+        stored_ns = modified_ns(self._profiles.folder)
         for name, device in self.devices.items():
             if self._profiled.get(name) == (stored_ns, device):
                 continue
@@ -145,9 +143,8 @@ class EmulatedDevices:
 
     def _namespace_changes(self, name: str) -> _Changes:
         folder = self._store.places.device(name)
-        try:
-            written_ns = (folder / SETTINGS_FILE).stat().st_mtime_ns
-        except OSError:
+        written_ns = modified_ns(folder / SETTINGS_FILE)
+        if not written_ns:
             return frozenset()
         read_ns, changes = self._changes.get(name, (0, frozenset[tuple[str, int]]()))
         if read_ns != written_ns:

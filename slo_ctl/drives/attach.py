@@ -16,9 +16,9 @@ from slo_ctl.base.accounts import group_name, groups_of, user_name
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.drives.places import Places, RunPlaces
+from slo_ctl.drives.places import ExportPaths, Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
-from slo_ctl.host.libvirt import DomainXmlError, parse_domain
+from slo_ctl.host.libvirt import DomainXmlError, disk_of, parse_domain
 from slo_ctl.host.processes import connections, tcp_connections
 from slo_ctl.model.host import Tenant
 
@@ -79,37 +79,12 @@ def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
 
 def disk_at(domain_xml: str, target: str) -> ElementTree.Element | None:
     """The disk with this target; None if there is none. Raises UserError for invalid XML."""
-    return next((disk for disk in _disks(domain_xml) if _target(disk) == target), None)
+    return next((disk for disk in disks_in(domain_xml) if disk_of(disk).target == target), None)
 
 
 def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
     """The namespace behind a disk; None if it is not on an emulated drive."""
-    source = disk.find("source")
-    if source is not None and disk.get("type") == "vhostuser":
-        match _below(places.run, source.get("path", "")):
-            case [device, "vhost-user", socket] if socket.endswith(".sock"):
-                return Tenant(device, socket.removesuffix(".sock"))
-        return None
-    host = source.find("host") if source is not None else None
-    if source is None or host is None or disk.get("type") != "network":
-        return None
-    if source.get("protocol") != "nbd" or host.get("transport") != "unix":
-        return None
-    name = source.get("name", "")
-    match _below(places.run, host.get("socket", "")):
-        case [device, "all.sock"]:
-            return Tenant(device, name)
-        case [device, "exports", socket] if socket == f"{name}.sock":
-            return Tenant(device, name)
-    return None
-
-
-def _below(folder: Path, path: str) -> list[str]:
-    """The parts of a path below a directory; empty for other paths."""
-    try:
-        return list(Path(os.path.normpath(path)).relative_to(folder).parts)
-    except ValueError:
-        return []
+    return ExportPaths(places.run).tenant_of_source(disk_of(disk).source)
 
 
 def check_shared_memory(vm: str, domain_xml: str) -> None:
@@ -139,10 +114,10 @@ def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant,
     """Users of namespaces as `VM (DISK)`; `domains` are names and XML."""
     users: dict[Tenant, str] = {}
     for name, xml in domains:
-        for disk in _disks(xml):
+        for disk in disks_in(xml):
             tenant = tenant_of(disk, places)
             if tenant is not None:
-                users.setdefault(tenant, f"{name} ({_target(disk)})")
+                users.setdefault(tenant, f"{name} ({disk_of(disk).target})")
     return users
 
 
@@ -172,7 +147,7 @@ def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | Non
     `domain_xmls` are the XML of the running VM and of its definition. Raises UserError when `target` is
     invalid or in use.
     """
-    taken = {_target(disk) for xml in domain_xmls for disk in _disks(xml)}
+    taken = {disk_of(disk).target for xml in domain_xmls for disk in disks_in(xml)}
     if bus is not None and bus not in _BUSES:
         raise UserError(f"--bus: {bus} is not known", did_you_mean(bus, _BUSES))
     if target is None:
@@ -287,16 +262,12 @@ def check_socket(socket: Path, device: str, credentials: Credentials | None, ext
     )
 
 
-def _disks(xml: str) -> list[ElementTree.Element]:
+def disks_in(xml: str) -> list[ElementTree.Element]:
+    """The disks in the XML of a VM. Raises UserError for invalid XML."""
     try:
         return parse_domain(xml).findall("devices/disk")
     except DomainXmlError as error:
         raise UserError(f"a VM of libvirt cannot be read: {error}", "see `virsh dumpxml`") from None
-
-
-def _target(disk: ElementTree.Element) -> str:
-    target = disk.find("target")
-    return target.get("dev", "") if target is not None else ""
 
 
 def _listed(device: DriveStatus, users: Mapping[Tenant, str]) -> str:

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.model.host import Tenant
+
+_VHOST_USER = "vhost-user"
+_EXPORT_FOLDERS = ("exports", _VHOST_USER)
+_NBD_SCHEME = "nbd+unix:///"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class RunPlaces:
     @property
     def vhost_user(self) -> Path:
         """Directory of the sockets that the next method returns."""
-        return self.folder / "vhost-user"
+        return self.folder / _VHOST_USER
 
     def vhost_user_socket(self, namespace: str) -> Path:
         """vhost-user socket of one namespace."""
@@ -47,6 +52,44 @@ class RunPlaces:
     def pid_file(self) -> Path:
         """PID file, which the server writes when it is ready."""
         return self.folder / "server.pid"
+
+
+class ExportPaths:
+    """Sockets of emulated SSDs, in a directory that has a directory for each device:
+    `DEVICE/exports/NAMESPACE.sock` (NBD) and `DEVICE/vhost-user/NAMESPACE.sock`."""
+
+    def __init__(self, run: Path) -> None:
+        # A path may be given with symbolic links, or without.
+        self._folders = {os.fsencode(str(run)) + b"/", os.fsencode(os.path.realpath(run)) + b"/"}
+
+    def is_export(self, path: bytes) -> bool:
+        """Whether this is the socket of one namespace."""
+        return self._parts(path)[1:2] in ([folder] for folder in _EXPORT_FOLDERS)
+
+    def tenant_of(self, path: bytes, export: str = "") -> Tenant | None:
+        """The namespace behind a socket; on the socket of all namespaces, the one named `export`."""
+        match self._parts(path):
+            case [device, folder, name] if folder in _EXPORT_FOLDERS and name.endswith(".sock"):
+                return Tenant(device, name.removesuffix(".sock"))
+            case [device, "all.sock"] if export:
+                return Tenant(device, export)
+        return None
+
+    def tenant_of_source(self, source: str | None) -> Tenant | None:
+        """The namespace behind a disk, by its `Disk.source`."""
+        if source is not None and source.startswith("/"):
+            socket = os.path.normpath(os.fsencode(source))
+            return self.tenant_of(socket) if self._parts(socket)[1:2] == [_VHOST_USER] else None
+        if source is None or not source.startswith(_NBD_SCHEME):
+            return None
+        export, _, path = source.removeprefix(_NBD_SCHEME).partition("?socket=")
+        return self.tenant_of(os.path.normpath(path.encode("utf-8", "surrogateescape")), export)
+
+    def _parts(self, path: bytes) -> list[str]:
+        for folder in self._folders:
+            if path.startswith(folder):
+                return path[len(folder) :].decode("utf-8", "surrogateescape").split("/")
+        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pydantic import (
 from ftl_emul import Config
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import move_command, read_regular
-from slo_ctl.base.json_store import problem_of
+from slo_ctl.base.json_store import JsonStore, problem_of
 
 RECORD_FILE = "device.toml"
 MAX_NAMESPACES = 1024
@@ -319,15 +319,4 @@ def read_settings(folder: Path) -> Settings:
     """The settings of the device in `folder`. Raises UserError when they are damaged."""
     path = folder / SETTINGS_FILE
     as_created = f"restore it, or return to the initial namespaces and settings: {move_command(path)}"
-    try:
-        text = read_regular(path)
-        if not text.strip():
-            raise UserError(f"{path} is damaged: it is empty", as_created)
-        return Settings.model_validate_json(text)
-    except FileNotFoundError:
-        return Settings()
-    except OSError as error:
-        hint = as_created if error.errno == errno.EINVAL else "run as its owner"
-        raise UserError(f"{path}: {error.strerror}", hint) from None
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged: {problem_of(error)}", as_created) from None
+    return JsonStore(path, Settings, repair=as_created).read() or Settings()

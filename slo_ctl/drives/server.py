@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
 from sdnotify import SystemdNotifier
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import modified_ns
+from slo_ctl.base.termination import stop_requests
 from slo_ctl.base.text import printable
 from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, read_settings
 from slo_ctl.drives.serving import (
@@ -152,7 +152,7 @@ class _AddedSockets:
         self._front_ends = {"nbd": exports} | ({"vhost-user": vhost_user} if vhost_user else {})
         self._own_end, self._server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._own_end.setblocking(False)
-        self._settings_read_ns = self._settings_mtime_ns()
+        self._settings_read_ns = modified_ns(self._folder / SETTINGS_FILE)
         self._created = self._read_created()
         self._unsent: list[tuple[str, str]] = []
 
@@ -169,7 +169,7 @@ class _AddedSockets:
 
     def update(self) -> None:
         """Open and remove sockets of namespaces that were added or removed since the last call."""
-        mtime_ns = self._settings_mtime_ns()
+        mtime_ns = modified_ns(self._folder / SETTINGS_FILE)
         if mtime_ns != self._settings_read_ns:
             try:
                 names = [namespace.name for namespace in self._store.load(self._name).namespace]
@@ -208,12 +208,6 @@ class _AddedSockets:
             sys.stderr.write(f"slo-ctl: namespace {name}: {error}\n")
             return False
         return True
-
-    def _settings_mtime_ns(self) -> int:
-        try:
-            return (self._folder / SETTINGS_FILE).stat().st_mtime_ns
-        except OSError:
-            return 0
 
     def _read_created(self) -> dict[str, int]:
         """Creation times of added namespaces, by name."""
@@ -298,46 +292,6 @@ def _exit_problem(status: int, relay: _Relay) -> str | None:
     if status < 0:
         return f"the server was killed by {signal.Signals(-status).name}"
     return relay.last_error or f"the server exited with status {status}"
-
-
-class StopRequest:
-    """Whether a signal was received. A `threading.Event` would deadlock: its handler may interrupt the wait
-    for it while the main thread holds its lock.
-    """
-
-    def __init__(self) -> None:
-        self.made = False
-        self._reader, self._writer = os.pipe()
-
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        """Signal handler."""
-        if not self.made:
-            self.made = True
-            os.write(self._writer, b"\0")
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a signal, or for `seconds`."""
-        select.select([self._reader], [], [], seconds)
-
-    def close(self) -> None:
-        """Close the pipe."""
-        os.close(self._reader)
-        os.close(self._writer)
-
-
-@contextmanager
-def stop_requests(
-    signals: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
-) -> Iterator[StopRequest]:
-    """Handle these signals as requests to stop within the context."""
-    request = StopRequest()
-    before = {number: signal.signal(number, request.note) for number in signals}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        request.close()
 
 
 def _stop_server(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:

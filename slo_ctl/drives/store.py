@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.base import numbers
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.files import open_lock, partial_of, read_regular, remove_leftovers, sync_folder, try_lock
 from slo_ctl.base.keyvalue import did_you_mean
@@ -40,8 +40,8 @@ _LOCK = "lock"
 _AS_OWNER = "run as its owner"
 _FILES = ("placement", "serving", "settings.json", "preconditioned.json")
 """Files of the server other than the record, the lock and the data of namespaces."""
-_LOCK_TRIES = 10
-_LOCK_PAUSE_S = 0.02
+_LOCK_TIMEOUT_S = 0.2
+_LOCK_POLL_S = 0.02
 
 
 class ServedError(Exception):
@@ -169,11 +169,7 @@ class DeviceStore:
         descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER)
         try:
             # `is_served` of another process holds the lock for a moment.
-            for _ in range(_LOCK_TRIES):
-                if try_lock(descriptor, fcntl.LOCK_EX):
-                    break
-                time.sleep(_LOCK_PAUSE_S)
-            else:
+            if not wait_for(lambda: try_lock(descriptor), _LOCK_TIMEOUT_S, _LOCK_POLL_S):
                 raise ServedError
             yield descriptor
         finally:
@@ -488,4 +484,4 @@ def precondition(
         raise _is_served(record.name) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None
-    return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))
+    return Preconditioned.model_validate(reply["preconditioned"])

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 import time
 from bisect import bisect_right
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import is_readable
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
+from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.host import DeviceNumber, DiskLatency, LatencyCounts
 
 PROGRAM = "bpftrace"
@@ -144,23 +144,21 @@ def _entries(data: object, length: int) -> Iterator[tuple[Key, int, list[int], i
 # The child process.
 
 
-class BioLatencies:
+class BioLatencies(WatchThread):
     """A thread that runs bpftrace while there are devices to trace, and restarts it when it exits.
 
     The child does not outlive the daemon: it is killed by SIGPIPE at its next write, within a second.
     """
 
     def __init__(self) -> None:
+        super().__init__("slo-ctl bpftrace")
         self.problem = ""
         """Why latencies are missing; empty if none are missing or no device is traced."""
         self.running = False
         """Whether latencies are being measured."""
-        self._changed = threading.Condition()
         self._devices: frozenset[DeviceNumber] = frozenset()
         self._forgotten: frozenset[int] = frozenset()
         self._latest: GroupLatencies = {}
-        self._stopping = False
-        self._thread: threading.Thread | None = None
 
     def latest(self, devices: Collection[DeviceNumber]) -> GroupLatencies:
         """Latencies on these devices since the child was started; empty at first. Never blocks."""
@@ -168,22 +166,13 @@ class BioLatencies:
             if self._devices != frozenset(devices):
                 self._devices = frozenset(devices)
                 self._changed.notify()
-            if self._devices and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="slo-ctl bpftrace", daemon=True)
-                self._thread.start()
+            if self._devices:
+                self.start()
             return self._latest
 
     def forget(self, cgroups: Collection[int]) -> None:
         """Drop the latencies of removed cgroups after the next interval."""
         self._forgotten = frozenset(cgroups)
-
-    def close(self) -> None:
-        """Stop the child and the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
 
     def _run(self) -> None:
         pause_s = _RETRY_S
@@ -191,18 +180,14 @@ class BioLatencies:
             devices = self._devices
             if not devices:
                 self.problem = ""
-                self._pause(devices, None)
+                self._pause(None, lambda: self._devices)
                 continue
             reason = self._follow(devices)
             measured, self.running, self._latest = self.running, False, {}
             if reason:
                 self.problem = f"latencies of cgroups are not measured: {reason}"
                 pause_s = _RETRY_S if measured else min(2 * pause_s, _LONGEST_RETRY_S)
-                self._pause(devices, pause_s)
-
-    def _pause(self, devices: Collection[DeviceNumber], pause_s: float | None) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._devices != devices, pause_s)
+                self._pause(pause_s, lambda: self._devices != devices)  # noqa: B023 - called before it returns
 
     def _follow(self, devices: frozenset[DeviceNumber]) -> str:
         """Run bpftrace until the devices change. Returns why it exited; "" if it was stopped."""

@@ -20,6 +20,12 @@ def device_number(number: int) -> DeviceNumber:
     return DeviceNumber(os.major(number), os.minor(number))
 
 
+def device_node(number: str, sys: Path) -> Path | None:
+    """Path in /dev of the block device with the number `8:0`; None if it does not exist."""
+    folder = sys / "dev" / "block" / number
+    return Path("/dev") / folder.resolve().name.replace("!", "/") if folder.exists() else None
+
+
 def device_behind(path: str, sys: Path) -> DeviceNumber | None:
     """The whole device behind a block device or a file; None without one (network, overlay, tmpfs).
 

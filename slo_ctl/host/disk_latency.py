@@ -9,7 +9,6 @@ they are sent only if the configuration allows it.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 
 from slo_ctl.host.libvirt import DomainXmlError, LibvirtError, load_module, parse_domain
 from slo_ctl.host.libvirt_events import open_connection
+from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.host import DiskLatency, LatencyCounts
 
 _NS_PER_US = 1_000
@@ -131,7 +131,7 @@ _RETRY_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
 
 
-class LatencyWatch:
+class LatencyWatch(WatchThread):
     """Latencies of the requested VMs, at most `_POLL_S` old while libvirt responds.
 
     The thread starts with the first VM.
@@ -139,30 +139,19 @@ class LatencyWatch:
 
     def __init__(self, uri: str, *, monitor: bool = False) -> None:
         """`monitor`: histograms that libvirt does not report are read by monitor commands."""
+        super().__init__("slo-ctl latencies", _CLOSE_TIMEOUT_S)
         self._uri = uri
         self._monitor = monitor
-        self._changed = threading.Condition()
         self._uuids: frozenset[str] = frozenset()
         self._latest: dict[str, DiskLatencies] = {}
-        self._stopping = False
-        self._thread: threading.Thread | None = None
 
     def latest(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
         """Latencies of these VMs by UUID; VMs that were never requested before are missing. Never blocks."""
         with self._changed:
             self._uuids = frozenset(uuids)
-            if self._uuids and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="slo-ctl latencies", daemon=True)
-                self._thread.start()
+            if self._uuids:
+                self.start()
             return self._latest
-
-    def close(self) -> None:
-        """Stop the thread; it is abandoned if it waits for a hanging libvirtd."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
@@ -174,10 +163,6 @@ class LatencyWatch:
                 self._follow(module)
             self._latest = {}
             self._pause(_RETRY_S)
-
-    def _pause(self, pause_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping, pause_s)
 
     def _follow(self, module: Any) -> None:
         """Follow a connection to its end. Raises libvirt's error."""

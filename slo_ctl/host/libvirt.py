@@ -43,10 +43,11 @@ def disks_of(xml: str) -> tuple[Disk, ...]:
     disks = parse_domain(xml).findall("devices/disk")
     if len(disks) > MAX_DISKS:
         raise DomainXmlError(f"it has more than {MAX_DISKS} disks")
-    return tuple(_disk(element) for element in disks)
+    return tuple(disk_of(element) for element in disks)
 
 
-def _disk(element: ElementTree.Element) -> Disk:
+def disk_of(element: ElementTree.Element) -> Disk:
+    """A disk, without its device number."""
     target, source = element.find("target"), element.find("source")
     kind = element.get("type", "")
     return Disk(
@@ -142,26 +143,27 @@ class LibvirtHost:
             raise LibvirtError(str(error), "check that libvirtd is running") from None
         return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
-    def vms(self, note: Callable[[str], None]) -> list[Vm]:
-        """Every VM, running or not, without cgroup and device numbers. Raises LibvirtError.
+    def domains(self, note: Callable[[str], None]) -> list[DomainReading]:
+        """Every domain, running or not, without cgroup and device numbers. Raises LibvirtError.
 
-        Skips VMs that are undefined meanwhile. `note` receives a sentence for each error.
+        Skips domains that are undefined meanwhile. `note` receives a sentence for each error.
         """
         try:
             domains = self._connection.listAllDomains()
         except self._module.libvirtError as error:
             raise LibvirtError(str(error), "check that libvirtd is running") from None
-        return [vm for domain in domains if (vm := self._vm(domain, note)) is not None]
-
-    def _vm(self, domain: Any, note: Callable[[str], None]) -> Vm | None:
-        try:
-            reading = read_domain(domain, self._module)
-        except self._module.libvirtError as error:
-            note(f"VM {domain.name()} is skipped: {error}")
-            return None
-        for sentence in reading.notes if reading else ():
-            note(sentence)
-        return reading.vm if reading else None
+        readings = []
+        for domain in domains:
+            try:
+                reading = read_domain(domain, self._module)
+            except self._module.libvirtError as error:
+                note(f"VM {domain.name()} is skipped: {error}")
+                continue
+            if reading is not None:
+                readings.append(reading)
+                for sentence in reading.notes:
+                    note(sentence)
+        return readings
 
     def close(self) -> None:
         """Close the connection."""
@@ -288,22 +290,6 @@ def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
     if len(found) > 1:
         report(f"{where}: {len(found)} elements {PREFIX}:{ELEMENT}; only the first one is used")
     return _fields(found[0].attrib, lambda text: report(f"{where}: {text}")) if found else {}
-
-
-def read_xml(uri: str, name: str) -> str | None:
-    """The XML of a VM, over a read-only connection; None when libvirt does not return it."""
-    try:
-        module = load_module()
-    except LibvirtError:
-        return None
-    try:
-        connection = module.openReadOnly(uri)
-        try:
-            return str(connection.lookupByName(name).XMLDesc(0))
-        finally:
-            connection.close()
-    except module.libvirtError:
-        return None
 
 
 def _fields(attributes: dict[str, str], note: Callable[[str], None]) -> SloFields:

@@ -23,6 +23,7 @@ from slo_ctl.host.libvirt import (
     read_domain,
     starting_domain,
 )
+from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.host import Vm
 
 _Resolve = Callable[[Vm, Callable[[str], None]], Vm]
@@ -71,7 +72,7 @@ class LatestDomains:
         return [reading.vm for reading in self.by_uuid.values()]
 
 
-class LibvirtWatch:
+class LibvirtWatch(WatchThread):
     """Follows one libvirt from the start of its thread to `close`, through restarts of libvirtd."""
 
     def __init__(
@@ -82,10 +83,10 @@ class LibvirtWatch:
     ) -> None:
         """`resolve` finds the devices of a VM's disks, which may be slow. It is called in the watch's thread,
         as is `on_change` after the domains have changed."""
+        super().__init__("slo-ctl libvirt", _CLOSE_TIMEOUT_S)
         self.uri = uri
         self._resolve = resolve
         self._on_change = on_change or (lambda: None)
-        self._changed = threading.Condition()
         self._domains = LatestDomains(uri)
         self._problem = "no connection yet"
         self._waiting_since_s: float | None = None
@@ -96,20 +97,6 @@ class LibvirtWatch:
         self._tuned: set[str] = set()
         self._disconnect_reason = ""
         self._read_all = False
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="slo-ctl libvirt", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread that connects."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread; it is abandoned if it waits for a hanging libvirtd."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_TIMEOUT_S)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the first answer or failure; False after the timeout."""
@@ -175,9 +162,7 @@ class LibvirtWatch:
                 self._problem = str(error)
             self._waiting_since_s = None
             self._answered.set()
-            with self._changed:
-                if not self._stopping:
-                    self._changed.wait_for(lambda: self._stopping, pause_s)
+            self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _follow(self, module: Any) -> None:
@@ -236,13 +221,10 @@ class LibvirtWatch:
                     has_local_vms=has_local_vms,
                 )
             self._waiting_since_s = None
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: bool(
-                        self._stopping or self._disconnect_reason or self._read_all or self._changed_uuids
-                    ),
-                    max(0.0, refreshed_s + refresh_s - time.monotonic()),
-                )
+            self._pause(
+                max(0.0, refreshed_s + refresh_s - time.monotonic()),
+                lambda: self._disconnect_reason or self._read_all or self._changed_uuids,
+            )
 
     def _read(
         self, module: Any, domains: Iterable[Any], known: dict[str, DomainReading]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from slo_ctl.base.numbers import sum_known
+from slo_ctl.base.numbers import max_known, sum_known, weighted_mean
 from slo_ctl.model.host import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream
 from slo_ctl.model.sample import StreamWindow, waf_of
 
@@ -289,12 +289,12 @@ def merge_windows(windows: Sequence[StreamWindow]) -> StreamWindow:
         totals=sum_counters([w.totals for w in windows]),
         iops=sum_known(w.iops for w in windows),
         bandwidth_bytes_s=sum_known(w.bandwidth_bytes_s for w in windows),
-        p99_read_us=_max_known(w.p99_read_us for w in windows),
-        p99_write_us=_max_known(w.p99_write_us for w in windows),
-        throttle_wait_us=_weighted_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),
+        p99_read_us=max_known(w.p99_read_us for w in windows),
+        p99_write_us=max_known(w.p99_write_us for w in windows),
+        throttle_wait_us=weighted_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),
         host_page_writes=host,
         gc_page_writes=gc,
-        u=_weighted_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
+        u=weighted_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
         waf=waf_of(host or 0, gc or 0),
         size_bytes=sum_known(w.size_bytes for w in windows),
         ops_blocks=sum_known(w.ops_blocks for w in windows),
@@ -305,16 +305,6 @@ def merge_windows(windows: Sequence[StreamWindow]) -> StreamWindow:
         queued_share=max(w.queued_share for w in windows),
         backlog_share=max(w.backlog_share for w in windows),
     )
-
-
-def _max_known(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
-    known = [(value, weight) for value, weight in values if value is not None]
-    total_weight = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total_weight if total_weight else None
 
 
 def _increase(first: IoCounters, last: IoCounters, name: str) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from slo_ctl.drives.places import ExportPaths
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.cgroup import ByDevice, CgroupTree, read_counters, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
@@ -20,49 +20,6 @@ Note = Callable[[str], None]
 
 
 # Namespaces of emulated SSDs behind streams.
-
-_NBD_SCHEME = "nbd+unix:///"
-_SOCKET_SUFFIX = ".sock"
-_VHOST_USER = "vhost-user"
-_EXPORT_FOLDERS = ("exports", _VHOST_USER)
-
-
-class ExportPaths:
-    """Sockets of emulated SSDs, in a directory that has a directory for each device:
-    `DEVICE/exports/NAMESPACE.sock` (NBD) and `DEVICE/vhost-user/NAMESPACE.sock`."""
-
-    def __init__(self, run: Path) -> None:
-        # A path may be given with symbolic links, or without.
-        self._folders = {os.fsencode(str(run)) + b"/", os.fsencode(os.path.realpath(run)) + b"/"}
-
-    def is_export(self, path: bytes) -> bool:
-        """Whether this is the socket of one namespace."""
-        return self._parts(path)[1:2] in ([folder] for folder in _EXPORT_FOLDERS)
-
-    def tenant_of(self, path: bytes, export: str = "") -> Tenant | None:
-        """The namespace behind a socket; on the socket of all namespaces, the one named `export`."""
-        match self._parts(path):
-            case [device, folder, name] if folder in _EXPORT_FOLDERS and name.endswith(_SOCKET_SUFFIX):
-                return Tenant(device, name.removesuffix(_SOCKET_SUFFIX))
-            case [device, "all.sock"] if export:
-                return Tenant(device, export)
-        return None
-
-    def tenant_of_source(self, source: str | None) -> Tenant | None:
-        """The namespace behind a disk, by its `Disk.source`."""
-        if source is not None and source.startswith("/"):
-            socket = os.fsencode(source)
-            return self.tenant_of(socket) if self._parts(socket)[1:2] == [_VHOST_USER] else None
-        if source is None or not source.startswith(_NBD_SCHEME):
-            return None
-        export, _, path = source.removeprefix(_NBD_SCHEME).partition("?socket=")
-        return self.tenant_of(path.encode("utf-8", "surrogateescape"), export)
-
-    def _parts(self, path: bytes) -> list[str]:
-        for folder in self._folders:
-            if path.startswith(folder):
-                return path[len(folder) :].decode("utf-8", "surrogateescape").split("/")
-        return []
 
 
 def assign_namespaces(
@@ -338,7 +295,8 @@ def read_inventory(
     """
     roots = roots or HostRoots()
     notes: list[str] = []
-    found = libvirt.vms(notes.append) if libvirt else []
+    domains = libvirt.domains(notes.append) if libvirt else []
+    found = [domain.vm for domain in domains]
     groups = MachineGroups(roots)
     if libvirt is None or libvirt.has_local_vms:
         found = [with_devices(vm, roots, notes.append) for vm in found]
@@ -355,5 +313,10 @@ def read_inventory(
         order = {(vm.name, vm.cgroup): number for number, vm in enumerate(vms)}
         streams.sort(key=lambda stream: order[stream.vm, stream.cgroup])
     return Inventory(
-        tree, libvirt.uri if libvirt else None, tuple(vms), tuple(streams), tuple(dict.fromkeys(notes))
+        tree,
+        libvirt.uri if libvirt else None,
+        tuple(vms),
+        tuple(streams),
+        tuple(dict.fromkeys(notes)),
+        {str(domain.vm.uuid): domain.xml for domain in domains},
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.decide.scheduler import DeviceFacts
-from slo_ctl.drives.places import Places
+from slo_ctl.drives.places import ExportPaths, Places
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
+from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.block_device import device_number, hardware_queues, rotates, schedulers, whole_device
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.profile.target import Kind, Target, parse_uri
@@ -187,9 +190,13 @@ def _mount(number: DeviceNumber, folder: Path, sources: IdentitySources) -> tupl
 
 def _export(target: Target, sources: IdentitySources) -> Identity:
     address = parse_uri(target.given)
-    served = _emulated(address.socket, sources)
-    if served is not None:
-        return served
+    exports = ExportPaths(sources.places.run)
+    tenant = exports.tenant_of(os.fsencode(address.socket), address.export) if address.socket else None
+    if tenant is not None:
+        with suppress(UserError):  # its device is damaged, or was deleted
+            record = DeviceStore(sources.places).load(tenant.device)
+            if tenant.namespace in [namespace.name for namespace in record.namespace]:
+                return emulated_identity(record, tenant.namespace, sources)
     where = address.socket or urlsplit(target.given).netloc
     return Identity(
         model="NBD export",
@@ -199,23 +206,6 @@ def _export(target: Target, sources: IdentitySources) -> Identity:
         kernel=sources.kernel,
         scheduler="",
     )
-
-
-def _emulated(socket: str | None, sources: IdentitySources) -> Identity | None:
-    """The emulated device that listens on a socket; None if it is not one of slo-ctl."""
-    from slo_ctl.drives.store import DeviceStore
-
-    store = DeviceStore(sources.places)
-    for name in store.names() if socket is not None else ():
-        try:
-            record = store.load(name)
-        except UserError:
-            continue  # damaged
-        run = sources.places.run_of(name)
-        for namespace in record.namespace:
-            if socket in (str(run.export(namespace.name)), str(run.all_exports)):
-                return emulated_identity(record, namespace.name, sources)
-    return None
 
 
 def emulated_identity(record: DeviceRecord, namespace: str, sources: IdentitySources) -> Identity:

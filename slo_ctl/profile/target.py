@@ -9,8 +9,6 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -230,12 +228,13 @@ def _remove_if_stale(path: Path) -> bool:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
-    with _closing(descriptor):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        except OSError:
-            return False  # in use, removed, or on a file system without locks
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    except OSError:
+        return False  # in use, removed, or on a file system without locks
+    finally:
+        os.close(descriptor)
     return True
 
 
@@ -257,14 +256,6 @@ def _create(path: Path) -> int:
             return descriptor
         os.close(descriptor)
     raise UserError(f"{path}: the file keeps disappearing", "use another directory")
-
-
-@contextmanager
-def _closing(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 # Read-only access to an NBD export: its size, whether it is writable, its bytes.

@@ -17,10 +17,10 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import replace_file, writing
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
+from slo_ctl.base.termination import StopRequest
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.plan import drive_pairs
 from slo_ctl.drives.record import DeviceRecord, DiskRecord
-from slo_ctl.drives.server import StopRequest
 
 if TYPE_CHECKING:
     from traces.batch import Batch

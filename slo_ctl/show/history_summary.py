@@ -187,15 +187,11 @@ def _missed_period(periods: Sequence[VerdictPeriod]) -> VerdictPeriod:
 
 
 def _mean(points: Iterable[Point], name: str) -> float | None:
-    weighted_values = [
-        (value, point.samples) for point in points if (value := getattr(point, name)) is not None
-    ]
-    samples = sum(weight for _, weight in weighted_values)
-    return sum(value * weight for value, weight in weighted_values) / samples if samples else None
+    return numbers.weighted_mean((getattr(point, name), point.samples) for point in points)
 
 
 def _worst(points: Iterable[Point], name: str) -> float | None:
-    return max((value for point in points if (value := getattr(point, name)) is not None), default=None)
+    return numbers.max_known(getattr(point, name) for point in points)
 
 
 def settings_in_force(histories: Iterable[VmHistory]) -> tuple[SettingInForce, ...]:

@@ -12,6 +12,7 @@ from fake_status import host_status
 from rich.console import Console
 
 from slo_ctl.base.numbers import UNKNOWN
+from slo_ctl.base.termination import stop_requests
 from slo_ctl.cli.app import run
 from slo_ctl.cli.try_guest import Guests
 from slo_ctl.cli.try_host import TryHost
@@ -31,7 +32,6 @@ from slo_ctl.cli.try_run import (
 from slo_ctl.cli.try_trace import write_fio_log
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import SsdRecord
-from slo_ctl.drives.server import stop_requests
 from slo_ctl.model.status import Verdict
 
 

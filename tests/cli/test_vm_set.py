@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slo_ctl.cli import app
+from slo_ctl.cli import api_access, app
 from slo_ctl.cli.output import notes_about
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.record.slo_store import SloStore
@@ -394,6 +394,26 @@ def test_running_daemon_is_used(root: Path, capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr()
     assert "daemon: ok on ssd0: has its share" in shown.out
     assert "not running" not in shown.err
+
+
+def test_a_user_without_a_daemon_uses_that_of_the_system(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = root / "own"
+    shutil.copytree(root, own / "slo-ctl")
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(own))
+    with daemon(root) as fake:
+        monkeypatch.setattr(api_access, "_SYSTEM_SOCKET", DaemonPlaces(root).api_socket)
+        monkeypatch.setattr("os.geteuid", lambda: 1000)
+        assert app.run(["vm", "set", "web", "weight=3"]) == 0
+        assert app.run(["vm", "show", "web"]) == 0
+    assert [path for _, path, _ in fake.asked] == ["/v1/slos", "/v1/status"]
+    assert stored(own / "slo-ctl") == {}
+    shown = capsys.readouterr()
+    assert "web: set, accepted by the daemon" in shown.out
+    assert "not running" not in shown.err
+    assert "daemon: not reachable" not in shown.out
 
 
 def test_a_dry_run_asks_the_daemon(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

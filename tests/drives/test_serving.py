@@ -72,7 +72,7 @@ _ROUNDS = 300
 _TIMEOUT_S = 300
 _PROGRAM = f"""
 import os, signal, threading
-from slo_ctl.drives.server import stop_requests
+from slo_ctl.base.termination import stop_requests
 
 for _ in range({_ROUNDS}):
     with stop_requests() as request:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from slo_ctl.drives.places import ExportPaths
 from slo_ctl.model.host import Disk, Stream, Tenant
-from slo_ctl.observe.streams import ExportPaths, assign_namespaces
+from slo_ctl.observe.streams import assign_namespaces
 
 WEB = Tenant("ssd0", "web")
 
@@ -32,6 +33,7 @@ def test_namespace_is_read_from_the_disk_source(exports: ExportPaths, tmp_path: 
     assert of("nbd+unix:///web?socket=/elsewhere/ssd0/exports/web.sock") is None
     assert of("RUN/ssd0/exports/web.sock") is None
     assert of("RUN/ssd0/vhost-user/web.sock") == WEB
+    assert of("nbd+unix:///web?socket=RUN/ssd1/../ssd0/exports/web.sock") == WEB
     assert of("/elsewhere/ssd0/vhost-user/web.sock") is None
     assert exports.is_export(f"{tmp_path / folder}/ssd0/vhost-user/web.sock".encode())
 

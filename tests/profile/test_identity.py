@@ -8,6 +8,8 @@ import pytest
 from fake_sys import block_device
 
 from slo_ctl.drives.places import Places
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, IdentitySources, block_identity, identify
 from slo_ctl.profile.store import Profile, ProfileStore, age_text
@@ -144,6 +146,16 @@ def test_identity_of_an_export_needs_no_connection(around: IdentitySources) -> N
     target = find_target("nbd+unix:///x?socket=/no/such.sock", connect=False)
     assert target == Target("nbd+unix:///x?socket=/no/such.sock", Kind.NBD, None, None, 512)
     assert identify(target, around).model == "NBD export"
+
+
+def test_export_on_the_socket_of_all_is_that_namespace(around: IdentitySources) -> None:
+    DeviceStore(around.places).create(plan_device("name=ssd0,size=128MiB", ["name=a", "name=b"]))
+    run = around.places.run_of("ssd0")
+    for path, place in ((run.export("b"), "b"), (run.all_exports, "b"), (run.all_exports, "a")):
+        target = find_target(f"nbd+unix:///{place}?socket={path}", connect=False)
+        assert identify(target, around).place.startswith(f"namespace {place}: ")
+    unknown = find_target(f"nbd+unix:///c?socket={run.all_exports}", connect=False)
+    assert identify(unknown, around).model == "NBD export"
 
 
 @pytest.mark.parametrize(
