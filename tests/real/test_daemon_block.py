@@ -23,8 +23,7 @@ GROUP = "measured times, and the kernel's switches"
 
 MAXIMUM = 700
 SHARES_S = 20.0
-"""Five windows. bfq injects a queue's requests while it waits for another, as many as that one's requests took
-no longer for. Where it found them slow at first, as on a busy machine, both got the same for minutes."""
+"""Five windows. On a busy machine bfq at times gave readers of different weights the same, for minutes."""
 CONFIG = """
 [daemon]
 epoch = "250ms"

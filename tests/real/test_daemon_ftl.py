@@ -22,7 +22,7 @@ VMS = ("a", "b", "c")
 TIME_SCALE = "0.5"
 """Real seconds for each modelled one; the window below is of modelled time."""
 DEEP = "--iodepth=64"
-"""So that a limit of some hundred requests a second holds requests back also while the client waits for a CPU."""
+"""A limit of some hundred requests a second holds requests back while the client waits for a CPU, too."""
 HYBRID = "channels=4,dies=4,block=64KiB,mapping=fast"
 CONFIG = """
 [daemon]
