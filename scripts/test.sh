@@ -2,10 +2,11 @@
 # cargo test, then pytest: in several processes, or in one with the arguments that are given.
 #   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
 #   scripts/test.sh --compile                          compiles what cargo test runs
-# pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others, as an emulated
-# CPU must not wait long for a real one; it is busy for about two thirds of the time, so that there is a guest more than CPUs.
-# Most of the others wait for devices and daemons more than they compute, so that there are more processes than CPUs;
-# those that only compute have a low priority (tests/conftest.py).
+# pytest comes last so that its closing line ends the output. It runs three times:
+# - Tests that only compute, at a low priority in the time that the other two leave. What they print comes at the end.
+# - Tests that boot a guest, before all that follow, as an emulated CPU must not wait long for a real one. It is busy for
+#   about two thirds of the time, so that there is a guest more than CPUs.
+# - The others. Most of them wait for devices and daemons more than they compute, so that there are more processes than CPUs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
@@ -53,18 +54,29 @@ if [ $# != 0 ]; then
 fi
 # For what each run would make again, such as the Debian package.
 SLO_CTL_TEST_FOLDER=$(mktemp -d)
-trap 'rm -rf "$SLO_CTL_TEST_FOLDER"' EXIT
+computing_pid=
+# Ctrl-C does not reach what runs in the background.
+trap 'rm -rf "$SLO_CTL_TEST_FOLDER"; [ -z "$computing_pid" ] || kill "$computing_pid" 2>/dev/null || true' EXIT
 export SLO_CTL_TEST_FOLDER
 # Else each of many processes compiles all tests and all of slo-ctl again.
 unset PYTHONDONTWRITEBYTECODE
 status=0
 parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
+guests=tests/real/guest
+computing=(tests/{daemon_sim,decide,file_systems,lab,papers,replay,validation})
+others=("--ignore=$guests" "${computing[@]/#/--ignore=}")
 rm -f build/test-durations.txt
+nice -n 10 .venv/bin/python -m pytest -q "${computing[@]}" "${parallel[@]}" "$(nproc)" >build/computing-tests.log 2>&1 &
+computing_pid=$!
 if [ -z "$quick" ]; then
     # Compiles the other tests once, instead of in each of their processes, while guests boot.
-    pytest --collect-only -p no:cacheprovider -m 'not guest' >/dev/null 2>&1 &
-    pytest tests/real/guest "${parallel[@]}" $(($(nproc) + 1)) || status=$?
+    pytest --collect-only -p no:cacheprovider "${others[@]}" >/dev/null 2>&1 &
+    pytest "$guests" "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
-pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+pytest "${others[@]}" "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+wait "$computing_pid" || status=$?
+computing_pid=
+cat build/computing-tests.log
+[ "$status" = 0 ] || echo "tests failed, see above"
 exit "$status"

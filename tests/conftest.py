@@ -8,7 +8,6 @@ import re
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,6 @@ from xdist.scheduler import LoadScopeScheduling
 _HERE = Path(__file__).parent
 _IN_FILES = ("real/guest", "real", "packaging")
 """Folders whose tests share servers, VMs and packages of their file."""
-_COMPUTING = ("daemon_sim", "decide", "file_systems", "lab", "papers", "replay", "validation")
-"""Folders whose tests compute only: they leave the processor to those that serve, measure and wait."""
-_NICE = 10
 _GROUP = re.compile(r"^(GROUP|GUEST) = \"?(.*?)\"?$", re.MULTILINE)
 _GUEST = "guest "
 _RECORDED = _HERE / "durations.txt"
@@ -106,28 +102,6 @@ def _order(item: pytest.Item) -> tuple[bool, float, str]:
         -_recorded_s().get(group, 0.0 if alone else 1.0),
         "" if alone else group,
     )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Run tests that only compute at a low priority."""
-    folder = item.nodeid.removeprefix(f"{_HERE.name}/").partition("/")[0]
-    with _low_priority(wanted=folder in _COMPUTING):
-        return (yield)
-
-
-@contextmanager
-def _low_priority(*, wanted: bool) -> Iterator[None]:
-    """Only root may raise it again: for others it stays as it is."""
-    if not wanted or os.geteuid() != 0:
-        yield
-        return
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(before, _NICE))
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 _took_s: defaultdict[str, float] = defaultdict(float)

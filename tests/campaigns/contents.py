@@ -110,7 +110,7 @@ class Writer(Load):
     """Writes, trims, zeroes and flushes pages of its own over one connection.
 
     `survives_unflushed`: what is acknowledged is due at once, as where the server dies and the host does not.
-    `tolerated`: errors that it may be answered; it goes on.
+    `tolerated`: errors that it may be answered; it goes on. `pause_s`: between two requests.
     """
 
     def __init__(
@@ -122,13 +122,14 @@ class Writer(Load):
         *,
         survives_unflushed: bool,
         tolerated: Collection[int] = (),
+        pause_s: float = 0.0,
     ) -> None:
         super().__init__()
         self.flushes = 0
         self.namespace = client.export
         self.refused: list[int] = []
         """Errors that it was answered."""
-        self._tolerated = tolerated
+        self._tolerated, self._pause_s = tolerated, pause_s
         self.client = client
         self._ledger, self._pages = ledger, pages
         self._random = Random(seed)  # noqa: S311 - no secret
@@ -147,6 +148,8 @@ class Writer(Load):
                     raise
                 self.refused.append(error.code)
                 self.finish.wait(0.002)
+            if self._pause_s:
+                self.finish.wait(self._pause_s)
 
     def close(self) -> None:
         self.client.close()

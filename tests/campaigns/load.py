@@ -36,8 +36,12 @@ class DeviceLoad:
         tolerated: Collection[int] = (),
         changes: bool = True,
         connect: Connect = nbd_disks,
+        pause_s: float = 0.0,
     ) -> None:
-        """`tolerated`: errors that writers may be answered; `changes`: make some, too."""
+        """`tolerated`: errors that writers may be answered; `changes`: make some, too.
+
+        `pause_s`: between two requests of a writer.
+        """
         disks = {name: connect(server, name, WRITERS) for name in ledgers}
         self.writers = [
             Writer(
@@ -47,6 +51,7 @@ class DeviceLoad:
                 random.getrandbits(32),
                 survives_unflushed=survives_unflushed,
                 tolerated=tolerated,
+                pause_s=pause_s,
             )
             for name, ledger in ledgers.items()
             for number, disk in enumerate(disks[name])

@@ -34,7 +34,9 @@ class Scene:
         self.server = self._serve()
 
     @contextmanager
-    def load(self, tolerated: Collection[int] = (), *, changes: bool = True) -> Iterator[DeviceLoad]:
+    def load(
+        self, tolerated: Collection[int] = (), *, changes: bool = True, pause_s: float = 0.0
+    ) -> Iterator[DeviceLoad]:
         """Clients and changes at work; no request fails but as is tolerated."""
         device = self.root / "devices" / "d"
         load = DeviceLoad(
@@ -46,6 +48,7 @@ class Scene:
             survives_unflushed=self._survives,
             tolerated=tolerated,
             changes=changes,
+            pause_s=pause_s,
         )
         try:
             self.wait(0.1, 0.4)

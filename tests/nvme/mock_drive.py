@@ -5,13 +5,19 @@ Identify data are the recorded ones of 2.13 with some fields replaced, so that t
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from fake_nvme import LINES, recorded
+
+from slo_ctl.host.nvme.command import NvmeCommandError, NvmeTool
 
 BLOCK = Path("/dev/loop0")
 """Stands for every namespace's block device; never opened for writing."""
@@ -158,3 +164,25 @@ class MockDrive:
             "nguid": f"{nsid:032x}",
         }
         self._state.write_text(json.dumps(state))
+
+
+class MockTool(NvmeTool):
+    """Runs the program of a mock drive without starting a process for it."""
+
+    def __init__(self, drive: MockDrive) -> None:
+        super().__init__(str(drive.program))
+        self._code = compile(drive.program.read_text(), self.program, "exec")
+
+    def _run(self, words: Sequence[str]) -> bytes:
+        with (
+            mock.patch.object(sys, "argv", list(words)),
+            redirect_stdout(io.StringIO()) as out,
+            redirect_stderr(io.StringIO()) as err,
+        ):
+            try:
+                exec(self._code, {})  # noqa: S102 - the program is ours
+            except SystemExit as end:
+                status = int(end.code or 0)
+        if status:
+            raise NvmeCommandError(words, status, err.getvalue())
+        return out.getvalue().encode()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mock_drive import BLOCK, MockDrive
+from mock_drive import BLOCK, MockDrive, MockTool
 from xml_domains import XmlDomains
 
 from slo_ctl.act.mapping import MappingRun, MappingStore, Namespaces
@@ -19,7 +19,6 @@ from slo_ctl.decide.namespace_plan import (
     plan_map,
     plan_unmap,
 )
-from slo_ctl.host.nvme.command import NvmeTool
 from slo_ctl.host.nvme.drive import discover
 from slo_ctl.model.mapping import NamespaceMapping, Purpose
 from slo_ctl.model.nvme import NvmeDevice
@@ -60,10 +59,10 @@ class Host:
         self._path = folder / "mappings.json"
 
     def read_device(self) -> NvmeDevice:
-        return discover(NvmeTool(str(self.drive.program)), "nvme1", self.drive.sys)
+        return discover(MockTool(self.drive), "nvme1", self.drive.sys)
 
     def namespaces(self, device: NvmeDevice) -> Namespaces:
-        tool = NvmeTool(str(self.drive.program))
+        tool = MockTool(self.drive)
         return Namespaces(tool, device, self.drive.sys, self.drive.dev)
 
     def run(

@@ -60,17 +60,28 @@ class DaemonProcess(OwnProcess):
         self, what: str, holds: Callable[[HostStatus], Any], timeout_s: float = TIMEOUT_S
     ) -> HostStatus:
         """Wait for a status of which `holds`; returns it, as the next one may be another."""
+        found, status = self._wait_for(holds, timeout_s)
+        if found and status is not None:
+            return status
+        raise AssertionError(f"not within {timeout_s} s: {what}: {status}\n{self.log()}")
+
+    def becomes(self, holds: Callable[[HostStatus], Any], within_s: float) -> bool:
+        """Whether there is a status of which `holds` in this time."""
+        return self._wait_for(holds, within_s)[0]
+
+    def _wait_for(
+        self, holds: Callable[[HostStatus], Any], timeout_s: float
+    ) -> tuple[bool, HostStatus | None]:
         deadline = time.monotonic() + timeout_s
         status = None
-        while time.monotonic() < deadline and self.process.poll() is None:
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"the daemon has ended: {status}\n{self.log()}"
             with suppress(UserError):
                 status = self.status()
                 if holds(status):
-                    return status
+                    return True, status
             time.sleep(0.25)
-        ended = self.process.poll()
-        why = f"not within {timeout_s} s" if ended is None else f"the daemon has ended with {ended}"
-        raise AssertionError(f"{why}: {what}: {status}\n{self.log()}")
+        return False, status
 
 
 @contextmanager

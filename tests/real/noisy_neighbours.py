@@ -15,8 +15,8 @@ VMS = ("web", "noisy1", "noisy2")
 COUNTED_BELOW = 1_000_000
 CONFIG = """
 [daemon]
-epoch = "500ms"
-window = "5s"
+epoch = "{epoch_ms:.0f}ms"
+window = "{window_s:g}s"
 [libvirt]
 uri = "none"
 [[device]]
@@ -50,10 +50,13 @@ def let_the_kernel_count(groups: Cgroups, number: DeviceNumber) -> None:
         file.write_text(f"{number} {COUNTED_BELOW}")
 
 
-def configure(root: Path, path: str, slo: str, groups: Cgroups, *, measured: bool = False) -> None:
+def configure(
+    root: Path, path: str, slo: str, groups: Cgroups, *, measured: bool = False, window_s: float = 5.0
+) -> None:
     """`slo` is the key of web's; `measured`: latencies of cgroups are."""
     places = {vm: groups.path(vm) for vm in VMS}
-    text = CONFIG.format(path=path, slo=slo, measured=str(measured).lower(), **places)
+    times = {"window_s": window_s, "epoch_ms": 100 * window_s}
+    text = CONFIG.format(path=path, slo=slo, measured=str(measured).lower(), **times, **places)
     (root / "slo-ctl.toml").write_text(text)
 
 

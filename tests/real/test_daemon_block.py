@@ -10,6 +10,7 @@ import pytest
 from cgroup_groups import loop_device, remove_group
 from daemon_host import Cgroups, cgroups, clients, row_of, running
 from serving import require
+from waiting import until
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.cli import app
@@ -21,6 +22,9 @@ from slo_ctl.model.status import HostStatus, Verdict
 GROUP = "measured times, and the kernel's switches"
 
 MAXIMUM = 700
+SHARES_S = 20.0
+"""Five windows. On a busy machine bfq at times gave readers of different weights the same, for minutes."""
+WARNED = "WARNING VM b on fast: unapplied: "
 CONFIG = """
 [daemon]
 epoch = "250ms"
@@ -105,9 +109,6 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
             assert row_of(output, "b").slo.max_iops == MAXIMUM
             # Without its maximum b is not throttled any more; with two busy VMs left, shares are bfq's.
             readers.stop("b")
-            for vm in ("a", "c"):
-                readers.stop(vm)
-                readers.start(vm, *fio_on(path))
             configure(root, path, groups, {"a": "weight = 1", "b": "weight = 3", "c": "weight = 3"})
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
 
@@ -115,7 +116,19 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
                 a, c = (row_of(status, vm).iops for vm in ("a", "c"))
                 return bool(a and c and abs(c / a / 3 - 1) <= 0.15)
 
-            daemon.eventually("bfq shares", shared)
+            def shared_by_new_clients() -> bool:
+                for vm in ("a", "c"):
+                    readers.stop(vm)
+                    readers.start(vm, *fio_on(path))
+                return daemon.becomes(shared, SHARES_S)
+
+            until(shared_by_new_clients, "bfq shares")
+            now = knobs(groups, vms, number)
+            assert [now[Knob(Lever.CGROUP_WEIGHT, groups.path(vm), "weight")] for vm in vms] == [
+                100,
+                300,
+                300,
+            ]
             daemon.eventually("b idle", lambda status: row_of(status, "b").verdict is Verdict.IDLE)
             limit = Knob(Lever.CGROUP_LIMIT, groups.path("b"), "read_iops", str(number))
             daemon.eventually("no limit", lambda _: knobs(groups, ("b",), number)[limit] is None)
@@ -190,10 +203,14 @@ def test_vm_whose_cgroup_does_not_exist_is_off(root: Path) -> None:
             assert (row.verdict, row.reason) == (Verdict.IDLE, "it is shut off")
             groups.folder("b").mkdir()
             daemon.eventually("limited", lambda status: row_of(status, "b").device == "fast")
+            assert "unapplied" not in daemon.log()
             remove_group(groups.folder("b"))
-            daemon.eventually("off again", lambda status: row_of(status, "b").state == "shut off")
+            # An epoch that had begun may have found no cgroup for what it had decided; none after it does.
+            off = daemon.eventually("off again", lambda status: row_of(status, "b").state == "shut off")
+            before = daemon.log().count(WARNED)
+            daemon.eventually("some epochs", lambda status: status.at > off.at + 1.0)
             daemon.stop()
-        assert "unapplied" not in daemon.log()
+        assert daemon.log().count(WARNED) == before <= 1
         groups.folder("b").mkdir()
 
 
@@ -241,8 +258,8 @@ def test_shares_settle_before_they_are_judged(root: Path) -> None:
             daemon.eventually("equal", lambda status: row_of(status, "a").verdict is Verdict.OK)
             # At once a is far below its new share.
             daemon.api.put("/v1/vms/a/slo", {"fields": {"weight": 9}})
-            daemon.eventually("measured", lambda s: (row_of(s, "a").target_share or 0.0) > 0.8)
-            row = row_of(daemon.status(), "a")
+            status = daemon.eventually("measured", lambda s: (row_of(s, "a").target_share or 0.0) > 0.8)
+            row = row_of(status, "a")
             assert row.verdict is Verdict.SETTLING, row
             assert row.reason.startswith("the SLO of a changed ")
             daemon.eventually("settled", lambda s: row_of(s, "a").verdict is not Verdict.SETTLING)

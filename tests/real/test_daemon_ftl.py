@@ -14,13 +14,15 @@ from commands import slo_ctl
 from daemon_host import Cgroups, Clients, cgroups, clients, row_of, running
 from nbd_client import NbdClient
 from serving import Server, require
-from waiting import TIMEOUT_S
+from waiting import TIMEOUT_S, until
 
 from slo_ctl.model.status import HostStatus, Verdict
 
 VMS = ("a", "b", "c")
 TIME_SCALE = "0.5"
 """Real seconds for each modelled one; the window below is of modelled time."""
+DEEP = "--iodepth=64"
+"""A limit of some hundred requests a second holds requests back while the client waits for a CPU, too."""
 HYBRID = "channels=4,dies=4,block=64KiB,mapping=fast"
 CONFIG = """
 [daemon]
@@ -111,14 +113,15 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
         server = Server(root, "ssd0", "--latency", "real", "--time-scale", TIME_SCALE)
         try:
             for vm in ("a", "b"):
-                start(writers, server, vm)
+                start(writers, server, vm, DEEP)
             start(writers, server, "c", "--rate_iops=1000")
 
             def has(status: HostStatus, **iops: float) -> bool:
                 (group,) = status.groups
                 rows = {vm: row_of(status, vm).iops or 0.0 for vm in VMS}
+                # One that is idle keeps a little of its part, so that the group may be below its maximum.
                 return (
-                    group.verdict is Verdict.CAPPED
+                    all(row_of(status, vm).verdict is Verdict.CAPPED for vm in iops)
                     and all(abs(rows[vm] / wanted - 1) <= 0.1 for vm, wanted in iops.items())
                     and (group.iops or 0.0) <= 1.05 * 400 < rows["c"]
                 )
@@ -131,11 +134,10 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
                 assert all(places[vm] for vm in VMS), listed
                 writers.stop("b")
                 daemon.eventually("all for a", lambda s: has(s, a=395))
-                start(writers, server, "b")
+                start(writers, server, "b", DEEP)
                 daemon.eventually("parts by weight again", lambda s: has(s, a=100, b=300))
-                shown = slo_ctl("status", "--root", str(root))
-                assert "group pair (a, b): " in shown
-                assert "max 400: capped" in shown
+                group = re.compile(r"^group pair \(a, b\): .*max 400: capped$", re.MULTILINE)
+                until(lambda: bool(group.search(slo_ctl("status", "--root", str(root)))), "capped in status")
         finally:
             server.stop()
 
@@ -152,7 +154,7 @@ def test_hanging_server_does_not_delay_other_devices(root: Path) -> None:
             try:
                 began = daemon.eventually("problem", lambda s: s.devices[0].problem)
                 # Other work may hold epochs up in one window; a server that is waited for does in each.
-                assert any(daemon.epochs_in(4) > 6 for _ in range(3))
+                assert any(daemon.epochs_in(4) > 6 for _ in range(8))
                 assert began.devices[0].name == "ssd0"
                 assert re.match(
                     "the server has not answered|its server has stopped answering", began.devices[0].problem

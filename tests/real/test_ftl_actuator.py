@@ -90,7 +90,7 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
         os.kill(pid, signal.SIGCONT)
     assert "has not answered for 0.5 s" in outcomes[0].reason or "does not answer" in outcomes[0].reason
     # Not a measurement: three knobs, each waited for as long as control sockets are by default, take 30 s.
-    assert max(took_s) < 5
+    assert max(took_s) < 15
     until(
         lambda: {o.state for o in rig.keeper.apply(wanted, verify_all=True)} == {OutcomeState.UNCHANGED},
         "that it answers again",

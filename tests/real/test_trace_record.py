@@ -36,6 +36,7 @@ def recording(records: Callable[[int], bool], *words: str) -> Iterator[dict[str,
     report: dict[str, Any] = {}
     try:
         until(lambda: process.poll() is not None or records(process.pid), "that it records")
+        assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"
         yield report
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=READY_S)

@@ -12,7 +12,7 @@ from debian_package import CannotPackageError
 
 from .build import CannotBuildError, Parts, ensure
 from .drives import Drive, Fdp, Medium, Namespace, NvmeSubsystem, PlainNvme, VirtioDisk
-from .installed import STOP_DAEMON, image_with_package, install, reset
+from .installed import STOP_DAEMON, image_with_package, install, properties, reset
 from .machine import Guest
 
 _SMALL = Medium(128 << 20)
@@ -22,6 +22,9 @@ _POOLED = Medium(32 << 20, iops_max=POOL_IOPS, iops_group="pool")
 _WANTED = ("ssh", "systemd-networkd", "guest-ready")
 _ONLY_WANTED = ("systemd.unit=basic.target", *(f"systemd.wants={each}.service" for each in _WANTED))
 """Neither slo-ctld nor libvirtd, which take long under emulation: tests start the one, a socket the other."""
+AT_BOOT = ("ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
+"""Properties of the daemon's unit that are looked at after a boot that starts it."""
+_BOOTED_S = 600
 PLAIN_IOPS = 400
 """Limit of the drive of `PLAIN`: a request costs an emulated CPU more than a millisecond."""
 
@@ -33,6 +36,11 @@ class GuestKind:
     name: str
     drives: tuple[Drive, ...]
     boot_options: tuple[str, ...] = ()
+
+    @property
+    def starts_daemon(self) -> bool:
+        """Whether a boot does, as on a host."""
+        return not self.boot_options
 
 
 GENERAL = GuestKind(
@@ -86,6 +94,8 @@ class Guests:
         self._guest: Guest | None = None
         self._has_package = False
         self._unavailable = ""
+        self.daemon_at_boot: dict[str, str] = {}
+        """What `AT_BOOT` was in the guest once it had booted; empty if it booted without the daemon."""
 
     @property
     def running(self) -> Guest | None:
@@ -138,7 +148,11 @@ class Guests:
         self._booted.callback(guest.close)
         guest.start()
         self._kind, self._has_package = kind, image_with_package is not None
+        self.daemon_at_boot = {}
         if self._has_package:
+            if kind.starts_daemon:
+                guest.run("systemctl is-system-running --wait", timeout_s=_BOOTED_S, check=False)
+                self.daemon_at_boot = properties(guest, *AT_BOOT)
             guest.run(STOP_DAEMON)
         return guest
 

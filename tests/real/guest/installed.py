@@ -82,6 +82,12 @@ def install(guest: Guest, package: Path) -> None:
     guest.run(STOP_DAEMON, timeout_s=_DAEMON_S)
 
 
+def properties(guest: Guest, *names: str) -> dict[str, str]:
+    """What systemd says of the daemon's unit."""
+    shown = guest.run(f"systemctl show slo-ctld {' '.join(f'-p {name}' for name in names)}").stdout
+    return dict(line.split("=", 1) for line in shown.splitlines())
+
+
 def reset(guest: Guest) -> None:
     """Configuration and state as installed; no unit, no scope of a VM and no VM runs.
 
