@@ -75,8 +75,10 @@ pub struct Namespace {
     /// The same in modelled time, since the start.
     pub histograms: Histograms,
     size_bytes: AtomicU64,
-    /// Whether requests are accepted; each holds the lock while it is processed.
-    open: RwLock<bool>,
+    /// Whether requests are accepted.
+    open: AtomicBool,
+    /// Held by each request while it is processed.
+    in_progress: RwLock<()>,
     /// NVMe hosts that it is attached to.
     hosts: RwLock<Hosts>,
     /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
@@ -113,7 +115,8 @@ impl Namespace {
             latencies: Latencies::default(),
             histograms: Histograms::default(),
             size_bytes: AtomicU64::new(size_bytes),
-            open: RwLock::new(true),
+            open: AtomicBool::new(true),
+            in_progress: RwLock::new(()),
             hosts: RwLock::new(settings.hosts.clone().unwrap_or_default()),
             in_pieces: Mutex::new(()),
             recording: RwLock::new(None),
@@ -138,9 +141,18 @@ impl Namespace {
         *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
-    /// Refuses further requests and waits for those in progress; or accepts requests again.
+    /// Refuses further requests, ends those in progress at their next piece and waits for that; or accepts requests
+    /// again.
     pub fn set_open(&self, open: bool) {
-        *self.open.write().unwrap_or_else(PoisonError::into_inner) = open;
+        self.open.store(open, Ordering::SeqCst);
+        if !open {
+            drop(self.in_progress.write().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Err once requests are no longer accepted.
+    fn check_open(&self) -> io::Result<()> {
+        if self.open.load(Ordering::SeqCst) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENXIO)) }
     }
 
     /// Records its requests from now on, or no longer.
@@ -321,10 +333,9 @@ impl Namespace {
         mut gone: impl FnMut() -> bool,
         mut move_data: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if !*open {
-            return Err(io::Error::from_raw_os_error(libc::ENXIO));
-        }
+        let _in_progress = self.in_progress.read().unwrap_or_else(PoisonError::into_inner);
+        self.check_open()?;
+        let mut gone = || gone() || self.check_open().is_err();
         let Some(end) = offset.checked_add(length).filter(|&end| end <= self.size_bytes()) else {
             let errno = if op == Op::Read { libc::EINVAL } else { libc::ENOSPC };
             return Err(io::Error::from_raw_os_error(errno));
@@ -344,6 +355,7 @@ impl Namespace {
             };
             let (mut at, mut asked, mut wanted) = (offset, Instant::now(), true);
             while at < end {
+                self.check_open()?;
                 let piece = (most - at % most).min(end - at);
                 let request = Request { tenant: self.tenant, op, offset: at, length: piece, is_piece: true };
                 let begun = Instant::now();
