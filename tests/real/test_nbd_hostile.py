@@ -193,3 +193,15 @@ def test_other_users_who_may_connect_may_only_read(root: Path) -> None:
             {"op": "recording_start"},
         ):
             assert "only root and the owner" in as_another_user(**command)["error"]["message"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user serves VMs of their own")
+@pytest.mark.parametrize("umask", ["000", "077"])
+def test_all_users_may_enter_the_folders_of_sockets_and_none_change_them(root: Path, umask: str) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    before = ("sh", "-c", f'umask {umask}; exec "$0" "$@"')
+    with served(root, "d", "--vhost-user", before=before) as server:
+        run = server.run
+        folders = (run.folder.parent, run.folder, run.exports, run.vhost_user)
+        assert [oct(folder.stat().st_mode & 0o777) for folder in folders] == ["0o755"] * 4
+        assert not run.pid_file.stat().st_mode & 0o002
