@@ -16,7 +16,7 @@ use std::thread;
 use ftl_core::convert::exact;
 
 use crate::descriptors::Taken as Descriptors;
-use crate::namespace::{Flags, Namespace};
+use crate::namespace::{Awaited, Flags, Namespace};
 use crate::nbd::negotiation::Agreed;
 use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
 use crate::nbd::{Front, has_hung_up};
@@ -246,7 +246,7 @@ impl Connection {
             left -= piece.len();
             if done.is_ok() {
                 let flags = Flags { fua: request.has(flag::FUA) && left == 0, ..Flags::default() };
-                let written = self.namespace.write(&self.front.server.model, piece, at, flags, || self.is_gone());
+                let written = self.namespace.write(&self.front.server.model, piece, at, flags, || self.awaited());
                 at += piece.len() as u64;
                 done = written;
             }
@@ -258,7 +258,7 @@ impl Connection {
 
     /// Memory for the data of a request.
     fn take(&self, room: &Arc<Room>, bytes: usize) -> Option<Taken> {
-        room.take(bytes, PIECE_BYTES, self.namespace.nsid(), || self.is_gone())
+        room.take(bytes, PIECE_BYTES, self.namespace.nsid(), || self.awaited() != Awaited::Yes)
     }
 
     fn skip(&self, incoming: &mut Incoming, bytes: usize) -> io::Result<()> {
@@ -372,13 +372,15 @@ impl Connection {
         let (namespace, model) = (&self.namespace, &self.front.server.model);
         let (offset, length) = (request.offset, u64::from(request.length));
         let flags = Flags { fua: request.has(flag::FUA), may_trim: !request.has(flag::NO_HOLE) };
-        let gone = || self.is_gone();
+        let awaited = || self.awaited();
         match request.command {
-            command::WRITE => namespace.write(model, data, offset, flags, gone),
-            command::FLUSH => namespace.flush(model, gone),
-            command::TRIM => namespace.trim(model, offset, length, flags, gone),
-            command::WRITE_ZEROES if request.has(flag::FAST_ZERO) => namespace.zero(model, offset, length, flags, gone),
-            _ => namespace.zero_or_write(model, offset, length, flags, gone),
+            command::WRITE => namespace.write(model, data, offset, flags, awaited),
+            command::FLUSH => namespace.flush(model, awaited),
+            command::TRIM => namespace.trim(model, offset, length, flags, awaited),
+            command::WRITE_ZEROES if request.has(flag::FAST_ZERO) => {
+                namespace.zero(model, offset, length, flags, awaited)
+            }
+            _ => namespace.zero_or_write(model, offset, length, flags, awaited),
         }
     }
 
@@ -393,14 +395,14 @@ impl Connection {
         self.replies.before_data(&mut reply, request);
         let data = reply.len();
         reply.resize(data + length, 0);
-        self.namespace.read(&self.front.server.model, &mut reply[data..], request.offset, || self.is_gone())?;
+        self.namespace.read(&self.front.server.model, &mut reply[data..], request.offset, || self.awaited())?;
         Ok(Reply::Whole(reply, Some(room)))
     }
 
     /// Carries out a read whose data there is no memory for, and sends the data as it is read: other replies of this
     /// connection wait. A reply that has begun cannot say that the rest failed, so the connection ends then.
     fn read_in_pieces(&self, request: &Request, room: &Taken) -> io::Result<Reply> {
-        let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.is_gone());
+        let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.awaited());
         let (mut data, end) = (vec![0; room.bytes()], request.offset + u64::from(request.length));
         read(&mut data, request.offset)?;
         let mut head = Vec::with_capacity(32);
@@ -462,9 +464,16 @@ impl Connection {
         }
     }
 
-    /// Whether the client has disconnected or the server is stopping.
-    fn is_gone(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) || self.front.is_stopping() || has_hung_up(&self.client)
+    fn awaited(&self) -> Awaited {
+        if self.front.is_stopping() {
+            Awaited::Soon
+        } else if has_hung_up(&self.client) {
+            Awaited::No
+        } else if self.closed.load(Ordering::Relaxed) {
+            Awaited::Soon
+        } else {
+            Awaited::Yes
+        }
     }
 
     /// Sends a reply, or several. After a failure the connection is of no use.
