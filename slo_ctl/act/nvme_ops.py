@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slo_ctl.act.journal import Original
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted
@@ -32,7 +33,7 @@ def ops_split(drive: str, ops: DriveOps, vms: dict[int, str]) -> dict[Knob, Orig
     }
 
 
-class NvmeOpsActuator:
+class NvmeOpsActuator(Actuator[SettingValue]):
     """Restores the OPS of one drive. Decisions move OPS without waiting for it (`daemon.drive_ops`)."""
 
     levers = frozenset({Lever.NVME_OPS})
