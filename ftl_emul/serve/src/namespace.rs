@@ -75,7 +75,7 @@ pub struct Namespace {
     size_bytes: AtomicU64,
     /// Whether requests are accepted.
     open: AtomicBool,
-    /// Held by each request while it is processed.
+    /// Held by each request, or piece of one, from its check until its data is moved.
     in_progress: RwLock<()>,
     /// NVMe hosts that it is attached to.
     hosts: RwLock<Hosts>,
@@ -157,13 +157,14 @@ impl Namespace {
         *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
-    /// Refuses further requests, ends those in progress at their next piece and waits for that; or accepts requests
-    /// again.
+    /// Refuses further requests and pieces, and waits for those in progress; or accepts requests again.
     pub fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::SeqCst);
-        if !open {
-            drop(self.in_progress.write().unwrap_or_else(PoisonError::into_inner));
-        }
+        self.wait_for_those_in_progress();
+    }
+
+    fn wait_for_those_in_progress(&self) {
+        drop(self.in_progress.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Records its requests from now on, or no longer.
@@ -192,12 +193,13 @@ impl Namespace {
     /// Logical size.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes.load(Ordering::Relaxed)
+        self.size_bytes.load(Ordering::SeqCst)
     }
 
-    /// Changes the logical size, which new connections see.
+    /// Changes the logical size, which new connections see. From then on no request moves data beyond it.
     pub fn set_size_bytes(&self, size_bytes: u64) {
-        self.size_bytes.store(size_bytes, Ordering::Relaxed);
+        self.size_bytes.store(size_bytes, Ordering::SeqCst);
+        self.wait_for_those_in_progress();
     }
 
     /// Reads.
@@ -350,25 +352,12 @@ impl Namespace {
         mut awaited: impl FnMut() -> A,
         mut move_data: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        let _in_progress = self.in_progress.read().unwrap_or_else(PoisonError::into_inner);
-        let mut awaited = || match awaited().into() {
-            _ if !self.open.load(Ordering::SeqCst) => Err(io::Error::from_raw_os_error(libc::ENXIO)),
-            Awaited::No => Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)),
-            awaited => Ok(awaited),
-        };
-        awaited()?;
-        let Some(end) = offset.checked_add(length).filter(|&end| end <= self.size_bytes()) else {
-            let errno = if op == Op::Read { libc::EINVAL } else { libc::ENOSPC };
-            return Err(io::Error::from_raw_os_error(errno));
-        };
         let arrived = Instant::now();
-        let most = model.piece_bytes(op);
+        let (end, most) = (offset.saturating_add(length), model.piece_bytes(op));
+        self.check(op, end, awaited().into())?;
         if length <= most {
             let request = Request { tenant: self.tenant, op, offset, length, is_piece: false };
-            let ticket = model.begin(request, arrived);
-            let moved = move_data(offset, length);
-            model.end(request, ticket, moved.is_ok(), || !matches!(awaited(), Ok(Awaited::Yes)));
-            moved?;
+            self.serve_piece(model, request, arrived, &mut awaited, &mut move_data)?;
         } else {
             let turn = match op {
                 Op::Read | Op::Write | Op::Flush => None,
@@ -376,20 +365,10 @@ impl Namespace {
             };
             let mut at = offset;
             while at < end {
-                let in_time = awaited()? == Awaited::Yes;
                 let piece = (most - at % most).min(end - at);
                 let request = Request { tenant: self.tenant, op, offset: at, length: piece, is_piece: true };
-                let begun = Instant::now();
-                let ticket = model.begin(request, begun);
-                let moved = move_data(at, piece);
-                let (mut worked, waits) = (begun.elapsed(), ticket.waits());
-                let ticket = if in_time { ticket } else { Ticket::given_up() };
-                model.end(request, ticket, moved.is_ok(), || !matches!(awaited(), Ok(Awaited::Yes)));
-                moved?;
+                let worked = self.serve_piece(model, request, Instant::now(), &mut awaited, &mut move_data)?;
                 if turn.is_some() {
-                    if !waits {
-                        worked = begun.elapsed();
-                    }
                     // Locks of the model and of the file system go to who asks first, which others would hardly ever do.
                     thread::sleep(worked.min(MOST_PAUSE));
                 }
@@ -403,10 +382,47 @@ impl Namespace {
         Ok(())
     }
 
+    /// Serves a request, or a piece of it; returns how long that took, without waiting for the model.
+    fn serve_piece<A: Into<Awaited>>(
+        &self,
+        model: &Model,
+        request: Request,
+        arrived: Instant,
+        awaited: &mut impl FnMut() -> A,
+        move_data: &mut impl FnMut(u64, u64) -> io::Result<()>,
+    ) -> io::Result<Duration> {
+        let Request { op, offset, length, .. } = request;
+        let in_progress = self.in_progress.read().unwrap_or_else(PoisonError::into_inner);
+        let is_in_time = self.check(op, offset.saturating_add(length), awaited().into())? == Awaited::Yes;
+        let ticket = model.begin(request, arrived);
+        let moved = move_data(offset, length);
+        let (waits, worked) = (ticket.waits(), arrived.elapsed());
+        // Who closes or shrinks the namespace does not wait for the model.
+        let _until_it_is_counted = (!waits).then_some(in_progress);
+        let ticket = if is_in_time { ticket } else { Ticket::given_up() };
+        let mut still = || self.check(op, 0, awaited().into());
+        model.end(request, ticket, moved.is_ok(), || !matches!(still(), Ok(Awaited::Yes)));
+        moved.map(|()| if waits { worked } else { arrived.elapsed() })
+    }
+
+    /// Err for a request that must not be carried out, or not any more.
+    fn check(&self, op: Op, end: u64, awaited: Awaited) -> io::Result<Awaited> {
+        let refused = if !self.open.load(Ordering::SeqCst) {
+            libc::ENXIO
+        } else if end > self.size_bytes() {
+            if op == Op::Read { libc::EINVAL } else { libc::ENOSPC }
+        } else if awaited == Awaited::No {
+            libc::ESHUTDOWN
+        } else {
+            return Ok(awaited);
+        };
+        Err(io::Error::from_raw_os_error(refused))
+    }
+
     /// Waits for other such requests of this namespace. Err when the client does not wait any more.
-    fn turn_in_pieces(&self, awaited: &mut impl FnMut() -> io::Result<Awaited>) -> io::Result<MutexGuard<'_, ()>> {
+    fn turn_in_pieces<A: Into<Awaited>>(&self, awaited: &mut impl FnMut() -> A) -> io::Result<MutexGuard<'_, ()>> {
         let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        if awaited()? == Awaited::Yes { Ok(turn) } else { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) }
+        if awaited().into() == Awaited::Yes { Ok(turn) } else { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) }
     }
 }
 
