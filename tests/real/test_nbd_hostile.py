@@ -177,8 +177,9 @@ def test_other_users_who_may_connect_may_only_read(root: Path) -> None:
         def as_another_user(**command: object) -> dict[str, Any]:
             line = json.dumps({"v": 1, **command}) + "\n"
             client = (
-                "import socket; s = socket.socket(socket.AF_UNIX); s.connect(%r); s.send(%r); "
-                "print(s.makefile().readline())" % (str(server.run.control), line.encode())
+                "import socket; s = socket.socket(socket.AF_UNIX); "
+                f"s.connect({str(server.run.control)!r}); s.send({line.encode()!r}); "
+                "print(s.makefile().readline())"
             )
             words = ["/usr/bin/python3", "-c", client]
             reply: dict[str, Any] = json.loads(subprocess.check_output(words, user=65534, timeout=READY_S))
