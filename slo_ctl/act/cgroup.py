@@ -118,6 +118,13 @@ class CgroupActuator(Actuator[float | None]):
                 text = f"{knob.device} {0 if value is None else value:.0f}"
         self._write(knob, f"{self._folder(knob)}/{name}", text)
 
+    def identity(self, knob: Knob) -> str:
+        """The inode of the group: one that is created again has another."""
+        try:
+            return str(Path(self._folder(knob)).stat().st_ino)
+        except OSError:
+            return ""
+
     def _scale(self, knob: Knob) -> WeightScale:
         if knob.name == IO_COST.knob:
             return IO_COST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -49,6 +50,11 @@ class Actuator(Protocol[Value]):
     def normalise(self, knob: Knob, value: Value) -> Value:
         """The value that `read` returns after this one was written, such as rounded or clipped."""
         ...
+
+    def identity(self, knob: Knob) -> str:
+        """Distinguishes what has the knob from others that had its name before; empty if it is not known."""
+        del knob
+        return ""
 
 
 ROTATION_EPOCHS = 10
@@ -217,6 +223,7 @@ class SettingKeeper:
             step.setting.knob: self._in_force(step) for step in steps if in_force(step.target, step.before)
         }
         changes = [step for step in steps if step.setting.knob not in outcomes]
+        self._identify(step.setting.knob for step in changes)
         untouched = {
             step.setting.knob: Original(step.before, step.setting.vm)
             for step in changes
@@ -275,9 +282,19 @@ class SettingKeeper:
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
+    def _identify(self, knobs: Iterable[Knob]) -> None:
+        """Drop the original values of what no longer exists, though something of the same name does."""
+        identities = {}
+        for knob in knobs:
+            with suppress(ActError):
+                identities[knob.place] = self._owner(knob).identity(knob)
+        self._journal.identify({place: identity for place, identity in identities.items() if identity})
+
     def _restore(self, knobs: list[Knob], why: str) -> list[Outcome]:
         """Restore originals; repeats while any succeeds, because some depend on others."""
+        self._identify(knobs)
         originals = self._journal.originals()
+        knobs = [knob for knob in knobs if knob in originals]
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
         while waiting:

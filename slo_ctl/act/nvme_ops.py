@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from slo_ctl.act.journal import Original
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted
 from slo_ctl.host.nvme import pages
@@ -32,7 +33,7 @@ def ops_split(drive: str, ops: DriveOps, vms: dict[int, str]) -> dict[Knob, Orig
     }
 
 
-class NvmeOpsActuator:
+class NvmeOpsActuator(Actuator[SettingValue]):
     """Restores the OPS of one drive. Decisions move OPS without waiting for it (`daemon.drive_ops`)."""
 
     levers = frozenset({Lever.NVME_OPS})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.text import counted
 from slo_ctl.decide.ops_plan import moves_between, split_to_restore
@@ -44,7 +45,7 @@ class _Reading:
     """Whether a weight, limit or scheduler was set since then, which `namespaces` do not show."""
 
 
-class ServedFtlActuator:
+class ServedFtlActuator(Actuator[SettingValue]):
     """Actuator of one emulated SSD. The server stores all settings permanently."""
 
     levers = FTL_LEVERS

@@ -11,6 +11,8 @@ from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 
 def main() -> None:
     """Run the command line of this process and exit with one of EXIT_STATUSES."""
+    # Nothing that is created here may be changed by every user, whatever started it: sockets and state.
+    os.umask(os.umask(0o077) | 0o002)
     # During the imports there is nothing to clean up, and a KeyboardInterrupt would print a traceback.
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:

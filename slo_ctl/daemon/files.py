@@ -11,6 +11,7 @@ from pathlib import Path
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted, open_lock, try_lock
 from slo_ctl.drives.places import Places, places
+from slo_ctl.host.sockets import make_socket_folder
 from slo_ctl.model.host import DeviceNumber
 
 
@@ -102,9 +103,9 @@ def only_daemon(
     file cannot be created or another user could replace it.
     """
     check_trusted(path.parent)
+    make_socket_folder(path.parent)
     hint = "see --root, or run as root"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         descriptor = open_lock(path, hint, mode=0o644)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", hint) from None

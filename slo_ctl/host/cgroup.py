@@ -80,10 +80,12 @@ def walk_groups(
 ) -> Iterator[tuple[str, int, Found]]:
     """Every group that `identify` recognizes by its name: path, inode of its directory, result of `identify`.
 
-    A different inode means another group of the same name. Groups inside a recognized group are not visited.
-    `note` receives a sentence for each error.
+    A different inode means another group of the same name. Groups inside a recognized group are not visited,
+    nor those that belong to other users, who could name theirs after any VM. `note` receives a sentence for
+    each error.
     """
     root = str(tree.root)
+    trusted = 0, os.geteuid()
     waiting: list[tuple[str, int]] = [("", 0)]
     visited = 0
     while waiting:
@@ -93,12 +95,21 @@ def walk_groups(
             if visited > MAX_GROUPS:
                 note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
+            if not _belongs_to(entry, trusted):
+                continue
             cgroup = f"{parent}/{entry.name}"
             found = identify(entry.name)
             if found is not None:
                 yield cgroup, entry.inode(), found
             elif depth + 1 < MAX_DEPTH and _may_have_groups(entry):
                 waiting.append((cgroup, depth + 1))
+
+
+def _belongs_to(entry: os.DirEntry[str], users: tuple[int, ...]) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid in users
+    except OSError:
+        return False  # it was removed
 
 
 def _may_have_groups(entry: os.DirEntry[str]) -> bool:

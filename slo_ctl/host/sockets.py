@@ -27,14 +27,26 @@ def check_socket_path(path: Path) -> None:
 
 
 def make_socket_folder(folder: Path) -> None:
-    """Create a directory for sockets that all users can enter; the mode of each socket limits access.
+    """Create a directory for sockets, and its parents; the mode of each socket limits access.
 
-    Raises UserError when it cannot be created.
+    What root creates can be entered by all users, also with the umask 077 of many a root: QEMU, which runs
+    as another user, could not connect otherwise. Raises UserError when it cannot be created.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        for each in reversed((folder, *folder.parents)):
+            if not each.exists() and _is_made(each) and os.geteuid() == 0:
+                each.chmod(0o755)
     except OSError as error:
         raise UserError(f"cannot create {folder}: {error.strerror}", "see --root, or run as root") from None
+
+
+def _is_made(folder: Path) -> bool:
+    """Create a directory; False if another process has just created it."""
+    try:
+        folder.mkdir(mode=0o755)
+    except FileExistsError:
+        return False
+    return True
 
 
 def listen(path: Path, mode: int, group: int | None) -> socket.socket:

@@ -16,6 +16,8 @@ class MemoryActuator:
 
     def __init__(self, values: dict[Knob, float | None]) -> None:
         self.values = values
+        self.identities: dict[str, str] = {}
+        """What is at each place."""
         self.written: list[Knob] = []
         self.reads = 0
         self.crash_in: int | None = None
@@ -23,6 +25,9 @@ class MemoryActuator:
         self.deaf: set[Knob] = set()
         self.broken: dict[Knob, ActError] = {}
         self.broken_writes: dict[Knob, ActError] = {}
+
+    def identity(self, knob: Knob) -> str:
+        return self.identities.get(knob.place, "")
 
     def owns(self, knob: Knob) -> bool:
         return knob.lever in self.levers and not knob.place.startswith("/elsewhere")

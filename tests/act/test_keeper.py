@@ -290,3 +290,20 @@ def test_repeated_and_fewer_settings_are_noticed(world: World) -> None:
     wanted[0] = want(one, 5.0)
     world.keeper.apply(wanted)
     assert (actuator.values[one], actuator.values[other]) == (5.0, 100.0)
+
+
+@pytest.mark.parametrize("is_noticed", [False, True], ids=["as it is stopped", "before that"])
+def test_what_is_created_again_does_not_get_the_values_of_what_it_replaces(
+    world: World, is_noticed: bool
+) -> None:
+    (knob,) = LIMITS[1:2]
+    world.actuator.identities[knob.place] = "monday's"
+    world.keeper.apply([want(knob, 50.0)])
+    world.actuator.identities[knob.place] = "tuesday's"
+    world.actuator.values[knob] = None
+    if is_noticed:
+        world.keeper.apply([want(knob, 50.0)], verify_all=True)
+        assert world.actuator.values[knob] == 50.0
+    world.start()
+    world.keeper.undo()
+    assert world.actuator.values[knob] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,17 @@ def test_groups_are_found_at_any_depth_without_descending_further(tmp_path: Path
         f"/machine.slice/{web}": Machine(1, "web"),
         "/machine/production.partition/qemu-2-db.libvirt-qemu": Machine(2, "db"),
     }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to another user")
+def test_no_user_can_claim_to_be_a_vm_in_a_group_of_their_own(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    web, user = SCOPE.format(id=1, name="web"), "user.slice/user-1000.slice/user@1000.service"
+    host.group(f"machine.slice/{web}")
+    host.group(f"{user}/{web}")
+    os.chown(host.root / user, 1000, 1000)
+    found = [path for path, *_ in walk_groups(require_tree(host.root), machine_of, no_note)]
+    assert found == [f"/machine.slice/{web}"]
 
 
 def test_walk_is_bounded_and_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import threading
 import time
 from functools import partial
@@ -11,7 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
-from nbd_client import FUA, NbdClient
+from floods import GIB, MIB
+from nbd_client import FUA, REQUEST_MAGIC, TRIM, WRITE, ZERO, NbdClient
 from serving import IN_MEMORY, READY_S, Server, make_device, served
 from waiting import until
 
@@ -212,3 +214,27 @@ def test_sockets_of_a_dead_server_are_replaced_but_not_of_a_live_one(root: Path)
     with NbdClient(again.run.export("d"), "d") as client:
         client.flush()
     assert again.stop() == 0
+
+
+@pytest.mark.parametrize(("kind", "length"), [(ZERO, 32 * MIB), (TRIM, GIB), (WRITE, 32 * MIB)])
+def test_requests_of_a_killed_client_do_not_overwrite_what_is_written_after_it(
+    root: Path, kind: int, length: int
+) -> None:
+    make_device(root, f"name=d,size={2 * GIB},op=10%,dies=8", f"name=a,size={GIB}", "name=b")
+    with served(root, "d", "--latency", "real") as server:
+        with server.control() as control:
+            control.set_limit("a", iops=10)
+        with NbdClient(server.run.export("a"), "a") as client:
+            data = b"o" * length if kind == WRITE else b""
+            client.socket.sendall(struct.pack(">IHHQQI", REQUEST_MAGIC, 0, kind, 1, 0, length) + data)
+            until(lambda: server.queue()["outstanding"], "its first piece is in progress")
+        with server.control() as control:
+            control.set_limit("a")
+        # Its VM is started again.
+        last = length - 4096
+        with NbdClient(server.run.export("a"), "a") as client:
+            client.write(last, b"n" * 4096)
+            client.flush()
+            until_s = time.monotonic() + 1.5
+            while time.monotonic() < until_s:
+                assert client.read(last, 4096) == b"n" * 4096

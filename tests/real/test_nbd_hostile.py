@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import socket
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nbd_client import OPT_GO, OPTION_MAGIC, READ, REQUEST_MAGIC, WRITE, ZERO, NbdClient, NbdError
@@ -162,3 +165,44 @@ def test_connections_above_the_limit_are_refused_until_some_close(server: Server
     for client in clients:
         client.close()
     until(lambda: answers(server), "a connection is restored")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_other_users_who_may_connect_may_only_read(root: Path) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    root.chmod(0o755)
+    with served(root, "d", "--latency", "real") as server:
+        server.run.control.chmod(0o666)
+
+        def as_another_user(**command: object) -> dict[str, Any]:
+            line = json.dumps({"v": 1, **command}) + "\n"
+            client = (
+                "import socket; s = socket.socket(socket.AF_UNIX); "
+                f"s.connect({str(server.run.control)!r}); s.send({line.encode()!r}); "
+                "print(s.makefile().readline())"
+            )
+            words = ["/usr/bin/python3", "-c", client]
+            reply: dict[str, Any] = json.loads(subprocess.check_output(words, user=65534, timeout=READY_S))
+            return reply
+
+        assert all(as_another_user(op=op)["ok"] for op in ("hello", "stats", "settings"))
+        for command in (
+            {"op": "delete_namespace", "namespace": "d"},
+            {"op": "resize", "namespace": "d", "size_bytes": 4096},
+            {"op": "set_limit", "namespace": "d", "iops": 1},
+            {"op": "checkpoint"},
+            {"op": "recording_start"},
+        ):
+            assert "only root and the owner" in as_another_user(**command)["error"]["message"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user serves VMs of their own")
+@pytest.mark.parametrize("umask", ["000", "077"])
+def test_all_users_may_enter_the_folders_of_sockets_and_none_change_them(root: Path, umask: str) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    before = ("sh", "-c", f'umask {umask}; exec "$0" "$@"')
+    with served(root, "d", "--vhost-user", before=before) as server:
+        run = server.run
+        folders = (run.folder.parent, run.folder, run.exports, run.vhost_user)
+        assert [oct(folder.stat().st_mode & 0o777) for folder in folders] == ["0o755"] * 4
+        assert not run.pid_file.stat().st_mode & 0o002

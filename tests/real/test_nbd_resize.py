@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
-from nbd_client import NbdClient
+from floods import GIB, nbd_request
+from nbd_client import ZERO, NbdClient
 from serving import IN_MEMORY, make_device, served
 from vhost_user_client import VhostUserClient
 from waiting import until
@@ -117,6 +120,23 @@ def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixt
     with served(root, "d") as server, NbdClient(server.run.export("c"), "c") as client:
         assert client.read(MIB, 4096) == b"kept" * 1024
     assert {path.name for path in (root / "devices/d").glob("*.img")} == {"a.img", "c.img"}
+
+
+def test_a_removed_namespace_does_not_wait_for_what_its_client_has_asked_for(root: Path) -> None:
+    make_device(root, "name=d,size=8GiB,op=10%,dies=8", "name=a,size=6GiB", "name=b")
+    with served(root, "d") as server, ExitStack() as opened, server.control() as control:
+
+        def of_a() -> dict[str, Any]:
+            found: dict[str, Any] = control.statistics()["namespaces"][0]
+            return found
+
+        for _ in range(8):
+            client = opened.enter_context(NbdClient(server.run.export("a"), "a"))
+            client.socket.sendall(nbd_request(ZERO, 0, 4 * GIB - 4096) * 64)
+        until(lambda: of_a()["answered"]["zeroes"]["requests"], "zeroes are written")
+        # Within the time that the client waits for a reply.
+        control.command("delete_namespace", namespace="a")
+        assert [n["name"] for n in control.statistics()["namespaces"]] == ["b"]
 
 
 def test_namespaces_added_while_served_have_sockets_at_once(

@@ -13,6 +13,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::control::protocol::{self, Session};
 use crate::error::ServeError;
+use crate::namespace::Awaited;
 use crate::nbd::{self, Nbd};
 use crate::nvme_tcp::{Permissions, Port, Subsystem, connection};
 use crate::parameters::Parameters;
@@ -169,7 +170,7 @@ impl Device {
         for head in 0..DESCRIPTORS {
             let chain = Chain::new(&memory, GuestAddress(0), DESCRIPTORS, head);
             if let Some(request) = BlockRequest::parse(&memory, chain) {
-                request.carry_out(&self.disk, &memory, false, &|| false);
+                request.carry_out(&self.disk, &memory, false, &|| Awaited::Yes);
             }
         }
         Ok(())

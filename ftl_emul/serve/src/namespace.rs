@@ -18,8 +18,6 @@ use crate::recent::Latencies;
 use crate::recording::{Outstanding, Recording};
 use crate::settings::{Created, Hosts, NamespaceSettings};
 
-/// Interval in which a request in pieces checks whether its client still waits.
-const WANTED_CHECK: Duration = Duration::from_millis(250);
 /// Between pieces of work on the map, others have as long as such a piece took, but no longer than this.
 const MOST_PAUSE: Duration = Duration::from_millis(5);
 /// Zeroes that are written at once, where the file system has no better way; memory that every request reads.
@@ -75,8 +73,10 @@ pub struct Namespace {
     /// The same in modelled time, since the start.
     pub histograms: Histograms,
     size_bytes: AtomicU64,
-    /// Whether requests are accepted; each holds the lock while it is processed.
-    open: RwLock<bool>,
+    /// Whether requests are accepted.
+    open: AtomicBool,
+    /// Held by each request, or piece of one, from its check until its data is moved.
+    in_progress: RwLock<()>,
     /// NVMe hosts that it is attached to.
     hosts: RwLock<Hosts>,
     /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
@@ -86,6 +86,24 @@ pub struct Namespace {
     recording: RwLock<Option<(Arc<Recording>, u16)>>,
     /// The same without the lock.
     is_recorded: AtomicBool,
+}
+
+/// Whether somebody waits for the end of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// At its time.
+    Yes,
+    /// As soon as possible: the server is stopping.
+    Soon,
+    /// The client is gone. It may be back already, so that what is left must not be carried out.
+    No,
+}
+
+impl From<bool> for Awaited {
+    /// From whether the client is gone.
+    fn from(is_gone: bool) -> Self {
+        if is_gone { Self::No } else { Self::Yes }
+    }
 }
 
 /// Options of a request.
@@ -113,7 +131,8 @@ impl Namespace {
             latencies: Latencies::default(),
             histograms: Histograms::default(),
             size_bytes: AtomicU64::new(size_bytes),
-            open: RwLock::new(true),
+            open: AtomicBool::new(true),
+            in_progress: RwLock::new(()),
             hosts: RwLock::new(settings.hosts.clone().unwrap_or_default()),
             in_pieces: Mutex::new(()),
             recording: RwLock::new(None),
@@ -138,9 +157,14 @@ impl Namespace {
         *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
-    /// Refuses further requests and waits for those in progress; or accepts requests again.
+    /// Refuses further requests and pieces, and waits for those in progress; or accepts requests again.
     pub fn set_open(&self, open: bool) {
-        *self.open.write().unwrap_or_else(PoisonError::into_inner) = open;
+        self.open.store(open, Ordering::SeqCst);
+        self.wait_for_those_in_progress();
+    }
+
+    fn wait_for_those_in_progress(&self) {
+        drop(self.in_progress.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Records its requests from now on, or no longer.
@@ -169,18 +193,25 @@ impl Namespace {
     /// Logical size.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes.load(Ordering::Relaxed)
+        self.size_bytes.load(Ordering::SeqCst)
     }
 
-    /// Changes the logical size, which new connections see.
+    /// Changes the logical size, which new connections see. From then on no request moves data beyond it.
     pub fn set_size_bytes(&self, size_bytes: u64) {
-        self.size_bytes.store(size_bytes, Ordering::Relaxed);
+        self.size_bytes.store(size_bytes, Ordering::SeqCst);
+        self.wait_for_those_in_progress();
     }
 
     /// Reads.
-    pub fn read(&self, model: &Model, buffer: &mut [u8], offset: u64, gone: impl FnMut() -> bool) -> io::Result<()> {
+    pub fn read<A: Into<Awaited>>(
+        &self,
+        model: &Model,
+        buffer: &mut [u8],
+        offset: u64,
+        awaited: impl FnMut() -> A,
+    ) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(model, Op::Read, offset, length, gone, |at, bytes| {
+        self.serve(model, Op::Read, offset, length, awaited, |at, bytes| {
             let from = exact::<usize>(at - offset);
             self.backing.read(&mut buffer[from..from + exact::<usize>(bytes)], at)
         })
@@ -210,16 +241,16 @@ impl Namespace {
     }
 
     /// Writes.
-    pub fn write(
+    pub fn write<A: Into<Awaited>>(
         &self,
         model: &Model,
         buffer: &[u8],
         offset: u64,
         flags: Flags,
-        gone: impl FnMut() -> bool,
+        awaited: impl FnMut() -> A,
     ) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(model, Op::Write, offset, length, gone, |at, bytes| {
+        self.serve(model, Op::Write, offset, length, awaited, |at, bytes| {
             let from = exact::<usize>(at - offset);
             let last = at + bytes == offset + length;
             self.backing.write(&buffer[from..from + exact::<usize>(bytes)], at, flags.fua && last)
@@ -227,20 +258,20 @@ impl Namespace {
     }
 
     /// Puts everything answered so far on stable storage.
-    pub fn flush(&self, model: &Model, gone: impl FnMut() -> bool) -> io::Result<()> {
-        self.serve(model, Op::Flush, 0, 0, gone, |_, _| self.backing.flush())
+    pub fn flush<A: Into<Awaited>>(&self, model: &Model, awaited: impl FnMut() -> A) -> io::Result<()> {
+        self.serve(model, Op::Flush, 0, 0, awaited, |_, _| self.backing.flush())
     }
 
     /// Frees space if the file system can; the content of the range is then undefined for the guest.
-    pub fn trim(
+    pub fn trim<A: Into<Awaited>>(
         &self,
         model: &Model,
         offset: u64,
         length: u64,
         flags: Flags,
-        gone: impl FnMut() -> bool,
+        awaited: impl FnMut() -> A,
     ) -> io::Result<()> {
-        self.serve(model, Op::Trim, offset, length, gone, |at, bytes| {
+        self.serve(model, Op::Trim, offset, length, awaited, |at, bytes| {
             match self.backing.punch(at, bytes) {
                 Err(e) if !backing::is_unsupported(&e) => return Err(e),
                 _ => {}
@@ -250,15 +281,15 @@ impl Namespace {
     }
 
     /// Makes a range read as zeroes. `EOPNOTSUPP` where that would mean writing them.
-    pub fn zero(
+    pub fn zero<A: Into<Awaited>>(
         &self,
         model: &Model,
         offset: u64,
         length: u64,
         flags: Flags,
-        gone: impl FnMut() -> bool,
+        awaited: impl FnMut() -> A,
     ) -> io::Result<()> {
-        self.serve(model, Op::WriteZeroes, offset, length, gone, |at, bytes| {
+        self.serve(model, Op::WriteZeroes, offset, length, awaited, |at, bytes| {
             let zeroed = if flags.may_trim { self.backing.punch(at, bytes) } else { self.backing.zero(at, bytes) };
             match zeroed {
                 Err(e) if backing::is_unsupported(&e) => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
@@ -270,26 +301,26 @@ impl Namespace {
     }
 
     /// Makes a range read as zeroes, by writing them where the file system cannot do it at once.
-    pub fn zero_or_write(
+    pub fn zero_or_write<A: Into<Awaited>>(
         &self,
         model: &Model,
         offset: u64,
         length: u64,
         flags: Flags,
-        mut gone: impl FnMut() -> bool,
+        mut awaited: impl FnMut() -> A,
     ) -> io::Result<()> {
-        match self.zero(model, offset, length, flags, &mut gone) {
+        match self.zero(model, offset, length, flags, &mut awaited) {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             done => return done,
         }
         let mut done = 0;
         while done < length {
-            if gone() {
+            if awaited().into() != Awaited::Yes {
                 return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
             }
             let piece = (length - done).min(ZEROES.len() as u64);
             let flags = Flags { fua: flags.fua && done + piece == length, ..flags };
-            self.write(model, &ZEROES[..exact::<usize>(piece)], offset + done, flags, &mut gone)?;
+            self.write(model, &ZEROES[..exact::<usize>(piece)], offset + done, flags, &mut awaited)?;
             done += piece;
         }
         Ok(())
@@ -298,72 +329,48 @@ impl Namespace {
     /// Lets a request arrive at the model, moves its data, and returns when the model says that it is done. A large one
     /// does so piece by piece.
     #[inline]
-    fn serve(
+    fn serve<A: Into<Awaited>>(
         &self,
         model: &Model,
         op: Op,
         offset: u64,
         length: u64,
-        gone: impl FnMut() -> bool,
+        awaited: impl FnMut() -> A,
         move_data: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let _outstanding = self.record(op, offset, length);
-        self.serve_unrecorded(model, op, offset, length, gone, move_data)
+        self.serve_unrecorded(model, op, offset, length, awaited, move_data)
     }
 
     #[inline]
-    fn serve_unrecorded(
+    fn serve_unrecorded<A: Into<Awaited>>(
         &self,
         model: &Model,
         op: Op,
         offset: u64,
         length: u64,
-        mut gone: impl FnMut() -> bool,
+        mut awaited: impl FnMut() -> A,
         mut move_data: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if !*open {
-            return Err(io::Error::from_raw_os_error(libc::ENXIO));
-        }
-        let Some(end) = offset.checked_add(length).filter(|&end| end <= self.size_bytes()) else {
-            let errno = if op == Op::Read { libc::EINVAL } else { libc::ENOSPC };
-            return Err(io::Error::from_raw_os_error(errno));
-        };
         let arrived = Instant::now();
-        let most = model.piece_bytes(op);
+        let (end, most) = (offset.saturating_add(length), model.piece_bytes(op));
+        self.check(op, end, awaited().into())?;
         if length <= most {
             let request = Request { tenant: self.tenant, op, offset, length, is_piece: false };
-            let ticket = model.begin(request, arrived);
-            let moved = move_data(offset, length);
-            model.end(request, ticket, moved.is_ok(), gone);
-            moved?;
+            self.serve_piece(model, request, arrived, &mut awaited, &mut move_data)?;
         } else {
             let turn = match op {
                 Op::Read | Op::Write | Op::Flush => None,
-                Op::Trim | Op::WriteZeroes => Some(self.turn_in_pieces(&mut gone)?),
+                Op::Trim | Op::WriteZeroes => Some(self.turn_in_pieces(&mut awaited)?),
             };
-            let (mut at, mut asked, mut wanted) = (offset, Instant::now(), true);
+            let mut at = offset;
             while at < end {
                 let piece = (most - at % most).min(end - at);
                 let request = Request { tenant: self.tenant, op, offset: at, length: piece, is_piece: true };
-                let begun = Instant::now();
-                let ticket = model.begin(request, begun);
-                let moved = move_data(at, piece);
-                let (mut worked, waits) = (begun.elapsed(), ticket.waits());
-                // When the client does not wait any more, the rest does not wait for the model.
-                let ticket = if wanted { ticket } else { Ticket::given_up() };
-                model.end(request, ticket, moved.is_ok(), &mut gone);
-                moved?;
+                let worked = self.serve_piece(model, request, Instant::now(), &mut awaited, &mut move_data)?;
                 if turn.is_some() {
-                    if !waits {
-                        worked = begun.elapsed();
-                    }
                     // Locks of the model and of the file system go to who asks first, which others would hardly ever do.
                     thread::sleep(worked.min(MOST_PAUSE));
-                }
-                if wanted && asked.elapsed() >= WANTED_CHECK {
-                    wanted = !gone();
-                    asked = Instant::now();
                 }
                 at += piece;
             }
@@ -375,10 +382,47 @@ impl Namespace {
         Ok(())
     }
 
+    /// Serves a request, or a piece of it; returns how long that took, without waiting for the model.
+    fn serve_piece<A: Into<Awaited>>(
+        &self,
+        model: &Model,
+        request: Request,
+        arrived: Instant,
+        awaited: &mut impl FnMut() -> A,
+        move_data: &mut impl FnMut(u64, u64) -> io::Result<()>,
+    ) -> io::Result<Duration> {
+        let Request { op, offset, length, .. } = request;
+        let in_progress = self.in_progress.read().unwrap_or_else(PoisonError::into_inner);
+        let is_in_time = self.check(op, offset.saturating_add(length), awaited().into())? == Awaited::Yes;
+        let ticket = model.begin(request, arrived);
+        let moved = move_data(offset, length);
+        let (waits, worked) = (ticket.waits(), arrived.elapsed());
+        // Who closes or shrinks the namespace does not wait for the model.
+        let _until_it_is_counted = (!waits).then_some(in_progress);
+        let ticket = if is_in_time { ticket } else { Ticket::given_up() };
+        let mut still = || self.check(op, 0, awaited().into());
+        model.end(request, ticket, moved.is_ok(), || !matches!(still(), Ok(Awaited::Yes)));
+        moved.map(|()| if waits { worked } else { arrived.elapsed() })
+    }
+
+    /// Err for a request that must not be carried out, or not any more.
+    fn check(&self, op: Op, end: u64, awaited: Awaited) -> io::Result<Awaited> {
+        let refused = if !self.open.load(Ordering::SeqCst) {
+            libc::ENXIO
+        } else if end > self.size_bytes() {
+            if op == Op::Read { libc::EINVAL } else { libc::ENOSPC }
+        } else if awaited == Awaited::No {
+            libc::ESHUTDOWN
+        } else {
+            return Ok(awaited);
+        };
+        Err(io::Error::from_raw_os_error(refused))
+    }
+
     /// Waits for other such requests of this namespace. Err when the client does not wait any more.
-    fn turn_in_pieces(&self, gone: &mut impl FnMut() -> bool) -> io::Result<MutexGuard<'_, ()>> {
+    fn turn_in_pieces<A: Into<Awaited>>(&self, awaited: &mut impl FnMut() -> A) -> io::Result<MutexGuard<'_, ()>> {
         let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        if gone() { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) } else { Ok(turn) }
+        if awaited().into() == Awaited::Yes { Ok(turn) } else { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) }
     }
 }
 

@@ -23,6 +23,7 @@ struct Envelope {
     command: Value,
 }
 
+/// While the device is served only the owner of the server and root may do more than `hello`, `stats` and `settings`.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Command {
@@ -81,8 +82,7 @@ enum Command {
     Precondition {},
     /// Write the placement to disk now.
     Checkpoint {},
-    /// Record the requests of these namespaces, or of all, until `recording_stop` or the end of the connection. For the
-    /// owner of the server and root only.
+    /// Record the requests of these namespaces, or of all, until `recording_stop` or the end of the connection.
     RecordingStart {
         #[serde(default)]
         namespaces: Option<Vec<String>>,
@@ -130,10 +130,11 @@ pub struct Session {
 /// The reply to one line.
 pub fn answer(server: &Server, session: &mut Session, command: &[u8]) -> Vec<u8> {
     reply_to(command, |command| match command {
+        Command::Hello {} | Command::Stats { .. } | Command::Settings {} => carry_out(server, command),
+        _ if !session.is_owner => {
+            refuse("only root and the owner of the server may change the device or record its requests")
+        }
         Command::RecordingStart { namespaces } => {
-            if !session.is_owner {
-                return refuse("only root and the owner of the server may record requests");
-            }
             if session.recorder.is_some() {
                 return refuse("this connection is already recording");
             }

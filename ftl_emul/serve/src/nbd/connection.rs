@@ -9,14 +9,15 @@ use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use ftl_core::convert::exact;
 
 use crate::descriptors::Taken as Descriptors;
-use crate::namespace::{Flags, Namespace};
+use crate::namespace::{Awaited, Flags, Namespace};
 use crate::nbd::negotiation::Agreed;
 use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
 use crate::nbd::{Front, has_hung_up};
@@ -38,6 +39,8 @@ const HEAD_BYTES: usize = 32;
 const PIECE_BYTES: usize = 1 << 20;
 /// Largest number of extents in a block status reply; the client requests the rest.
 const MAX_EXTENTS: usize = 4096;
+/// How often a client is asked whether it has hung up, in microseconds.
+const ASKED_EVERY_US: u64 = 1000;
 
 /// Room of one export. Reads and writes have their own: a client may send a write before it takes what it has read.
 #[derive(Debug)]
@@ -96,6 +99,9 @@ pub struct Connection {
     idle: AtomicUsize,
     /// Nothing more is read.
     closed: AtomicBool,
+    began: Instant,
+    /// Microseconds after `began` until which the client is not asked whether it has hung up.
+    asked_until_us: AtomicU64,
     /// Until the last thread has ended, and with it what is above.
     _descriptors: Option<Descriptors>,
 }
@@ -123,6 +129,8 @@ impl Connection {
             threads: AtomicUsize::new(1),
             idle: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            began: Instant::now(),
+            asked_until_us: AtomicU64::new(0),
             _descriptors: descriptors,
         });
         connection.work();
@@ -246,7 +254,7 @@ impl Connection {
             left -= piece.len();
             if done.is_ok() {
                 let flags = Flags { fua: request.has(flag::FUA) && left == 0, ..Flags::default() };
-                let written = self.namespace.write(&self.front.server.model, piece, at, flags, || self.is_gone());
+                let written = self.namespace.write(&self.front.server.model, piece, at, flags, || self.awaited());
                 at += piece.len() as u64;
                 done = written;
             }
@@ -258,7 +266,7 @@ impl Connection {
 
     /// Memory for the data of a request.
     fn take(&self, room: &Arc<Room>, bytes: usize) -> Option<Taken> {
-        room.take(bytes, PIECE_BYTES, self.namespace.nsid(), || self.is_gone())
+        room.take(bytes, PIECE_BYTES, self.namespace.nsid(), || self.awaited() != Awaited::Yes)
     }
 
     fn skip(&self, incoming: &mut Incoming, bytes: usize) -> io::Result<()> {
@@ -372,13 +380,15 @@ impl Connection {
         let (namespace, model) = (&self.namespace, &self.front.server.model);
         let (offset, length) = (request.offset, u64::from(request.length));
         let flags = Flags { fua: request.has(flag::FUA), may_trim: !request.has(flag::NO_HOLE) };
-        let gone = || self.is_gone();
+        let awaited = || self.awaited();
         match request.command {
-            command::WRITE => namespace.write(model, data, offset, flags, gone),
-            command::FLUSH => namespace.flush(model, gone),
-            command::TRIM => namespace.trim(model, offset, length, flags, gone),
-            command::WRITE_ZEROES if request.has(flag::FAST_ZERO) => namespace.zero(model, offset, length, flags, gone),
-            _ => namespace.zero_or_write(model, offset, length, flags, gone),
+            command::WRITE => namespace.write(model, data, offset, flags, awaited),
+            command::FLUSH => namespace.flush(model, awaited),
+            command::TRIM => namespace.trim(model, offset, length, flags, awaited),
+            command::WRITE_ZEROES if request.has(flag::FAST_ZERO) => {
+                namespace.zero(model, offset, length, flags, awaited)
+            }
+            _ => namespace.zero_or_write(model, offset, length, flags, awaited),
         }
     }
 
@@ -393,14 +403,14 @@ impl Connection {
         self.replies.before_data(&mut reply, request);
         let data = reply.len();
         reply.resize(data + length, 0);
-        self.namespace.read(&self.front.server.model, &mut reply[data..], request.offset, || self.is_gone())?;
+        self.namespace.read(&self.front.server.model, &mut reply[data..], request.offset, || self.awaited())?;
         Ok(Reply::Whole(reply, Some(room)))
     }
 
     /// Carries out a read whose data there is no memory for, and sends the data as it is read: other replies of this
     /// connection wait. A reply that has begun cannot say that the rest failed, so the connection ends then.
     fn read_in_pieces(&self, request: &Request, room: &Taken) -> io::Result<Reply> {
-        let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.is_gone());
+        let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.awaited());
         let (mut data, end) = (vec![0; room.bytes()], request.offset + u64::from(request.length));
         read(&mut data, request.offset)?;
         let mut head = Vec::with_capacity(32);
@@ -462,9 +472,29 @@ impl Connection {
         }
     }
 
-    /// Whether the client has disconnected or the server is stopping.
-    fn is_gone(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) || self.front.is_stopping() || has_hung_up(&self.client)
+    fn awaited(&self) -> Awaited {
+        if self.front.is_stopping() {
+            Awaited::Soon
+        } else if self.has_hung_up() {
+            Awaited::No
+        } else if self.closed.load(Ordering::Relaxed) {
+            Awaited::Soon
+        } else {
+            Awaited::Yes
+        }
+    }
+
+    /// Whether the client has hung up by the last time that it was asked; every request asks, and asking is a system call.
+    fn has_hung_up(&self) -> bool {
+        let now_us = exact::<u64>(self.began.elapsed().as_micros());
+        if now_us < self.asked_until_us.load(Ordering::Relaxed) {
+            return false;
+        }
+        let has_hung_up = has_hung_up(&self.client);
+        if !has_hung_up {
+            self.asked_until_us.store(now_us + ASKED_EVERY_US, Ordering::Relaxed);
+        }
+        has_hung_up
     }
 
     /// Sends a reply, or several. After a failure the connection is of no use.

@@ -38,6 +38,8 @@ const MAX_CLOSING: usize = 128;
 /// Requests in work at once on each connection: where they wait for the modelled drive, each takes a thread.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
+/// Interval of checks whether connections have ended.
+const ENDING_CHECK: Duration = Duration::from_millis(5);
 /// After a connection could not be accepted, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for requests in progress when the server stops; then their connections are closed.
@@ -222,7 +224,7 @@ impl Nbd {
                 if Instant::now() >= deadline {
                     break;
                 }
-                thread::sleep(Duration::from_millis(5));
+                thread::sleep(ENDING_CHECK);
             }
         }
     }
@@ -246,11 +248,23 @@ impl Socket {
             return;
         };
         let (stream, only) = (Arc::new(stream), self.only.clone());
+        let ending: Vec<_> = self.connections.iter().filter(|each| !is_alive(each)).cloned().collect();
         self.connections.push(Arc::downgrade(&stream));
-        let serve = move || converse(front, stream, only.as_deref(), Some(taken));
+        let serve = move || {
+            outlast(front, &ending, &stream);
+            converse(front, stream, only.as_deref(), Some(taken));
+        };
         if let Err(e) = thread::Builder::new().name("slo-ctl nbd".into()).spawn(serve) {
             refused.say(|| format!("refused a connection: cannot start a thread: {e}"));
         }
+    }
+}
+
+/// Returns when clients that have hung up have no request in progress any more: what one of them had still sent must not
+/// overwrite what it writes when it comes back, or when its VM is started again.
+fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
+    while ending.iter().any(|each| each.strong_count() > 0) && !front.is_stopping() && !has_hung_up(client) {
+        thread::sleep(ENDING_CHECK);
     }
 }
 

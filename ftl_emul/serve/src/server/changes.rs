@@ -107,7 +107,7 @@ impl Server {
             }
             self.grow(namespace, before, size_bytes)
         } else {
-            // From here on no request writes beyond the new end, so that the check stays valid.
+            // No request writes beyond the new end any more, so that the check stays valid.
             namespace.set_size_bytes(size_bytes);
             self.check_shrinking(namespace, size_bytes, before, keep_data)
                 .and_then(|()| self.resize_in_model(namespace, size_bytes / page))

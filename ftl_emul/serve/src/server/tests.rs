@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
 
-use ftl_core::MAPPINGS;
+use ftl_core::{MAPPINGS, Op};
 use proptest::prelude::*;
 
 use super::*;
@@ -264,6 +264,29 @@ fn data_beyond_a_smaller_size_does_not_reappear() {
         namespace.backing.read(&mut found, (PAGES - 1) * PAGE).unwrap();
         assert_eq!(found[0], if shrunk { 0 } else { 7 });
     }
+}
+
+#[test]
+fn a_write_in_progress_is_not_lost_when_its_namespace_is_to_shrink() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server = open(folder.path());
+    let namespace = &server.namespaces()[0];
+    let (begun, is_begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let at = (PAGES - 1) * PAGE;
+            let written = namespace.move_now(&server.model, Op::Write, at, PAGE, |backing| {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+                backing.write(&[7; PAGE as usize], at, true)
+            });
+            written.unwrap();
+        });
+        is_begun.recv().unwrap();
+        let refusal = server.resize(namespace, PAGE, true).unwrap_err().to_string();
+        assert!(refusal.contains("holds data up to"), "{refusal}");
+    });
 }
 
 #[test]

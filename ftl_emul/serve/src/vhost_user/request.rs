@@ -15,7 +15,7 @@ use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileSlice};
 
 use crate::model::Model;
-use crate::namespace::{Flags, Namespace};
+use crate::namespace::{Awaited, Flags, Namespace};
 
 /// Sectors are of 512 bytes, whatever the block size (5.2.6).
 pub const SECTOR_SHIFT: u32 = 9;
@@ -126,13 +126,19 @@ impl BlockRequest {
 
     /// Carries it out and writes its status. `durable`: writes are on stable storage before they are answered. Returns
     /// the bytes that the device has written, for the used ring (2.7.8).
-    pub fn carry_out(&self, disk: &Disk, memory: &GuestMemoryMmap, durable: bool, gone: &dyn Fn() -> bool) -> u32 {
+    pub fn carry_out(
+        &self,
+        disk: &Disk,
+        memory: &GuestMemoryMmap,
+        durable: bool,
+        awaited: &dyn Fn() -> Awaited,
+    ) -> u32 {
         let done = match self.kind {
-            Kind::Read => self.read(disk, memory, gone),
-            Kind::Write => self.write(disk, memory, durable, gone),
-            Kind::Flush => disk.namespace.flush(disk.model, gone).map_err(|e| failed(&e)),
+            Kind::Read => self.read(disk, memory, awaited),
+            Kind::Write => self.write(disk, memory, durable, awaited),
+            Kind::Flush => disk.namespace.flush(disk.model, awaited).map_err(|e| failed(&e)),
             Kind::GetId => self.identify(disk, memory),
-            Kind::Discard | Kind::WriteZeroes => self.release(disk, memory, durable, gone),
+            Kind::Discard | Kind::WriteZeroes => self.release(disk, memory, durable, awaited),
             Kind::Unknown => Err(VIRTIO_BLK_S_UNSUPP),
             Kind::Malformed => Err(VIRTIO_BLK_S_IOERR),
         };
@@ -185,18 +191,24 @@ impl BlockRequest {
         if self.data_bytes > 0 && self.data_bytes % sector_bytes == 0 { Ok(()) } else { Err(VIRTIO_BLK_S_IOERR) }
     }
 
-    fn read(&self, disk: &Disk, memory: &GuestMemoryMmap, gone: &dyn Fn() -> bool) -> Result<(), u32> {
+    fn read(&self, disk: &Disk, memory: &GuestMemoryMmap, awaited: &dyn Fn() -> Awaited) -> Result<(), u32> {
         self.whole_sectors()?;
         let mut data = vec![0; exact::<usize>(self.data_bytes)];
-        disk.namespace.read(disk.model, &mut data, self.offset()?, gone).map_err(|e| failed(&e))?;
+        disk.namespace.read(disk.model, &mut data, self.offset()?, awaited).map_err(|e| failed(&e))?;
         self.scatter(memory, &data)
     }
 
-    fn write(&self, disk: &Disk, memory: &GuestMemoryMmap, durable: bool, gone: &dyn Fn() -> bool) -> Result<(), u32> {
+    fn write(
+        &self,
+        disk: &Disk,
+        memory: &GuestMemoryMmap,
+        durable: bool,
+        awaited: &dyn Fn() -> Awaited,
+    ) -> Result<(), u32> {
         self.whole_sectors()?;
         let data = self.gather(memory)?;
         let flags = Flags { fua: durable, may_trim: false };
-        disk.namespace.write(disk.model, &data, self.offset()?, flags, gone).map_err(|e| failed(&e))
+        disk.namespace.write(disk.model, &data, self.offset()?, flags, awaited).map_err(|e| failed(&e))
     }
 
     /// `GET_ID` (5.2.6): up to 20 bytes, NUL after a shorter one.
@@ -213,7 +225,7 @@ impl BlockRequest {
         disk: &Disk,
         memory: &GuestMemoryMmap,
         durable: bool,
-        gone: &dyn Fn() -> bool,
+        awaited: &dyn Fn() -> Awaited,
     ) -> Result<(), u32> {
         let most_bytes = u64::from(MAX_RANGES) * RANGE_BYTES as u64;
         if self.data_bytes == 0 || self.data_bytes % RANGE_BYTES as u64 != 0 || self.data_bytes > most_bytes {
@@ -225,9 +237,9 @@ impl BlockRequest {
         for (offset, length, unmap) in ranges.into_iter().filter(|&(_, length, _)| length > 0) {
             let flags = Flags { fua: durable, may_trim: unmap };
             let done = if self.kind == Kind::Discard {
-                disk.namespace.trim(disk.model, offset, length, flags, gone)
+                disk.namespace.trim(disk.model, offset, length, flags, awaited)
             } else {
-                write_zeroes(disk, offset, length, flags, gone)
+                write_zeroes(disk, offset, length, flags, awaited)
             };
             done.map_err(|e| failed(&e))?;
         }
@@ -293,8 +305,8 @@ fn take_header(memory: &GuestMemoryMmap, readable: &mut Vec<Segment>, header: &m
     rest.is_empty()
 }
 
-fn write_zeroes(disk: &Disk, offset: u64, length: u64, flags: Flags, gone: &dyn Fn() -> bool) -> io::Result<()> {
-    match disk.namespace.zero(disk.model, offset, length, flags, gone) {
+fn write_zeroes(disk: &Disk, offset: u64, length: u64, flags: Flags, awaited: &dyn Fn() -> Awaited) -> io::Result<()> {
+    match disk.namespace.zero(disk.model, offset, length, flags, awaited) {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
         done => return done,
     }
@@ -302,11 +314,11 @@ fn write_zeroes(disk: &Disk, offset: u64, length: u64, flags: Flags, gone: &dyn 
     let zeroes = vec![0; exact::<usize>(length.min(ZEROES_BYTES as u64))];
     let mut done = 0;
     while done < length {
-        if gone() {
+        if awaited() != Awaited::Yes {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
         }
         let piece = exact::<usize>((length - done).min(ZEROES_BYTES as u64));
-        disk.namespace.write(disk.model, &zeroes[..piece], offset + done, flags, gone)?;
+        disk.namespace.write(disk.model, &zeroes[..piece], offset + done, flags, awaited)?;
         done += piece as u64;
     }
     Ok(())

@@ -7,6 +7,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::request::{BlockRequest, Disk};
 use super::virtqueue::Chain;
+use crate::namespace::Awaited;
 use crate::server::tests::{PAGE, PAGES, make, open};
 
 const MEMORY_BYTES: usize = 1 << 20;
@@ -26,7 +27,7 @@ fn disk(folder: &std::path::Path) -> Disk {
 
 /// Carries out what the parts (address, bytes, flags) describe; returns its status and the bytes written.
 fn ask(disk: &Disk, memory: &GuestMemoryMmap, parts: &[(u64, u32, u16)]) -> Option<(u32, u32)> {
-    answered(memory, parts, |request| Some(request.carry_out(disk, memory, false, &|| false)))
+    answered(memory, parts, |request| Some(request.carry_out(disk, memory, false, &|| Awaited::Yes)))
 }
 
 /// The same for what is carried out by the thread of the queue; None as well where that leaves it to others.
@@ -127,7 +128,7 @@ proptest! {
                         if request.is_quick(4096) {
                             prop_assert_ne!(request.carry_out_now(&disk, &memory), Some(0));
                         }
-                        prop_assert!(request.carry_out(&disk, &memory, false, &|| false) > 0);
+                        prop_assert!(request.carry_out(&disk, &memory, false, &|| Awaited::Yes) > 0);
                     }
                 }
             }

@@ -20,6 +20,7 @@ use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
+use crate::namespace::Awaited;
 use crate::polling::Polling;
 use crate::vhost_user::in_flight::Tracker;
 use crate::vhost_user::request::{BlockRequest, Disk};
@@ -339,8 +340,9 @@ impl Virtqueue {
 
     /// A panic fails this request only.
     fn attempt(&self, request: &BlockRequest, memory: &GuestMemoryMmap) -> u32 {
-        let gone = || self.given_up.load(Ordering::Relaxed);
-        let work = || request.carry_out(&self.disk, memory, self.durable, &gone);
+        // The driver finds what it has asked for answered, however late.
+        let awaited = || if self.given_up.load(Ordering::Relaxed) { Awaited::Soon } else { Awaited::Yes };
+        let work = || request.carry_out(&self.disk, memory, self.durable, &awaited);
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| request.fail(memory))
     }
 
