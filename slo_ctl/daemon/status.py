@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from slo_ctl.base.numbers import sum_known
+from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
@@ -166,6 +167,15 @@ def _group(
         guessed=all(part.guessed for part in parts),
     )
     judgement = judge(delivered, bounds)
+    limited = [
+        row.vm
+        for row in member_rows
+        if row.verdict is Verdict.CAPPED and _maximums(row.slo) != _maximums(slos[row.vm].slo)
+    ]
+    if limited and judgement.verdict is Verdict.OK:
+        names = and_list(dict.fromkeys(limited))
+        reason = f"its maximum limits {names}; the others keep a little more than they use"
+        judgement = Judgement(Verdict.CAPPED, reason)
     if not member_rows:
         place = "on a managed device" if vms else "on this host"
         judgement = Judgement(Verdict.IDLE, f"no VM of the group is {place}")

@@ -131,6 +131,14 @@ def test_group_is_judged_by_the_sum_of_its_vms(
         assert row.verdict is Verdict.OK, "the minimum is that of all VMs together"
 
 
+def test_group_whose_maximum_limits_a_vm_is_capped_though_others_leave_some_of_it() -> None:
+    member, group = replace(resolved(), group_name="shop"), SloGroup("shop", {"max_iops": 110.0})
+    status, row = build(slo=member, group=group, in_groups={"web": Slo(max_iops=101.0)})
+    assert row.verdict is Verdict.CAPPED
+    reason = "its maximum limits web; the others keep a little more than they use"
+    assert (status.groups[0].verdict, status.groups[0].reason) == (Verdict.CAPPED, reason)
+
+
 def test_vm_of_a_group_at_its_own_maximum_says_so() -> None:
     member, group = (
         replace(resolved(max_iops=100.0), group_name="shop"),
