@@ -227,7 +227,7 @@ LATENCY = Figure(
         ),
     ),
     seeds=5,
-    quick_seeds=3,
+    quick_seeds=5,
 )
 
 

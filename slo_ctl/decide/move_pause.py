@@ -2,8 +2,9 @@
 
 A step of a move occupies a die for up to 2 ms, and a read that finds its die at one waits. Within the move
 budget that costs a VM little throughput, but more than one request of a hundred waits. So moves are the first
-to yield to a p99; limits on other VMs come after them. If the p99 is missed without moves, too, they go on.
-Either is tried again after a delay that doubles each time, as for limits.
+to yield to a p99: they are paused after one measurement of a miss, and other VMs are limited after a second.
+If the p99 is missed without moves, too, they go on. Either is tried again after a delay that doubles each time,
+as for limits.
 """
 
 from collections.abc import Sequence
@@ -27,11 +28,6 @@ class MovePause:
     """Length of the last pause."""
 
     @property
-    def is_tried(self) -> bool:
-        """Whether it is still unknown if the pause helps."""
-        return self.hold_windows > 0
-
-    @property
     def text(self) -> str:
         """What is paused for which VMs; empty without a pause."""
         return f"OPS moves are paused for the p99 of {and_list(self.vms)}" if self.vms else ""
@@ -48,17 +44,18 @@ def next_pause(
     if changed and not pause.vms:
         pause = MovePause()
     missing = [v for v in vms if v.misses_p99]
-    was_tried, with_target = pause.is_tried, {v.vm for v in vms if v.max_p99_us}
+    with_target = {v.vm for v in vms if v.max_p99_us}
+    is_judged = pause.hold_windows == 1
     pause = replace(
         pause,
         vms=tuple(vm for vm in pause.vms if vm in with_target),
         hold_windows=max(0, pause.hold_windows - 1),
         windows=max(0, pause.windows - 1),
     )
-    if pause.is_tried:
+    if pause.hold_windows:
         return pause
     if pause.vms:
-        does_not_help = was_tried and any(v.vm in pause.vms for v in missing)
+        does_not_help = is_judged and any(v.vm in pause.vms for v in missing)
         return replace(pause, vms=()) if does_not_help or not pause.windows else pause
     if not moving or not missing or pause.windows:
         return replace(pause, length_windows=pause.length_windows if pause.windows or missing else 0)

@@ -80,7 +80,10 @@ def test_lower_total_than_without_the_daemon_is_a_violation() -> None:
     (found,) = check(run, without, names=["conserved"])
     assert 90 < found.at_s <= 100
     run.moves_ns[100:110] = 0.2 * without.of("device_ns")[:, 100:110].sum(axis=0)
+    assert check(run, without, names=["conserved"]), "moves take more than their budget"
+    run.of("device_ns")[:, 100:110] *= 0.9 / 0.8
     assert check(run, without, names=["conserved"]) == [], "moves take the rest, within their budget"
+    run.of("device_ns")[:, 100:110] *= 0.8 / 0.9
     run.moves_ns[:] = 0
     lumpy = result({"a": 1.0, "b": 1.0})
     lumpy.of("pages")[:, 115:130] *= 0.8

@@ -215,9 +215,6 @@ class Proportional:
         if pause.vms:
             # Spare blocks move without GC.
             moves = tuple(move for move in moves if move.source is None)
-        if pause.is_tried and not state.limits.limits:
-            # Limits come after it.
-            controlled = [v._replace(p99_us=None) for v in controlled]
         limited, change = control(state.limits, controlled)
         wanted = {v.vm: _tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         decision = Decision(
