@@ -3,8 +3,8 @@
 A step of a move occupies a die for up to 2 ms, and a read that finds its die at one waits. Within the move
 budget that costs a VM little throughput, but more than one request of a hundred waits. So moves are the first
 to yield to a p99: they are paused after one measurement of a miss, and other VMs are limited after a second.
-If the p99 is missed without moves, too, they go on. Either is tried again after a delay that doubles each time,
-as for limits.
+If the p99 is missed without moves, too, they go on. Either is tried again after a delay that doubles each
+time, as for limits.
 """
 
 from collections.abc import Sequence
