@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from nbd_client import NbdClient
+from nbd_client import NbdClient, NbdError
 from serving import READY_S, Server, make_device, served
 from waiting import until
 
@@ -144,3 +144,34 @@ def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(roo
         idle.close()
     with served(root, "d") as server, NbdClient(server.run.export("d"), "d") as client:
         assert client.read(0, 8192) == b"x" * 4096 + b"y" * 4096
+
+
+def test_a_stop_answers_no_request_with_an_error(root: Path) -> None:
+    make_device(root, "name=d,size=128MiB,dies=2")
+    ends: list[BaseException | None] = []
+    with served(root, "d", "--latency", "real") as server:
+
+        def zero(client: NbdClient) -> None:
+            try:
+                client.zero(0, 64 << 20)
+            except (NbdError, ConnectionError) as error:
+                ends.append(error)
+            else:
+                ends.append(None)
+
+        with server.control() as control:
+            control.set_limit("d", iops=0.1)
+        clients = [NbdClient(server.run.export("d"), "d") for _ in range(4)]
+        threads = [threading.Thread(target=zero, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        # One is in progress, in pieces, and the others wait for it.
+        until(lambda: server.queue()["outstanding"], "the first piece")
+        assert server.stop() == 0
+        for thread, client in zip(threads, clients, strict=True):
+            thread.join(READY_S)
+            client.close()
+    assert len(ends) == len(clients)
+    # QEMU sends a request that has no answer again, but passes an error on to its guest.
+    assert not [end for end in ends if isinstance(end, NbdError)]
+    assert any(isinstance(end, ConnectionError) for end in ends)
