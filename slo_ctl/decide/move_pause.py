@@ -58,7 +58,7 @@ def next_pause(
         does_not_help = is_judged and any(v.vm in pause.vms for v in missing)
         return replace(pause, vms=()) if does_not_help or not pause.windows else pause
     if not moving or not missing or pause.windows:
-        return replace(pause, length_windows=pause.length_windows if pause.windows or missing else 0)
+        return pause
     effect_windows = max(v.effect_windows for v in missing)
     length = retry_windows(effect_windows, pause.length_windows)
     names = tuple(sorted(v.vm for v in missing))

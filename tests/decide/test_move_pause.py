@@ -30,7 +30,8 @@ def test_p99_that_moves_make_it_miss_pauses_them_until_the_next_try() -> None:
     assert after(FIRST_RETRY - 1, pause, 900).vms == ("db",)
     pause = after(FIRST_RETRY, pause, 900)
     assert not pause.vms
-    assert after(1, pause, 2000).windows == EFFECT + 2 * FIRST_RETRY
+    # Moves take effect after some windows.
+    assert after(1, after(EFFECT, pause, 900), 2000).windows == EFFECT + 2 * FIRST_RETRY
 
 
 def test_moves_go_on_if_the_p99_is_missed_without_them_too() -> None:

@@ -4,6 +4,7 @@
 
 use crate::address::DieId;
 use crate::convert::whole;
+use crate::engine::queue::TenantQueue;
 use crate::engine::{Engine, Event, PageCosts, Timeline};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
@@ -69,15 +70,17 @@ impl MoveBudget {
     }
 
     /// Charges a tenant with the delay of one of its requests, which costs it the more of its time the fewer of them are
-    /// `in_service`. `repaid_ns`: when its share of the time will have made up for all such delays.
-    fn delay(&mut self, now: u64, repaid_ns: &mut u64, delay_ns: u64, in_service: usize) {
-        if self.share == 0.0 {
+    /// in service.
+    fn charge(&mut self, now: u64, queues: &mut [Option<TenantQueue>], tenant: u16, delay_ns: u64) {
+        if delay_ns == 0 || self.share == 0.0 {
             return;
         }
+        let Some(Some(queue)) = queues.get_mut(tenant as usize) else { return };
         let saved_ns = whole(BURST_SHARE * BUDGET_WINDOW_S * 1e9);
-        let lost_ns = delay_ns as f64 / in_service.max(1) as f64;
-        *repaid_ns = (*repaid_ns).max(now.saturating_sub(saved_ns)).saturating_add(whole(lost_ns / self.share));
-        self.repaid_ns = self.repaid_ns.max(*repaid_ns);
+        let lost_ns = delay_ns as f64 / queue.in_service(now).max(1) as f64;
+        let from_ns = queue.moves_repaid_ns.max(now.saturating_sub(saved_ns));
+        queue.moves_repaid_ns = from_ns.saturating_add(whole(lost_ns / self.share));
+        self.repaid_ns = self.repaid_ns.max(queue.moves_repaid_ns);
     }
 
     /// Notes that nothing more can be issued now.
@@ -133,14 +136,7 @@ impl Engine {
 
     /// Background work on its die delays a page of a tenant.
     pub(super) fn count_delay_by_moves(&mut self, tenant: u16, delay_ns: u64) {
-        if delay_ns == 0 {
-            return;
-        }
-        let now = self.timeline.now;
-        if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
-            let in_service = queue.in_service(now);
-            self.move_budget.delay(now, &mut queue.moves_repaid_ns, delay_ns, in_service);
-        }
+        self.move_budget.charge(self.timeline.now, &mut self.queues, tenant, delay_ns);
     }
 
     /// Pages waited for their turn while no die was free: because of moves in proportion to the dies that were at them.
@@ -149,10 +145,7 @@ impl Engine {
         let now = self.timeline.now;
         let delay_ns = whole((now - since_ns) as f64 * share);
         for tenant in self.scheduler.waiting() {
-            if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
-                let in_service = queue.in_service(now);
-                self.move_budget.delay(now, &mut queue.moves_repaid_ns, delay_ns, in_service);
-            }
+            self.move_budget.charge(now, &mut self.queues, tenant, delay_ns);
         }
     }
 
@@ -168,10 +161,7 @@ impl Engine {
         self.timeline.work_in_background(|die, ns| {
             let starts = budget.repaid_ns <= now && (!busy || (die_lines.yields(die) && budget.spend(die, ns)));
             for tenant in die_lines.tenants(die).take_while(|_| starts) {
-                if let Some(Some(queue)) = queues.get_mut(tenant as usize) {
-                    let in_service = queue.in_service(now);
-                    budget.delay(now, &mut queue.moves_repaid_ns, ns, in_service);
-                }
+                budget.charge(now, queues, tenant, ns);
             }
             starts
         });

@@ -114,7 +114,7 @@ impl Scheduler {
         }
         entity.weight = weight;
         let latest_tag = self.virtual_time.saturating_add(virtual_service(MOST_LEAD_NS, weight));
-        if self.policy == SchedulerPolicy::WeightedFair && entity.finish_tag > latest_tag {
+        if entity.finish_tag > latest_tag {
             entity.finish_tag = latest_tag;
             entity.tag = entity.tag.min(latest_tag);
             let waiting = std::mem::take(&mut self.waiting).into_iter();
