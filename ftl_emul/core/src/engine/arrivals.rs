@@ -60,7 +60,7 @@ impl Engine {
         token: u64,
     ) -> Result<(), FtlError> {
         let pages = mapping.pages(tenant);
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         let request = request(now, op, offset_bytes, length_bytes, self.page_shift, pages, token)?;
         let virtual_time = self.scheduler.virtual_time(now);
         let queue = self.queue_mut(tenant)?;
@@ -81,7 +81,7 @@ impl Engine {
 
     /// Stops or resumes arrivals of a tenant. Open-loop timestamps are shifted by the length of the pause.
     pub fn pause(&mut self, tenant: TenantId, paused: bool) -> Result<(), FtlError> {
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         let queue = self.queue_mut(tenant)?;
         if queue.paused && !paused {
             if let Some(next) = queue.input.front() {
@@ -94,7 +94,7 @@ impl Engine {
 
     /// Lets requests arrive as far as the tenant's way of arriving allows at this moment.
     pub(super) fn admit<M: Mapping>(&mut self, mapping: &M, tenant: u16) {
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         let virtual_time = self.scheduler.virtual_time(now);
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if queue.paused {

@@ -6,7 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use fixedbitset::FixedBitSet;
+
 use crate::address::DieId;
+use crate::engine::die_times::die_at;
 
 /// A page that had its turn when its die was busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,36 +45,35 @@ struct Line {
 pub(super) struct DieLines {
     lines: Vec<Line>,
     /// Dies that pages wait for.
-    dies: Vec<DieId>,
+    dies: FixedBitSet,
     added: u64,
 }
 
 impl DieLines {
     pub fn new(dies: u32) -> Self {
-        Self { lines: vec![Line::default(); dies as usize], dies: Vec::new(), added: 0 }
+        Self { lines: vec![Line::default(); dies as usize], dies: FixedBitSet::with_capacity(dies as usize), added: 0 }
     }
 
     /// True when no page waits for a die.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.dies.is_empty()
+        self.dies.is_clear()
     }
 
     pub fn add(&mut self, die: DieId, page: WaitingPage) {
         self.added += 1;
         let line = &mut self.lines[die.index()];
-        if line.pages.is_empty() {
-            self.dies.push(die);
-        }
+        self.dies.insert(die.index());
         line.newcomers.push((self.added, page.tenant));
         line.pages.push(Reverse(WaitingPage { number: self.added, ..page }));
     }
 
-    /// The page with the lowest tag among those that may start now, by die and tag.
-    pub fn first(&self, may_start: impl Fn(DieId, u64) -> bool) -> Option<(u64, DieId)> {
-        let firsts = self.dies.iter().filter_map(|&die| {
-            let Reverse(page) = self.lines[die.index()].pages.peek()?;
-            may_start(die, page.tag).then_some((page, die))
+    /// The page with the lowest tag among the first of each of these dies, if it may start: its tag and die.
+    #[inline]
+    pub fn first(&self, dies: &FixedBitSet, may_start: impl Fn(DieId, u64) -> bool) -> Option<(u64, DieId)> {
+        let firsts = self.dies.intersection(dies).filter_map(|die| {
+            let Reverse(page) = self.lines[die].pages.peek()?;
+            may_start(die_at(die), page.tag).then_some((page, die_at(die)))
         });
         firsts.min().map(|(page, die)| (page.tag, die))
     }
@@ -82,7 +84,7 @@ impl DieLines {
         let Reverse(page) = line.pages.pop()?;
         line.before_background = line.before_background.saturating_sub(1);
         if line.pages.is_empty() {
-            self.dies.retain(|&other| other != die);
+            self.dies.remove(die.index());
         }
         let newcomer = line.newcomers.iter().position(|&(number, _)| number == page.number);
         if let Some(at) = newcomer {

@@ -28,8 +28,8 @@ enum Work {
 impl Engine {
     /// Puts a tenant that has a page to issue in the scheduler's line, or sets its timer where a limit holds it.
     pub(super) fn wake(&mut self, tenant: u16) {
-        let now = self.timeline.now;
-        let look_ahead = LOOK_AHEAD_PER_DIE * self.timeline.dies();
+        let now = self.timeline.now();
+        let look_ahead = LOOK_AHEAD_PER_DIE * self.timeline.dies.count();
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         let Some(&(request, slot)) = queue.arrived.front() else { return };
         if must_wait(queue, &request) || queue.waiting_pages.len() >= look_ahead {
@@ -66,7 +66,9 @@ impl Engine {
             let next_tag = if has_room || suspends { self.scheduler.next_tag() } else { None };
             match self.first_waiting(has_room) {
                 Some((tag, die)) if next_tag.is_none_or(|next| tag <= next) => self.issue_waiting(mapping, die),
-                _ if next_tag.is_some() && (suspends || !self.are_dies_contended() || self.timeline.is_any_idle()) => {
+                _ if next_tag.is_some()
+                    && (suspends || !self.are_dies_contended() || !self.timeline.dies.idle().is_clear()) =>
+                {
                     self.issue_next(mapping);
                 }
                 _ => {
@@ -114,7 +116,8 @@ impl Engine {
         if self.die_lines.is_empty() || (self.depth_is_given && !has_room) {
             return None;
         }
-        self.die_lines.first(|die, tag| may_read(&self.timeline, &self.passed_over, die, tag))
+        self.die_lines
+            .first(self.timeline.dies_that_may_read(), |die, tag| may_read(&self.timeline, &self.passed_over, die, tag))
     }
 
     /// Schedules an event for when the next die will be free, because not all work of dies ends with a page.
@@ -123,7 +126,7 @@ impl Engine {
         if !(contended && self.has_waiting_pages()) {
             return;
         }
-        let Some(at) = self.timeline.next_free_ns() else { return };
+        let Some(at) = self.timeline.dies.next_free_ns() else { return };
         if self.agenda.next_ns().is_none_or(|next| next > at) {
             self.agenda.add(at, Event::DieFree);
         }
@@ -138,7 +141,7 @@ impl Engine {
     fn issue_waiting<M: Mapping>(&mut self, mapping: &mut M, die: DieId) {
         let Some((waiting, overtaken)) = self.die_lines.take(die) else { return };
         let WaitingPage { tag, tenant, slot, page, rewrite, .. } = waiting;
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if overtaken {
             queue.account.remove_overtaken_page(now);
@@ -160,7 +163,7 @@ impl Engine {
 
     /// Issues the next page of a tenant whose turn it is, unless its die is busy.
     fn issue_next<M: Mapping>(&mut self, mapping: &mut M) {
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         let contended = self.are_dies_contended();
         let Some(tenant) = self.scheduler.take_next() else { return };
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
@@ -260,7 +263,7 @@ impl Engine {
     #[inline]
     fn count_overtaken_pages(&mut self, tenant: u16) {
         let Some(die) = self.timeline.die.filter(|_| !self.die_lines.is_empty()) else { return };
-        let (now, queues) = (self.timeline.now, &mut self.queues);
+        let (now, queues) = (self.timeline.now(), &mut self.queues);
         self.die_lines.begin(die, tenant, |other| {
             if let Some(Some(queue)) = queues.get_mut(other as usize) {
                 queue.account.add_overtaken_page(now);

@@ -7,6 +7,7 @@ pub(crate) mod account;
 pub(crate) mod agenda;
 mod arrivals;
 mod die_lines;
+mod die_times;
 mod dispatch;
 mod latency;
 mod moves;
@@ -135,7 +136,7 @@ impl Engine {
     /// Virtual time, nanoseconds.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.timeline.now
+        self.timeline.now()
     }
 
     /// Host page writes issued so far.
@@ -195,7 +196,7 @@ impl Engine {
     /// Lets time pass until a condition is met or a tenant needs input. An idle device lets time pass too.
     pub fn run<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
         let stopped = self.run_events(mapping, until);
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         self.queues.iter_mut().flatten().for_each(|queue| queue.account.advance_to(now));
         stopped
     }
@@ -218,12 +219,12 @@ impl Engine {
             }
             match self.agenda.take_by(until.time_ns) {
                 Some((time, event)) => {
-                    self.timeline.now = time;
+                    self.timeline.advance_to(time);
                     self.handle(mapping, event);
                 }
                 None if until.time_ns == u64::MAX => return Stopped::Idle,
                 None => {
-                    self.timeline.now = self.timeline.now.max(until.time_ns);
+                    self.timeline.advance_to(self.timeline.now().max(until.time_ns));
                     return Stopped::Time;
                 }
             }
@@ -242,7 +243,7 @@ impl Engine {
             Event::PageDone { tenant, slot, behind_background } => {
                 self.in_flight -= 1;
                 self.behind_background -= u32::from(behind_background);
-                let now = self.timeline.now;
+                let now = self.timeline.now();
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 if queue.page_done(slot, now) {
                     self.admit(mapping, tenant);
@@ -255,7 +256,7 @@ impl Engine {
                 self.schedule_page_done(arrived, tenant, slot, behind_background);
             }
             Event::Arrival { tenant } => {
-                let now = self.timeline.now;
+                let now = self.timeline.now();
                 let virtual_time = self.scheduler.virtual_time(now);
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 queue.arrival_scheduled = false;
@@ -266,7 +267,7 @@ impl Engine {
                 self.wake(tenant);
             }
             Event::Unthrottle { tenant } => {
-                let now = self.timeline.now;
+                let now = self.timeline.now();
                 if let Some(queue) = self.slot_mut(tenant) {
                     queue.throttle.timer_fired(now);
                 }

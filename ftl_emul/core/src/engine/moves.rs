@@ -85,8 +85,8 @@ impl MoveBudget {
 
     /// Notes that nothing more can be issued now.
     pub fn line_stops(&mut self, timeline: &Timeline) {
-        let by_moves = timeline.is_at_background_work() && !timeline.is_any_idle();
-        self.stopped = by_moves.then(|| (timeline.now, timeline.share_at_background_work()));
+        let by_moves = timeline.is_at_background_work() && timeline.dies.idle().is_clear();
+        self.stopped = by_moves.then(|| (timeline.now(), timeline.share_at_background_work()));
     }
 
     /// Spends the time for a step on a die, if it has as much.
@@ -136,13 +136,13 @@ impl Engine {
 
     /// Background work on its die delays a page of a tenant.
     pub(super) fn count_delay_by_moves(&mut self, tenant: u16, delay_ns: u64) {
-        self.move_budget.charge(self.timeline.now, &mut self.queues, tenant, delay_ns);
+        self.move_budget.charge(self.timeline.now(), &mut self.queues, tenant, delay_ns);
     }
 
     /// Pages waited for their turn while no die was free: because of moves in proportion to the dies that were at them.
     pub(super) fn count_delay_of_line(&mut self) {
         let Some((since_ns, share)) = self.move_budget.stopped.take() else { return };
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         let delay_ns = whole((now - since_ns) as f64 * share);
         for tenant in self.scheduler.waiting() {
             self.move_budget.charge(now, &mut self.queues, tenant, delay_ns);
@@ -156,7 +156,7 @@ impl Engine {
         }
         let busy = self.in_flight > 0 || self.has_waiting_pages();
         let (budget, die_lines, queues) = (&mut self.move_budget, &mut self.die_lines, &mut self.queues);
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         budget.accrue(now, self.timeline.background_step_ns());
         self.timeline.work_in_background(|die, ns| {
             let starts = budget.repaid_ns <= now && (!busy || (die_lines.yields(die) && budget.spend(die, ns)));
@@ -179,7 +179,7 @@ impl Engine {
         }
         if going && !self.move_budget.step_scheduled {
             self.move_budget.step_scheduled = true;
-            self.agenda.add(self.timeline.now + self.timeline.background_step_ns(), Event::MoveStep);
+            self.agenda.add(self.timeline.now() + self.timeline.background_step_ns(), Event::MoveStep);
         }
     }
 }

@@ -57,7 +57,7 @@ impl Engine {
 
     /// Sets the limits of a tenant; finite and above 0 where given.
     pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
-        let now = self.timeline.now;
+        let now = self.timeline.now();
         self.queue_mut(tenant)?.throttle.set(limit, now)?;
         self.wake(tenant.0);
         Ok(())

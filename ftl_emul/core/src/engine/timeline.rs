@@ -1,9 +1,11 @@
 //! Virtual time: dies and channels as resources, each busy until some moment.
 
+use fixedbitset::FixedBitSet;
 use serde::{Deserialize, Serialize};
 
 use crate::address::DieId;
 use crate::convert::exact;
+use crate::engine::die_times::{DieTimes, NOT_KNOWN};
 use crate::geometry::{Geometry, NandTiming};
 use crate::nand::Nand;
 
@@ -32,9 +34,6 @@ pub struct PageCosts {
     erase_ns: u64,
     suspend_ns: u64,
 }
-
-/// The register becomes free at an unknown time.
-const NOT_KNOWN: u64 = u64::MAX;
 
 /// GC done for a pool whose time has not passed yet.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,13 +73,10 @@ impl PageCosts {
 /// at that moment, so that a channel is never reserved ahead of its use.
 #[derive(Debug)]
 pub struct Timeline {
-    /// The present, in nanoseconds since the start.
-    pub now: u64,
     costs: PageCosts,
     dies_per_channel: u32,
-    dies: Vec<u64>,
-    /// By die: when the page read from it has left its register.
-    registers: Vec<u64>,
+    pub(super) dies: DieTimes,
+    all_dies: FixedBitSet,
     channels: Vec<u64>,
     /// When the page operation being issued will be done: programs, or the die's part of a read.
     pub finish: u64,
@@ -111,11 +107,10 @@ impl Timeline {
     #[must_use]
     pub fn new(geometry: &Geometry, costs: PageCosts) -> Self {
         Self {
-            now: 0,
             costs,
             dies_per_channel: geometry.dies_per_channel,
-            dies: vec![0; geometry.dies() as usize],
-            registers: vec![0; geometry.dies() as usize],
+            dies: DieTimes::new(geometry.dies()),
+            all_dies: (0..geometry.dies() as usize).collect(),
             channels: vec![0; geometry.channels as usize],
             finish: 0,
             device_ns: 0,
@@ -131,10 +126,23 @@ impl Timeline {
         }
     }
 
+    /// The present, in nanoseconds since the start.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.dies.now()
+    }
+
+    /// Lets time pass.
+    #[inline]
+    pub fn advance_to(&mut self, now: u64) {
+        self.dies.advance_to(now);
+    }
+
     /// Starts the account of one page operation, issued now.
     #[inline]
     pub fn begin(&mut self) {
-        self.finish = self.now;
+        self.finish = self.now();
         self.device_ns = 0;
         self.gc_ns = 0;
         self.behind_background_ns = 0;
@@ -144,35 +152,16 @@ impl Timeline {
     /// Keeps a page that is being read in the register of its die, until it is moved out.
     #[inline]
     pub fn hold_in_register(&mut self, die: DieId) {
-        self.registers[die.index()] = NOT_KNOWN;
+        self.dies.hold_register(die, NOT_KNOWN);
     }
 
     /// Moves a page that was read from the die out over its channel; returns when it has arrived.
     #[inline]
     pub fn transfer_out(&mut self, die: DieId) -> u64 {
         let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
-        *channel = self.now.max(*channel) + self.costs.transfer_ns;
-        self.registers[die.index()] = *channel;
+        *channel = self.dies.now().max(*channel) + self.costs.transfer_ns;
+        self.dies.hold_register(die, *channel);
         *channel
-    }
-
-    /// Time at which a die has completed its operations and its register is empty.
-    #[inline]
-    fn free_from(&self) -> impl Iterator<Item = u64> {
-        self.dies.iter().zip(&self.registers).map(|(&die, &register)| die.max(register))
-    }
-
-    /// True when a die is free.
-    #[inline]
-    #[must_use]
-    pub fn is_any_idle(&self) -> bool {
-        self.free_from().any(|from| from <= self.now)
-    }
-
-    /// Time at which the next die will be free, if known.
-    #[must_use]
-    pub fn next_free_ns(&self) -> Option<u64> {
-        self.free_from().filter(|&from| from > self.now && from != NOT_KNOWN).min()
     }
 
     /// True when dies can suspend programs and erases for reads.
@@ -186,7 +175,13 @@ impl Timeline {
     #[inline]
     #[must_use]
     pub fn is_suspendable(&self, die: DieId) -> bool {
-        self.can_suspend() && self.registers[die.index()] <= self.now
+        self.can_suspend() && self.dies.is_register_empty(die)
+    }
+
+    /// Dies that may be able to read a page now: the others are busy and cannot suspend anything.
+    #[inline]
+    pub(super) fn dies_that_may_read(&self) -> &FixedBitSet {
+        if self.can_suspend() { &self.all_dies } else { self.dies.idle() }
     }
 
     /// Time of dies and channels that reading a page takes.
@@ -200,12 +195,6 @@ impl Timeline {
     #[must_use]
     pub fn command_ns(&self) -> u64 {
         self.costs.transfer_ns.max(1)
-    }
-
-    /// How many dies there are.
-    #[must_use]
-    pub fn dies(&self) -> usize {
-        self.dies.len()
     }
 
     /// Die time that moves of blocks still owe.
@@ -224,20 +213,20 @@ impl Timeline {
     #[inline]
     #[must_use]
     pub fn is_at_background_work(&self) -> bool {
-        self.last_background_end > self.now
+        self.last_background_end > self.now()
     }
 
     /// For how long a die is still at such work.
     #[inline]
     #[must_use]
     pub fn background_left_ns(&self, die: DieId) -> u64 {
-        if self.is_at_background_work() { self.background_until[die.index()].saturating_sub(self.now) } else { 0 }
+        if self.is_at_background_work() { self.background_until[die.index()].saturating_sub(self.now()) } else { 0 }
     }
 
     /// The share of dies that are at such work.
     #[must_use]
     pub fn share_at_background_work(&self) -> f64 {
-        let dies = self.background_until.iter().filter(|&&until| until > self.now).count();
+        let dies = self.background_until.iter().filter(|&&until| until > self.now()).count();
         dies as f64 / self.background_until.len() as f64
     }
 
@@ -257,15 +246,16 @@ impl Timeline {
 
     /// Does one step of background work on each idle die that has some, if `may_work` allows its duration.
     pub fn work_in_background(&mut self, mut may_work: impl FnMut(DieId, u64) -> bool) {
-        let step_ns = self.background_step_ns();
+        let (now, step_ns) = (self.now(), self.background_step_ns());
         for die in 0..self.background_ns.len() {
             let ns = self.background_ns[die].min(step_ns);
-            if ns == 0 || self.dies[die] > self.now || !may_work(DieId(exact::<u32>(die)), ns) {
+            let id = DieId(exact::<u32>(die));
+            if ns == 0 || self.dies.busy_until(id) > now || !may_work(id, ns) {
                 continue;
             }
-            self.dies[die] = self.now + ns;
-            self.background_until[die] = self.now + ns;
-            self.last_background_end = self.last_background_end.max(self.now + ns);
+            self.dies.set_busy_until(id, now + ns);
+            self.background_until[die] = now + ns;
+            self.last_background_end = self.last_background_end.max(now + ns);
             self.background_ns[die] -= ns;
             self.background_done_ns += ns;
         }
@@ -277,7 +267,7 @@ impl Timeline {
         match &mut self.deferring_ns {
             Some(deferred_ns) => *deferred_ns += duration,
             None => {
-                self.occupy(die, self.now, duration);
+                self.occupy(die, self.now(), duration);
                 self.gc_ns += duration;
             }
         }
@@ -285,9 +275,10 @@ impl Timeline {
 
     /// A read is executed before the present operation of the die, which is suspended.
     fn suspend(&mut self, die: DieId, duration: u64) -> u64 {
-        self.dies[die.index()] += duration;
+        self.dies.set_busy_until(die, self.dies.busy_until(die) + duration);
+        let now = self.now();
         let background = &mut self.background_until[die.index()];
-        if *background > self.now {
+        if *background > now {
             *background += duration;
             self.last_background_end = self.last_background_end.max(*background);
         }
@@ -299,23 +290,23 @@ impl Timeline {
     #[inline]
     fn occupy(&mut self, die: DieId, from: u64, duration: u64) -> u64 {
         self.behind_background_ns = self.behind_background_ns.max(self.background_left_ns(die));
-        let until = &mut self.dies[die.index()];
-        *until = from.max(*until) + duration;
+        let until = from.max(self.dies.busy_until(die)) + duration;
+        self.dies.set_busy_until(die, until);
         self.die = Some(die);
         self.device_ns += duration;
-        *until
+        until
     }
 }
 
 impl Nand for Timeline {
     #[inline]
     fn is_idle(&self, die: DieId) -> bool {
-        self.dies[die.index()] <= self.now && self.registers[die.index()] <= self.now
+        self.dies.is_idle(die)
     }
 
     #[inline]
     fn busy_until(&self, die: DieId) -> u64 {
-        self.dies[die.index()]
+        self.dies.busy_until(die)
     }
 
     #[inline]
@@ -324,7 +315,7 @@ impl Nand for Timeline {
         // A read-modify-write has its old page only at `finish`.
         *channel = self.finish.max(*channel) + self.costs.transfer_ns;
         // The die's register takes the page only once the die is free.
-        let loaded = (*channel).max(self.dies[die.index()] + self.costs.transfer_ns);
+        let loaded = (*channel).max(self.dies.busy_until(die) + self.costs.transfer_ns);
         self.device_ns += self.costs.transfer_ns;
         self.finish = self.occupy(die, loaded, self.costs.program_ns);
     }
@@ -334,7 +325,7 @@ impl Nand for Timeline {
         // Where the page lives may have had to be read from flash first.
         self.finish = match self.costs.suspend_ns {
             0 => self.occupy(die, self.finish, self.costs.read_ns),
-            _ if self.dies[die.index()] <= self.finish => self.occupy(die, self.finish, self.costs.read_ns),
+            _ if self.dies.busy_until(die) <= self.finish => self.occupy(die, self.finish, self.costs.read_ns),
             suspend_ns => self.suspend(die, suspend_ns + self.costs.read_ns),
         };
         self.device_ns += self.costs.transfer_ns;
@@ -358,12 +349,12 @@ impl Nand for Timeline {
         // Page follows page: source, channels and target work at the same time.
         let pages = u64::from(pages);
         let (read_ns, transfer_ns, program_ns) = self.costs.across_ns;
-        self.occupy(from, self.now, pages * read_ns);
+        self.occupy(from, self.now(), pages * read_ns);
         for die in [from, to] {
             let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
-            *channel = self.now.max(*channel) + pages * transfer_ns;
+            *channel = self.dies.now().max(*channel) + pages * transfer_ns;
         }
-        self.occupy(to, self.now + read_ns + 2 * transfer_ns, pages * program_ns);
+        self.occupy(to, self.now() + read_ns + 2 * transfer_ns, pages * program_ns);
         self.device_ns += 2 * pages * transfer_ns;
         self.gc_ns += pages * (read_ns + 2 * transfer_ns + program_ns);
     }
@@ -414,7 +405,7 @@ impl Nand for Timeline {
         let step_ns = work.ns / u64::from(work.writes.max(1));
         work.ns -= step_ns;
         work.writes = work.writes.saturating_sub(1);
-        self.occupy(die, self.now, step_ns);
+        self.occupy(die, self.now(), step_ns);
         self.gc_ns += step_ns;
     }
 }

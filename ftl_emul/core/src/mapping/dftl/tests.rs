@@ -104,7 +104,7 @@ fn host_requests_wait_for_map_reads() {
     let mut timeline = Timeline::new(ftl.geometry(), costs);
     let mut last = 0;
     let mut took = |ftl: &mut DftlMapping, page| {
-        timeline.now = last;
+        timeline.advance_to(last);
         timeline.begin();
         ftl.write_page(t, page, &mut timeline);
         let took = timeline.finish - last;
