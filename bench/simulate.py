@@ -2,6 +2,7 @@
 
     .venv/bin/python bench/simulate.py --scenario restarts [--size 64GiB] [--hours 1]
     .venv/bin/python bench/simulate.py --seed 17
+    .venv/bin/python bench/simulate.py --seed 17 --wide
     .venv/bin/python bench/simulate.py --random 1000 [--jobs 2] [--checks entitled,ok]
 
 A seed without a scenario is a random scenario. One that fails prints the command that runs it again, and the
@@ -41,6 +42,7 @@ def main() -> int:
         given.scenario,
         given.size,
         given.hours,
+        given.wide,
         given.policy,
         tuple(given.checks.split(",")) if given.checks else tuple(CHECKS),
         MEASURES[given.shares_of],
@@ -65,6 +67,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--size", choices=DRIVES, default=DEFAULT_SIZE, help="of a named scenario's drive")
     parser.add_argument("--hours", type=float, help="length of a named scenario")
     parser.add_argument("--random", type=int, metavar="N", help="N random scenarios from the seed on")
+    parser.add_argument("--wide", action="store_true", help="random scenarios with queue depths 1 to 256, requests to 256 KiB")
     parser.add_argument("--jobs", type=int, default=2, help="processes for those (default 2)")
     parser.add_argument("--policy", help="instead of the scenario's")
     parser.add_argument("--checks", help="only these, separated by commas")

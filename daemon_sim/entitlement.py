@@ -54,8 +54,11 @@ class Due:
     """Share of the time with requests waiting, of all VMs."""
     total: float
     """The total that the shares divide."""
-    errors_of_all: dict[str, float]
-    """As `error`, for all VMs: one that wants no more is entitled to what it used, up to its own share."""
+    errors_of_all: dict[str, tuple[float, float]]
+    """As `error`, for all VMs: one that wants no more is entitled to what it used, up to its own share.
+
+    The least and the most, as VMs with few requests outstanding may want more or not.
+    """
 
     def error(self, vm: str) -> float:
         """Relative deviation: -0.1 is a tenth less than the entitlement; 0 for a VM that wants no more."""
@@ -65,7 +68,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """A period in which the same VMs want more, and neither SLOs nor VMs change."""
+    """A period in which the same VMs compete, and neither SLOs nor VMs change."""
 
     start_s: int
     end_s: int
@@ -145,6 +148,12 @@ class Ledger:
             return True if self._saturates[vm] else None
         return False if wanting <= _RESTS_UP_TO else None
 
+    def _takes_part(self, vm: str, start_s: int, end_s: int) -> bool:
+        """Whether the VM wants more, or has requests at all if it has few outstanding."""
+        if self._saturates[vm]:
+            return bool(self.wants_more(vm, start_s, end_s))
+        return self.sum("requests", vm, start_s, end_s) > 0
+
     def due(self, start_s: int, end_s: int) -> Due:
         """Entitlement and service over a period."""
         if (start_s, end_s) not in self._dues:
@@ -164,7 +173,7 @@ class Ledger:
             iops=iops,
             wanting={vm: self.wanting(vm, start_s, end_s) for vm in self.run.vms},
             total=total,
-            errors_of_all=self._errors_of_all(start_s, used, iops, length_s, asking),
+            errors_of_all=self._errors_of_all(start_s, end_s, used, iops, asking),
         )
 
     def due_by_block(self, calm: Calm) -> Due:
@@ -185,12 +194,24 @@ class Ledger:
     def _errors_of_all(
         self,
         start_s: int,
+        end_s: int,
         used: dict[str, float],
         iops: dict[str, float],
-        length_s: int,
         asking: Collection[str],
+    ) -> dict[str, tuple[float, float]]:
+        rates = {vm: amount / (end_s - start_s) for vm, amount in used.items() if amount > 0}
+        unknown = [
+            vm
+            for vm in rates
+            if not self._saturates[vm] and self.wanting(vm, start_s, end_s) >= WANTS_FROM
+        ]
+        some = self._errors(start_s, rates, iops, asking)
+        more = self._errors(start_s, rates, iops, [*asking, *unknown])
+        return {vm: (min(error, more[vm]), max(error, more[vm])) for vm, error in some.items() if vm in more}
+
+    def _errors(
+        self, start_s: int, rates: dict[str, float], iops: dict[str, float], asking: Collection[str]
     ) -> dict[str, float]:
-        rates = {vm: amount / length_s for vm, amount in used.items() if amount > 0}
         total = sum(rates.values())
         slos = {vm: self.in_measure(self.slo(vm, start_s), rate, iops[vm]) for vm, rate in rates.items()}
         for vm, rate in rates.items():
@@ -221,7 +242,7 @@ class Ledger:
         end_s = 0
         for begin_s in range(0, self.run.seconds - BLOCK_S + 1, BLOCK_S):
             end_s = begin_s + BLOCK_S
-            now = frozenset(vm for vm in self.run.vms if self.wants_more(vm, begin_s, end_s))
+            now = frozenset(vm for vm in self.run.vms if self._takes_part(vm, begin_s, end_s))
             eventful = any(begin_s <= at_s < end_s for at_s in changes)
             if now != before or eventful:
                 if before is not None and begin_s > start_s:

@@ -292,6 +292,28 @@ def random_scenario(seed: int) -> Scenario:
     return Scenario(f"random {seed}", drive, tuple(vms), tuple(events), length_s, seed)
 
 
+_WIDE_SIZES = ("32KiB", "128KiB", "256KiB", "4KiB:9+256KiB:1")
+_WIDE_DEPTHS = (1, 2, 4, 64, 256)
+
+
+def wide_scenario(seed: int) -> Scenario:
+    """The random scenario of a seed with queue depths from 1 to 256 and requests of up to 256 KiB."""
+    base = random_scenario(seed)
+    random = Random(f"slo-ctl wide {seed}")  # noqa: S311 - to be repeated
+    vms = []
+    for vm in base.vms:
+        load = vm.load
+        if vm.honest is None and load.rate_iops is None:
+            if random.random() < 0.5:
+                load = replace(load, queue_depth=random.choice(_WIDE_DEPTHS))
+            if random.random() < 0.3:
+                size = random.choice(_WIDE_SIZES)
+                parameters = ((name, size if name == "bs" else value) for name, value in load.parameters)
+                load = replace(load, parameters=tuple(parameters))
+        vms.append(replace(vm, load=load))
+    return replace(base, name=f"wide {seed}", vms=tuple(vms))
+
+
 def _vm(random: Random, number: int) -> SimulatedVm:
     fields = {}
     if random.random() < 0.6:

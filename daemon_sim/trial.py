@@ -10,7 +10,7 @@ from daemon_sim.entitlement import Ledger, Measure
 from daemon_sim.result import Result
 from daemon_sim.run import simulate
 from daemon_sim.scenario import Scenario
-from daemon_sim.scenarios import DEFAULT_SIZE, random_scenario, scenario
+from daemon_sim.scenarios import DEFAULT_SIZE, random_scenario, scenario, wide_scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Order:
     seed: int = 0
     scenario: str | None = None
     """Name of the scenario; None: the random one of the seed."""
+    wide: bool = False
+    """The random one with queue depths and sizes from a wider range."""
     size: str = DEFAULT_SIZE
     hours: float | None = None
     policy: str | None = None
@@ -29,7 +31,7 @@ class Order:
     def build(self) -> Scenario:
         """The scenario."""
         if self.scenario is None:
-            base = random_scenario(self.seed)
+            base = wide_scenario(self.seed) if self.wide else random_scenario(self.seed)
         else:
             base = scenario(self.scenario, self.size, self.seed, self.hours)
         return base if self.policy is None else replace(base, policy=self.policy)
@@ -43,6 +45,8 @@ class Order:
                 words.append(f"--size {self.size}")
             if self.hours is not None:
                 words.append(f"--hours {self.hours:g}")
+        if self.wide:
+            words.append("--wide")
         if self.policy is not None:
             words.append(f"--policy {self.policy}")
         if self.checks != tuple(CHECKS):
