@@ -67,7 +67,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--size", choices=DRIVES, default=DEFAULT_SIZE, help="of a named scenario's drive")
     parser.add_argument("--hours", type=float, help="length of a named scenario")
     parser.add_argument("--random", type=int, metavar="N", help="N random scenarios from the seed on")
-    parser.add_argument("--wide", action="store_true", help="random scenarios with queue depths 1 to 256, requests to 256 KiB")
+    parser.add_argument(
+        "--wide", action="store_true", help="random scenarios with queue depths 1 to 256, requests to 256 KiB"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes for those (default 2)")
     parser.add_argument("--policy", help="instead of the scenario's")
     parser.add_argument("--checks", help="only these, separated by commas")

@@ -201,9 +201,7 @@ class Ledger:
     ) -> dict[str, tuple[float, float]]:
         rates = {vm: amount / (end_s - start_s) for vm, amount in used.items() if amount > 0}
         unknown = [
-            vm
-            for vm in rates
-            if not self._saturates[vm] and self.wanting(vm, start_s, end_s) >= WANTS_FROM
+            vm for vm in rates if not self._saturates[vm] and self.wanting(vm, start_s, end_s) >= WANTS_FROM
         ]
         some = self._errors(start_s, rates, iops, asking)
         more = self._errors(start_s, rates, iops, [*asking, *unknown])

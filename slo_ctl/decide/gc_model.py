@@ -104,12 +104,13 @@ def _valid_u(u: float) -> float:
     return u
 
 
-# u as a function of OPS for one VM, with one parameter that is fitted to measurements.
+# u as a function of OPS for one VM, with one or two parameters that are fitted to measurements.
 #
 # Near its current OPS, any workload of a VM behaves like uniform random writes over some effective number of
-# live blocks L: u = u_at_alpha((logical + OPS) / L). Unwritten or trimmed space lowers L; skew and blocks
-# that GC keeps free raise it. The curve is exact at the measured point; further away it is a prediction that
-# the next fit corrects.
+# live blocks L, beside C cold blocks that GC never collects: u = u_at_alpha((logical - C + OPS) / L).
+# Unwritten or trimmed space lowers L; skew and blocks that GC keeps free raise it. One measurement gives L
+# for C = 0, two give both: u of sequential writes depends much more on OPS than that of uniform ones. The
+# curve is exact at the measured points; further away it is a prediction that the next fit corrects.
 
 _MAX_U = 0.9999
 """Upper bound of u; above it, GC hardly makes progress and the slope of the formula is meaningless."""
@@ -124,6 +125,8 @@ class GcCurve:
     live_blocks: float
     """Effective number of live blocks, L above."""
     pages_per_block: float
+    cold_blocks: float = 0.0
+    """C above; negative if u depends less on OPS than that of uniform writes."""
 
     @classmethod
     def prior(cls, logical_blocks: int, pages_per_block: int) -> GcCurve:
@@ -134,18 +137,30 @@ class GcCurve:
         """The curve through the measured u; the same curve if nothing was measured (None)."""
         if u is None:
             return self
-        alpha = alpha_at_u(min(max(u, 0.0), _MAX_U), self.pages_per_block)
-        live_blocks = (self.logical_blocks + ops_blocks) / alpha
+        live_blocks = (self.logical_blocks + ops_blocks) / self._alpha(u)
         return GcCurve(self.logical_blocks, live_blocks, self.pages_per_block)
+
+    def fit_two(self, ops_blocks: float, u: float, other_ops_blocks: float, other_u: float) -> GcCurve:
+        """The curve through two measurements; through the first alone unless u is less with more OPS."""
+        alpha = self._alpha(u)
+        more_blocks, more_alpha = other_ops_blocks - ops_blocks, self._alpha(other_u) - alpha
+        if not more_blocks * more_alpha > 0.0 or math.isinf(more_alpha):
+            return self.fit(ops_blocks, u)
+        live_blocks = more_blocks / more_alpha
+        cold_blocks = self.logical_blocks + ops_blocks - alpha * live_blocks
+        return GcCurve(self.logical_blocks, live_blocks, self.pages_per_block, cold_blocks)
+
+    def _alpha(self, u: float) -> float:
+        return alpha_at_u(min(max(u, 0.0), _MAX_U), self.pages_per_block)
 
     def u_at(self, ops_blocks: float) -> float:
         """Victim utilization expected with this many OPS blocks."""
-        alpha = (self.logical_blocks + ops_blocks) / self.live_blocks
+        alpha = (self.logical_blocks - self.cold_blocks + ops_blocks) / self.live_blocks
         return min(u_at_alpha(alpha, self.pages_per_block), _MAX_U) if alpha > 1.0 else _MAX_U
 
     def ops_at(self, u: float) -> float:
         """OPS blocks for a victim utilization of u; negative if the logical size has unused space."""
-        return self.live_blocks * alpha_at_u(min(u, _MAX_U), self.pages_per_block) - self.logical_blocks
+        return self.live_blocks * self._alpha(u) - self.logical_blocks + self.cold_blocks
 
     def gc_writes_saved(self, u: float) -> float:
         """GC page writes that one more OPS block saves per host page write, at victim utilization u.
@@ -251,7 +266,7 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
         raise ValueError(f"the minimums exceed the {total_ops_blocks} OPS blocks by {missing:g}")
     least = np.array([w.min_ops_blocks for w in writers])
     live = np.array([w.curve.live_blocks for w in writers])
-    logical = np.array([w.curve.logical_blocks for w in writers])
+    logical = np.array([w.curve.logical_blocks - w.curve.cold_blocks for w in writers])
     with np.errstate(divide="ignore"):
         log_rates = np.log(np.array([w.write_rate for w in writers]) / live)
     log_saved, alpha = _saved(writers[0].curve.pages_per_block)

@@ -98,7 +98,8 @@ def split_to_restore(
 
 
 FLOOR_OF_OWN_OPS = 0.5
-"""Fraction of its own OPS that every VM keeps, also while it is idle, so that its WAF recovers quickly.
+"""Fraction of its own OPS, beyond the least it can have, that every VM keeps, also while it is idle, so that
+its WAF recovers quickly.
 
 A VM's own OPS is its part of the split with the least GC when all VMs write uniformly by their weights, or
 its part by logical size, if that is less. A VM that is below its share because of its own latency (few
@@ -116,11 +117,23 @@ counts as latency-bound."""
 FIT_FROM_VICTIMS = 20
 """Least number of victim blocks for a measurement of u."""
 REFUTED_FROM = 0.05
-"""Deviation of u from the fitted curve that is more than noise, while u is not settled."""
+"""Difference in u that is more than noise: from the fitted curve while u is not settled, and between two
+measurements with different OPS.
+"""
+MEASURED_FOR_DRIVE_WRITES = 1.0
+"""Age up to which a measurement of u with other OPS counts."""
 STEPS_PER_OPS = 256
 """OPS moves in steps of all OPS blocks / this, so that a plan can be abandoned after any step."""
 _VICTIM_MEMORY_WINDOWS = 32.0
 """Time constant of the average of u, in windows."""
+
+
+class Measurement(NamedTuple):
+    """u of a VM with some number of OPS blocks."""
+
+    ops_blocks: int
+    u: float
+    age_drive_writes: float = 0.0
 
 
 class OpsTrack(NamedTuple):
@@ -142,6 +155,8 @@ class OpsTrack(NamedTuple):
     """Host and GC page writes since OPS last changed, relative to the pages that the VM owns."""
     fitted: bool = False
     """Whether the curve was measured; otherwise it is assumed."""
+    measured: tuple[Measurement, ...] = ()
+    """Measurements of u in the last drive write, the latest with each number of OPS blocks."""
     latency_bound: float = 0.0
     """Fraction of the last drive write in which the VM was below its share because of its own latency."""
 
@@ -187,13 +202,12 @@ def next_ops_state(state: OpsState, sample: DeviceSample, latency_bound: Set[str
     `latency_bound`: VMs that are below their share although none of their requests waits in the queue.
     """
     drive_writes = sum(v.host_page_writes for v in sample.vms) / max(1, _logical_pages(sample))
-    keep = math.exp(-drive_writes)
     tracks = {
         v.vm: _update_track(
             state.tracks.get(v.vm),
             v,
             sample.timing.pages_per_block,
-            keep,
+            drive_writes,
             latency_bound=v.vm in latency_bound,
         )
         for v in sample.vms
@@ -212,9 +226,10 @@ def next_ops_state(state: OpsState, sample: DeviceSample, latency_bound: Set[str
 
 
 def _update_track(
-    track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep: float, *, latency_bound: bool
+    track: OpsTrack | None, vm: VmSample, pages_per_block: int, drive_writes: float, *, latency_bound: bool
 ) -> OpsTrack:
-    """The track of a VM one window later; `keep`: the decay factor of the window."""
+    """The track of a VM one window later; `drive_writes`: those of the window."""
+    keep = math.exp(-drive_writes)
     if track is None or track.curve.logical_blocks != vm.logical_blocks:
         prior = GcCurve.prior(vm.logical_blocks, pages_per_block)
         written, read = (track.written, track.read) if track else (0.0, 0.0)
@@ -233,6 +248,7 @@ def _update_track(
         written=keep * track.written + vm.host_page_writes,
         read=keep * track.read + vm.host_page_reads,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
+        measured=_aged(track.measured, drive_writes),
         latency_bound=keep * track.latency_bound + (1.0 - keep if latency_bound else 0.0),
     )
     if vm.victim_pages == 0:
@@ -243,12 +259,10 @@ def _update_track(
     pages = decay * track.victim_pages + vm.victim_pages
     valid = decay * track.victim_valid_pages + vm.victim_valid_pages
     enough = pages >= FIT_FROM_VICTIMS * pages_per_block
-    return track._replace(
-        victim_pages=pages,
-        victim_valid_pages=valid,
-        curve=track.curve.fit(vm.ops_blocks, valid / pages) if enough else track.curve,
-        fitted=track.fitted or enough,
-    )
+    track = track._replace(victim_pages=pages, victim_valid_pages=valid)
+    if not enough:
+        return track
+    return _fitted(track, Measurement(vm.ops_blocks, valid / pages))._replace(fitted=True)
 
 
 def _refit_if_refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:
@@ -261,7 +275,24 @@ def _refit_if_refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> Op
         return track
     u, expected = vm.victim_valid_pages / vm.victim_pages, track.curve.u_at(vm.ops_blocks)
     excess = expected - u if track.gained else u - expected
-    return track._replace(curve=track.curve.fit(vm.ops_blocks, u)) if excess > REFUTED_FROM else track
+    return _fitted(track, Measurement(vm.ops_blocks, u)) if excess > REFUTED_FROM else track
+
+
+def _aged(measured: tuple[Measurement, ...], drive_writes: float) -> tuple[Measurement, ...]:
+    older = (each._replace(age_drive_writes=each.age_drive_writes + drive_writes) for each in measured)
+    return tuple(each for each in older if each.age_drive_writes < MEASURED_FOR_DRIVE_WRITES)
+
+
+def _fitted(track: OpsTrack, now: Measurement) -> OpsTrack:
+    """The track, with its curve through this measurement and the one with the nearest OPS whose u differs."""
+    others = [each for each in track.measured if each.ops_blocks != now.ops_blocks]
+    unlike = [each for each in others if abs(each.u - now.u) > REFUTED_FROM]
+    if unlike:
+        nearest = min(unlike, key=lambda each: abs(each.ops_blocks - now.ops_blocks))
+        curve = track.curve.fit_two(now.ops_blocks, now.u, nearest.ops_blocks, nearest.u)
+    else:
+        curve = track.curve.fit(now.ops_blocks, now.u)
+    return track._replace(curve=curve, measured=(*others, now))
 
 
 def best_blocks(
@@ -385,10 +416,11 @@ def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
     floors = {}
     for v, blocks, blocks_as_mixed in zip(sample.vms, own, mixed, strict=True):
         even = total * v.logical_blocks / max(1, logical)
-        kept = FLOOR_OF_OWN_OPS * min(blocks, even)
+        least = v.min_ops_blocks
+        kept = least + FLOOR_OF_OWN_OPS * max(0.0, min(blocks, even) - least)
         if v.vm in bound:
             kept = max(kept, blocks_as_mixed)
-        floors[v.vm] = max(v.min_ops_blocks, math.floor(kept))
+        floors[v.vm] = max(least, math.floor(kept))
     if sum(floors.values()) > sample.total_ops_blocks:
         return {v.vm: v.min_ops_blocks for v in sample.vms}
     return floors

@@ -50,6 +50,23 @@ def test_a_fitted_curve_passes_through_the_point(ops_blocks: int, u: float) -> N
     assert curve.u_at(ops_blocks + 50) < u
 
 
+@given(st.integers(0, 2000), st.floats(0.05, 0.95), st.integers(1, 500), st.floats(0.01, 0.9))
+def test_a_curve_fitted_to_two_measurements_passes_through_both(
+    ops_blocks: int, u: float, more_blocks: int, of_u: float
+) -> None:
+    more, less_u = ops_blocks + more_blocks, of_u * u
+    curve = GcCurve.prior(1000, 128).fit_two(ops_blocks, u, more, less_u)
+    for blocks, expected in ((ops_blocks, u), (more, less_u)):
+        assert curve.u_at(blocks) == pytest.approx(expected, abs=1e-6)
+        assert curve.ops_at(expected) == pytest.approx(blocks, abs=1e-3)
+
+
+def test_two_measurements_in_which_more_ops_did_not_help_give_the_curve_through_the_first() -> None:
+    prior = GcCurve.prior(1000, 128)
+    for other_u in (0.5, 0.6):
+        assert prior.fit_two(100, 0.5, 150, other_u) == prior.fit(100, 0.5)
+
+
 @given(st.integers(20, 1000), st.sampled_from([64, 128, 1024]))
 def test_saved_gc_writes_are_the_slope(ops_blocks: int, pages_per_block: int) -> None:
     curve = GcCurve.prior(1000, pages_per_block)

@@ -44,6 +44,11 @@ def vm(name: str, writes: int, ops: int = OPS, weight: float = 1.0, logical: int
     )
 
 
+def floor_of(own_blocks: float, least: int = 16) -> int:
+    """Blocks that a VM keeps: what it must have, and a part of the rest of its own."""
+    return int(least + FLOOR_OF_OWN_OPS * max(0.0, own_blocks - least))
+
+
 def sample(*vms: VmSample) -> DeviceSample:
     return DeviceSample(TIMING, vms)
 
@@ -120,7 +125,7 @@ def test_low_weight_vm_keeps_ops_by_weight() -> None:
 
 def test_idle_high_weight_vm_keeps_at_most_an_even_part() -> None:
     vms = vm("web", 20000), vm("db", 0, weight=100.0)
-    assert best_blocks(watched(10.0, *vms), sample(*vms))["db"] == int(FLOOR_OF_OWN_OPS * OPS)
+    assert best_blocks(watched(10.0, *vms), sample(*vms))["db"] == floor_of(OPS)
 
 
 def test_own_ops_are_even_for_equal_vms_and_grow_less_than_their_weights() -> None:
@@ -187,8 +192,7 @@ def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, in
     assert sum(blocks.values()) == total
     own = own_blocks(tuple((1.0, v.logical_blocks) for v in vms), total, 128)
     even = [total * v.logical_blocks / sum(v.logical_blocks for v in vms) for v in vms]
-    kept = [int(FLOOR_OF_OWN_OPS * min(each)) for each in zip(own, even, strict=True)]
-    floors = [max(v.min_ops_blocks, least) for v, least in zip(vms, kept, strict=True)]
+    floors = [floor_of(min(each)) for each in zip(own, even, strict=True)]
     if sum(floors) <= total:
         assert all(blocks[v.vm] >= floor for v, floor in zip(vms, floors, strict=True))
 
@@ -203,6 +207,27 @@ def test_plan_ends_if_the_recipient_has_no_gc() -> None:
     state = next_ops_state(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
     _, moves, _ = next_moves(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
     assert moves == ()
+
+
+def test_a_vm_whose_u_jumps_with_less_ops_than_before_gets_them_back() -> None:
+    """As with sequential writes, whose u depends on OPS more than the curve through one point says."""
+    writer, other = vm("writer", 20_000), vm("other", 5_000)
+
+    def with_u(u: float, ops: int) -> VmSample:
+        victims = round(20_000 / (1 - u))
+        valid = victims - 20_000
+        return replace(
+            writer, ops_blocks=ops, victim_pages=victims, victim_valid_pages=valid, gc_page_writes=valid
+        )
+
+    before = with_u(0.1, OPS), other
+    after = with_u(0.5, OPS - 200), replace(other, ops_blocks=OPS + 200)
+    state = watched(1.0, *before)
+    assert best_blocks(state, sample(*before))["writer"] < OPS - 200
+    state = next_ops_state(state, sample(*after))
+    assert OPS - 200 < best_blocks(state, sample(*after))["writer"] < OPS + 100
+    _, (move, *_), _ = next_moves(state, sample(*after))
+    assert (move.source, move.target) == ("other", "writer")
 
 
 def test_u_still_falling_after_a_move_does_not_end_a_plan() -> None:
