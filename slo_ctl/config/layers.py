@@ -27,6 +27,7 @@ from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.model.slo import (
     CLASS_KEY,
     CONFIG_KEYS,
+    FIELDS,
     GROUP_KEY,
     SYNONYMS,
     Slo,
@@ -36,7 +37,6 @@ from slo_ctl.model.slo import (
     SloGroup,
     check_fields,
     check_named,
-    field_text,
 )
 
 
@@ -334,5 +334,5 @@ def _slo_fields(keys: Table) -> Table:
 
 def _shown(key: str, value: Any) -> str:
     if key in CONFIG_KEYS:
-        return field_text(CONFIG_KEYS[key], value)
+        return FIELDS[CONFIG_KEYS[key]].text(value)
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -14,7 +14,7 @@ from slo_ctl.config.settings import DEFAULTS, Config, Right
 from slo_ctl.config.toml_file import read_file
 from slo_ctl.host.peer import why_unknown
 from slo_ctl.host.programs import why_not_run
-from slo_ctl.model.slo import KEY_OF, field_text
+from slo_ctl.model.slo import FIELDS
 
 _MAIN_FILE = "slo-ctl.toml"
 FOLDER = "conf.d"
@@ -137,8 +137,8 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     found += [
         ConfigValue(
             f"vm.{vm.name}",
-            KEY_OF[name],
-            field_text(name, value),
+            FIELDS[name].key,
+            FIELDS[name].text(value),
             f"{chosen.field_sources[name]} (class {chosen.name})",
         )
         for vm in (*config.vms.values(), *config.patterns.values())

@@ -7,7 +7,15 @@ from collections.abc import Collection
 from typing import Annotated, Any, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+)
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
@@ -71,9 +79,9 @@ def size_bytes(least: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _slo_field(key: str) -> BeforeValidator:
-    """Validator of a field of an SLO, by its key; converts to base units."""
-    return BeforeValidator(lambda value: parse_field(key, value))
+def _slo_value(value: object, info: ValidationInfo) -> float:
+    """A field of an SLO in base units; the key says which."""
+    return parse_field(info.field_name or "", value)
 
 
 def _text(value: object, hint: str) -> str:
@@ -222,6 +230,7 @@ ClassName = Annotated[
 SloGroupName = Annotated[
     str, _name("such as group = \"shop\", with [group.shop] beside it: letters, digits, '.', '_' and '-'")
 ]
+SloValue = Annotated[float, BeforeValidator(_slo_value)]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
 _LIBVIRT_HINT = 'write a libvirt URI such as "qemu:///system", or "none"'
 _DEVICE_HINT = "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit"
@@ -280,20 +289,20 @@ class _Hooks(_Table):
 
 
 class _Group(_Table):
-    min_iops: Annotated[float, _slo_field("min_iops")] = 0
-    max_iops: Annotated[float, _slo_field("max_iops")] = 0
-    max_bandwidth: Annotated[float, _slo_field("max_bandwidth")] = 0
+    min_iops: SloValue = 0
+    max_iops: SloValue = 0
+    max_bandwidth: SloValue = 0
     # Synonyms of the keys above; `Layers` replaces them.
-    min: Annotated[float, _slo_field("min")] = 0
-    max: Annotated[float, _slo_field("max")] = 0
-    bandwidth: Annotated[float, _slo_field("bandwidth")] = 0
-    total_iops_sec: Annotated[float, _slo_field("total_iops_sec")] = 0
-    total_bytes_sec: Annotated[float, _slo_field("total_bytes_sec")] = 0
+    min: SloValue = 0
+    max: SloValue = 0
+    bandwidth: SloValue = 0
+    total_iops_sec: SloValue = 0
+    total_bytes_sec: SloValue = 0
 
 
 class _Slo(_Group):
-    weight: Annotated[float, _slo_field("weight")] = 0
-    p99: Annotated[float, _slo_field("p99")] = 0
+    weight: SloValue = 0
+    p99: SloValue = 0
 
 
 class _Device(_Table):

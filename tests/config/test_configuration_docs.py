@@ -12,7 +12,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import parse_bytes, parse_time_s
 from slo_ctl.config import DEFAULTS, load, schema
 from slo_ctl.host.libvirt import fields_of
-from slo_ctl.model.slo import CONFIG_KEYS, FIELD_NAMES, SYNONYMS
+from slo_ctl.model.slo import CONFIG_KEYS, FIELD_NAMES, GROUP_FIELDS, SYNONYMS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
@@ -54,6 +54,8 @@ def test_every_key_is_documented() -> None:
                 table = {"device": "[[device]]", "vm": "[vm.NAME]"}.get(section, f"[{section}]")
                 assert f"| `{table} {key}` |" in TEXT
     assert all(f"`{name}`" in TEXT for name in FIELD_NAMES)
+    assert set(schema._Slo.model_fields) == CONFIG_KEYS.keys() | SYNONYMS.keys()
+    assert {CONFIG_KEYS[key] for key in keys_of(schema._Group)} == set(GROUP_FIELDS)
 
 
 def default(key: str) -> str:
