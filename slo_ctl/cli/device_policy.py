@@ -49,7 +49,7 @@ def _advise(
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     sources = IdentitySources(host.places.devices, sys)
-    facts = block_facts(number, sources, has_io_cost(cgroup_root or host.config.cgroup_root))
+    facts = block_facts(number, sources, has_io_cost(cgroup_root or host.config.cgroup.root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, sources)
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
@@ -193,7 +193,7 @@ def _block_settings(host: VmHost, name: str, sys: Path, cgroup_root: Path | None
     from slo_ctl.act.queue import BlockQueueActuator
     from slo_ctl.profile.identity import has_io_cost
 
-    root = cgroup_root or host.config.cgroup_root
+    root = cgroup_root or host.config.cgroup.root
     actuator = BlockQueueActuator(sys, root if has_io_cost(root) else None)
     return _DeviceSettings(host, name, f'path = "/dev/{name}"', actuator)
 

@@ -115,11 +115,11 @@ class VmHost:
 
         if self.cgroup_root is not None:
             tree: CgroupTree | None = require_tree(self.cgroup_root)
-        elif self.config.cgroup_root == DEFAULTS.cgroup_root:
+        elif self.config.cgroup.root == DEFAULTS.cgroup.root:
             tree = find_tree()
         else:
             try:
-                tree = require_tree(self.config.cgroup_root)
+                tree = require_tree(self.config.cgroup.root)
             except UserError as error:
                 self.notes.append(str(error))
                 tree = None

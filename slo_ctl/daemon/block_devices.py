@@ -148,7 +148,7 @@ class BlockDevices:
         """
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
         self._qemu_histograms = config.libvirt.latency_histograms
-        self._traces_cgroups = config.cgroup_latency_histograms
+        self._traces_cgroups = config.cgroup.latency_histograms
         self._configured, self.notes = configured_blocks(config.devices, self._sys)
         for name in sorted(self._configured.keys() & set(emulated)):
             path = self._configured.pop(name).path

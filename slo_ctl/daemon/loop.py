@@ -202,7 +202,7 @@ class Daemon:
         self._groups = Groups()
         self._recorder = Recorder(places.history, config.history)
         self._verdict_changes = VerdictChanges()
-        self._hooks = Hooks(config)
+        self._hooks = Hooks(config.hooks)
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
@@ -307,22 +307,22 @@ class Daemon:
 
     def _use(self, config: Config) -> None:
         before, self.config, self._config_problem = self.config, config, ""
-        if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):
+        if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
             self._observer.close()
             self._observer = self._make_observer(config, self.places)
         self._observer.configure(*configured_vms(config))
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
-        self._hooks.configure(config)
+        self._hooks.configure(config.hooks)
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
-        self.metrics.listen(config.metrics_listen)
+        self.metrics.listen(config.metrics.listen)
         try:
-            self.page.listen(config.page_listen)
+            self.page.listen(config.page.listen)
         except UserError:
-            self.metrics.listen(self.config.metrics_listen)
+            self.metrics.listen(self.config.metrics.listen)
             raise
 
     def plan(self) -> Plan:

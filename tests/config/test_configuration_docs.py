@@ -39,15 +39,15 @@ def test_metadata_example_of_the_docs_is_understood() -> None:
     assert notes == []
 
 
-def keys_of(model: Any) -> dict[str, Any]:
-    """The type of each key."""
-    fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-    return {key: kind for key, kind in fields.items() if key not in SYNONYMS}
+def keys_of(kind: Any) -> list[str]:
+    return [key for key in schema.attributes(kind) if key not in SYNONYMS]
 
 
 def test_every_key_is_documented() -> None:
-    for section, table in keys_of(schema._FileWithListedVms).items():
-        for key in keys_of([table, *get_args(table)][-1]):
+    file = schema._FileWithListedVms
+    for section, attribute in schema.attributes(file).items():
+        kind = file.model_fields[attribute].annotation
+        for key in keys_of([kind, *get_args(kind)][-1]):
             if section == "vm" and key in CONFIG_KEYS:
                 assert f"| `{key}` |" in TEXT
             elif section not in ("defaults", "class", "group") and (section, key) != ("vm", "name"):
@@ -70,11 +70,11 @@ def test_documented_defaults_are_the_defaults() -> None:
     assert default("[daemon] policy") == DEFAULTS.daemon.policy
     assert default("[daemon] keep_on_stop") == str(DEFAULTS.daemon.keep_on_stop).lower()
     assert default("[libvirt] uri") == DEFAULTS.libvirt.uri
-    assert default("[cgroup] root") == str(DEFAULTS.cgroup_root)
+    assert default("[cgroup] root") == str(DEFAULTS.cgroup.root)
     assert parse_time_s(default("[history] keep")) == DEFAULTS.history.keep_s
     assert parse_bytes(default("[history] max_size")) == DEFAULTS.history.max_bytes
-    assert default("[api] group") == DEFAULTS.api_group
-    assert (DEFAULTS.metrics_listen, DEFAULTS.page_listen) == (None, None)
+    assert default("[api] group") == DEFAULTS.api.group
+    assert (DEFAULTS.metrics.listen, DEFAULTS.page.listen) == (None, None)
 
 
 def test_documented_error_message_is_the_error_message(tmp_path: Path) -> None:
