@@ -46,8 +46,8 @@ class VmHost:
 
     @cached_property
     def places(self) -> DaemonPlaces:
-        """Directories and files."""
-        return DaemonPlaces(self.root)
+        """Files of the daemon in use."""
+        return DaemonPlaces.in_use(self.root)
 
     @cached_property
     def config(self) -> Config:
@@ -78,7 +78,8 @@ class VmHost:
 
         tree, named = self._tree_and_groups()
         namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
-        scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=self.places.run)
+        run = self.places.devices.run
+        scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=run)
         if self.libvirt_uri is None:
             return scan(None)
         try:
