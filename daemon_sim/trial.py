@@ -27,7 +27,6 @@ class Order:
     measure: Measure = Measure.PAGES
 
     def build(self) -> Scenario:
-        """The scenario."""
         if self.scenario is None:
             base = random_scenario(self.seed)
         else:
@@ -100,7 +99,6 @@ class Trial:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """The result as JSON."""
         return {
             "scenario": self.run.scenario.name,
             "seed": self.order.seed,

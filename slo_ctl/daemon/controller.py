@@ -104,7 +104,6 @@ class DaemonController:
     # Methods for the API.
 
     def access(self) -> AccessConfig:
-        """Access rights."""
         return self.published.config.access
 
     def status(self) -> HostStatus | None:
@@ -112,7 +111,6 @@ class DaemonController:
         return self.published.status
 
     def health(self) -> Health:
-        """Daemon health."""
         published = self.published
         return Health(
             pid=os.getpid(),
@@ -125,7 +123,6 @@ class DaemonController:
         )
 
     def slo(self, vm: str) -> VmSlo:
-        """The SLO in force."""
         published, stored = self.published, self._store.read()
         if vm not in published.names and vm not in published.config.vms and vm not in stored:
             raise self._unknown_vm(vm)
@@ -181,11 +178,9 @@ class DaemonController:
         return self._run_in_loop(self.do_plan)
 
     def reload(self) -> str:
-        """Reload the configuration."""
         return self._run_in_loop(self.do_reload)
 
     def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:
-        """History of a VM."""
         return read_vm(self._history, vm, since, until, limit)
 
     def announce(self, xml: str) -> tuple[str, bool]:

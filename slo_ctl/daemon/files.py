@@ -88,7 +88,6 @@ class DaemonPlaces:
 
     @property
     def lock(self) -> Path:
-        """Lock of the running daemon."""
         return self.run / "daemon.lock"
 
 

@@ -176,7 +176,6 @@ class HookProgram:
         return f"on_verdict: {self._command[0]}"
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
-        """Run the program and wait for it."""
         problem = why_not_run(Path(self._command[0]), as_root=os.geteuid() == 0)
         if problem:
             return FAILED, problem
@@ -357,7 +356,6 @@ class Hooks:
         self.configure(config)
 
     def configure(self, config: HooksConfig) -> None:
-        """Use the hooks of `config`."""
         self._queues[PROGRAM].configure(HookProgram(config.on_verdict) if config.on_verdict else None)
         self._queues[WEBHOOK].configure(Webhook(config.webhook) if config.webhook else None)
 

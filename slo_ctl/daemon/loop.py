@@ -94,7 +94,6 @@ class Recorder:
             self._slo_changes.clear()
 
     def close(self) -> None:
-        """Close the history."""
         self._history.close()
 
     def _open_history(self) -> History:
@@ -214,7 +213,6 @@ class Daemon:
         self.page = Page(self.controller)
 
     def epoch(self) -> HostStatus:
-        """Run one epoch."""
         cpu_s = self._clock.cpu_s()
         self._vm_set.refresh()
         inventory = self._observer.observe()

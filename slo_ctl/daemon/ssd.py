@@ -125,7 +125,6 @@ class EmulatedDevice:
         self.move_budget = DEFAULT_MOVE_BUDGET
 
     def close(self) -> None:
-        """Close all connections."""
         self._served.close()
         self.actuator.close()
 
@@ -144,7 +143,6 @@ class EmulatedDevice:
 
     @property
     def windows(self) -> dict[str, StreamWindow]:
-        """Status window of each stream."""
         return self._served.windows
 
     @property

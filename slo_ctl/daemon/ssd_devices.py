@@ -158,7 +158,6 @@ class EmulatedDevices:
         return changes
 
     def close(self) -> None:
-        """Close all connections."""
         for device in self.devices.values():
             device.close()
 

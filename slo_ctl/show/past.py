@@ -44,7 +44,6 @@ class Timeline:
 
     @property
     def current(self) -> HostStatus | None:
-        """The status at the position."""
         if self._offset < len(self._received):
             return self._received[-1 - self._offset]
         return self._recorded[len(self._received) - 1 - self._offset] if self._received else None

@@ -122,7 +122,6 @@ class HelpScreen(ModalScreen[None]):
     """
 
     def compose(self) -> ComposeResult:
-        """The text."""
         yield Static(HELP, markup=False)
 
     def on_key(self) -> None:
