@@ -72,10 +72,10 @@ class DaemonConfig(Section):
     keep_on_stop: StrictBool = False
     """Keep the settings when the daemon stops, instead of restoring the previous ones."""
 
-    @property
-    def drive_policy(self) -> str:
-        """OPS policy of NVMe drives that support reading and moving OPS."""
-        return STRICT_POLICY if self.strict and self.policy == DEFAULT_POLICY else self.policy
+    def policy_or(self, own: str | None) -> str:
+        """OPS policy of a device whose own one is configured as `own`."""
+        policy = own or self.policy
+        return STRICT_POLICY if self.strict and policy == DEFAULT_POLICY else policy
 
 
 @dataclass(frozen=True, slots=True)

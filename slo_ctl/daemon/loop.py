@@ -370,7 +370,7 @@ class Daemon:
                     notes.append(f"device {device.name}: not served, and no VM uses it; {start}")
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
-        self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
+        self._blocks.decide_ops(slos, self.config.daemon.policy_or(None))
         return notes
 
     def _decide(self, inventory: Inventory, slos: EpochSlos) -> tuple[Wanted, list[Setting]]:
