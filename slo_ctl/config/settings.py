@@ -28,11 +28,13 @@ from slo_ctl.config.values import (
     time_s,
 )
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
+from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.peer import EVERYONE, Peer
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import (
     CLASS_KEY,
     GROUP_KEY,
+    ResolvedSlo,
     Slo,
     SloBySource,
     SloClass,
@@ -235,6 +237,10 @@ class Config:
         for key, known in ((CLASS_KEY, self.classes), (GROUP_KEY, self.groups)):
             if key in change.chosen:
                 check_named(key, change.chosen[key], known)
+
+    def resolve(self, vm: str, by_source: SloBySource) -> ResolvedSlo:
+        """The SLO in force for a VM."""
+        return resolve(vm, by_source, self.default_slo, self.classes, self.groups)
 
     def with_slo_of(self, vm: str) -> VmConfig | None:
         """The table with the SLO of a VM: its own if it sets any SLO, else the most specific pattern."""

@@ -22,7 +22,6 @@ from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
 from slo_ctl.config.settings import AccessConfig
 from slo_ctl.daemon.slos import slo_by_source
-from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model.replies import Health, Plan, VmSlo
 from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text
@@ -231,8 +230,7 @@ class DaemonController:
 
     def _resolve(self, vm: str, stored: StoredSlos) -> ResolvedSlo:
         config = self.published.config
-        by_source = slo_by_source(vm, stored, self.published.metadata, config)
-        return resolve(vm, by_source, config.default_slo, config.classes, config.groups)
+        return config.resolve(vm, slo_by_source(vm, stored, self.published.metadata, config))
 
     def _overcommitted(
         self, vms: Sequence[str], after: StoredSlos, *, force: bool

@@ -11,7 +11,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
-from slo_ctl.decide.slo_sources import DEFAULT, METADATA, VM_SET, resolve
+from slo_ctl.decide.slo_sources import DEFAULT, METADATA, VM_SET
 from slo_ctl.host.libvirt import fields_of
 from slo_ctl.model.host import IoCounters, Vm
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloBySource, SloEntry, SloFields, SloGroup
@@ -91,8 +91,7 @@ class Resolver:
             new_input = (by_source, config.default_slo, classes, groups)
             entry = self._by_vm.get(vm)
             if entry is None or entry[0] != new_input:
-                resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
-                entry = (new_input, resolved)
+                entry = (new_input, config.resolve(vm, by_source))
             by_vm[vm] = entry
         self._sources, self._by_vm = sources, by_vm
         self._resolved = {vm: resolved for vm, (_, resolved) in by_vm.items()}
