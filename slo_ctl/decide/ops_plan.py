@@ -100,8 +100,6 @@ A VM's own OPS is its part of the split with the least GC when all VMs write uni
 its part by logical size, if that is less. A VM that is below its share because of its own latency (few
 requests outstanding) keeps its whole part of that split, computed with the measured ratios of writes to
 reads: a fair queue could not compensate for its GC."""
-WRITE_SHARE_STEPS = 20
-"""Write shares are rounded to multiples of 1 / this, so that they rarely change."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Drive writes that have to be observed before write rates count."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -143,9 +141,9 @@ class OpsTrack(NamedTuple):
 
     @property
     def write_share(self) -> float:
-        """Writes as a fraction of all pages read and written, rounded; 1 before any I/O."""
+        """Writes as a fraction of all pages read and written; 1 before any I/O."""
         pages = self.written + self.read
-        return max(1, round(WRITE_SHARE_STEPS * self.written / pages)) / WRITE_SHARE_STEPS if pages else 1.0
+        return self.written / pages if pages else 1.0
 
 
 @dataclass(frozen=True, slots=True)
