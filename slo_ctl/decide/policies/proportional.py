@@ -31,7 +31,6 @@ from slo_ctl.decide.entitlement import (
     entitle,
 )
 from slo_ctl.decide.limit_control import (
-    MISSED_FROM,
     ControlledVm,
     LimitState,
     at_limit,
@@ -56,6 +55,8 @@ COST_MEMORY_REQUESTS = 1000.0
 most not at all, and as weights are relative, the noise of one VM would change those of all."""
 INTEGRAL_GAIN = 0.15
 """Change of the integral term per window, for a relative error of a share of 1."""
+WORTH_SETTING = 0.03
+"""Least relative change of a weight that is applied; the integral term corrects the error that remains."""
 LONGEST_TRIM = math.log(4.0)
 """Bound of the integral term, which is the logarithm of a factor."""
 COSTLY_FROM = 2.0
@@ -379,8 +380,7 @@ def fair_weights(
     return {
         v.vm: scale * ideal[v.vm]
         for v in sample.vms
-        # Less is noise; the integral term corrects the error that remains.
-        if abs(math.log(scale * ideal[v.vm] / v.scheduler_weight)) > MISSED_FROM
+        if abs(math.log(scale * ideal[v.vm] / v.scheduler_weight)) > WORTH_SETTING
     }
 
 
