@@ -227,7 +227,6 @@ class SimulatedControl(ControlClient):
         self._connection = server.connection
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection = -1
 
     def command(self, op: str, **fields: object) -> dict[str, Any]:

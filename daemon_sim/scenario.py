@@ -94,7 +94,6 @@ class SimulatedVm:
 
     @property
     def slo(self) -> Slo:
-        """Its initial SLO."""
         return slo_of(self.slo_fields)
 
 

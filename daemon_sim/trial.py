@@ -29,7 +29,6 @@ class Order:
     measure: Measure = Measure.PAGES
 
     def build(self) -> Scenario:
-        """The scenario."""
         if self.scenario is None:
             base = wide_scenario(self.seed) if self.wide else random_scenario(self.seed)
         else:
@@ -104,7 +103,6 @@ class Trial:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """The result as JSON."""
         return {
             "scenario": self.run.scenario.name,
             "seed": self.order.seed,

@@ -49,7 +49,6 @@ class SpaceMap:
 
     @property
     def free_blocks(self) -> int:
-        """Number of free blocks."""
         return self._free
 
     @property
@@ -58,7 +57,6 @@ class SpaceMap:
         return 1.0 - self._free / len(self._used)
 
     def is_free(self, block: int) -> bool:
-        """Whether the block is free."""
         return not self._used[block]
 
     def free_run(self, start: int, end: int, most: int) -> Extent | None:
@@ -105,7 +103,6 @@ class SpaceMap:
         return free
 
     def used_extents(self) -> list[Extent]:
-        """All used blocks."""
         found: list[Extent] = []
         at = self._used.find(1)
         while at >= 0:
@@ -253,7 +250,6 @@ class BucketQueue:
         return self._free[block]
 
     def holds(self, block: int) -> bool:
-        """Whether a logical block is in the queue."""
         return bool(self._in_queue[block])
 
     def most_free(self) -> int | None:

@@ -131,7 +131,6 @@ class PreparedDrive:
 
     @property
     def block_pages(self) -> int:
-        """Pages of a block."""
         return self._plan.config.block_pages
 
     @property

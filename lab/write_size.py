@@ -254,7 +254,6 @@ class WriteSizeRecord(Stored):
 
     @property
     def sizes_bytes(self) -> tuple[int, ...]:
-        """Of requests."""
         return doubled_sizes(self.low_bytes, self.high_bytes)
 
     def finding(self) -> Finding:

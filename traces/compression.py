@@ -51,7 +51,6 @@ class _Files:
         return data
 
     def close(self) -> None:
-        """Close the file that is open."""
         self._file.close()
 
 

@@ -50,7 +50,6 @@ class Sizes:
         return cls(np.array([size for size, _ in parts], np.int64), np.cumsum(weights) / weights.sum())
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """`count` sizes in bytes."""
         if len(self.bytes_) == 1:
             return np.full(count, self.bytes_[0])
         # Rounding may leave the last bound just below 1.

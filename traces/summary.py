@@ -58,12 +58,10 @@ class TraceSummary:
 
     @property
     def reads(self) -> int:
-        """Read requests."""
         return self.records_by_op.get("read", 0)
 
     @property
     def writes(self) -> int:
-        """Write requests."""
         return self.records_by_op.get("write", 0)
 
     @property
@@ -155,7 +153,6 @@ class Tally:
         return int(self._ops.sum())
 
     def add(self, batch: Batch) -> None:
-        """Count a batch."""
         if not len(batch):
             return
         self._ops += np.bincount(batch.op, minlength=len(Op))

@@ -27,7 +27,6 @@ class Zipf:
         self._sure = 2.0 - self._inverse(self._area(np.array([2.5])) - 2.0**-theta)[0]
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """`count` ranks."""
         ranks = np.empty(count, np.int64)
         missing = np.arange(count)
         while len(missing):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from slo_ctl.base.errors import UserError
 from slo_ctl.host.peer import Peer
 from slo_ctl.model.replies import VmSlo
+from slo_ctl.model.slo import CONFIG_KEYS
 from slo_ctl.model.status import VmStatus
 from slo_ctl.model.status_json import FORMAT_VERSION
 from slo_ctl.record.history_reader import MAX_POINTS
@@ -115,7 +116,7 @@ class SloBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     fields: dict[str, Any] = Field(
-        description="Any of weight, min_iops, max_iops, max_bandwidth, p99 and class; null unsets one. "
+        description=f"Any of {', '.join(CONFIG_KEYS)}, class and group; null unsets one. "
         'Such as {"p99": "5ms"}.'
     )
     force: bool = Field(False, description="Accept unknown VMs, and minimums above the capacity of a device.")

@@ -136,7 +136,6 @@ class Route:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Pattern of the path."""
         return re.compile(re.escape(self.path).replace(r"\{name\}", "(?P<name>.+)"))
 
 

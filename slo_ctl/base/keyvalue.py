@@ -97,7 +97,6 @@ class Fields:
         return value
 
     def choice(self, key: str, known: Iterable[str]) -> str | None:
-        """One of `known`."""
         value = self.text(key)
         names = tuple(known)
         if value is not None and value not in names:

@@ -112,7 +112,6 @@ class Waker:
             return
 
     def close(self) -> None:
-        """Close the pipe."""
         os.close(self._reader)
         os.close(self.writer)
 
@@ -135,7 +134,6 @@ class StopRequest:
             self._waker.wait(seconds)
 
     def close(self) -> None:
-        """Close the pipe."""
         self._waker.close()
 
 

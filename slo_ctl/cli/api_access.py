@@ -19,16 +19,12 @@ if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
     from slo_ctl.record.history_reader import VmHistory
 
-_SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
-
 
 def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
-    """The client of the daemon at `root`, else of the user's own daemon if any, else of the system's."""
+    """The client of the daemon in use."""
     from slo_ctl.api.client import ApiClient
 
-    socket = DaemonPlaces(root).api_socket
-    if root is None and os.geteuid() != 0 and not socket.exists():
-        socket = _SYSTEM_SOCKET
+    socket = DaemonPlaces.in_use(root).api_socket
     return ApiClient(socket) if timeout_s is None else ApiClient(socket, timeout_s)
 
 

@@ -183,7 +183,7 @@ def _configured(root: Path | None) -> dict[str, list[str]]:
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces
 
-    config = load(DaemonPlaces(root).config)
+    config = load(DaemonPlaces.in_use(root).config)
     return {"class": list(config.classes), "group": list(config.groups)}
 
 

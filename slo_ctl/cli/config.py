@@ -34,7 +34,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
 
     check_root(root)
     check_config(config)
-    folder = DaemonPlaces(root, config).config
+    folder = DaemonPlaces.in_use(root, config).config
     errors = find_errors(folder)
     notes = [] if errors else list(load(folder).notes)
     if json_:
@@ -72,7 +72,7 @@ def show(
 
     check_root(root)
     check_config(config)
-    values = values_with_origin(DaemonPlaces(root, config).config)
+    values = values_with_origin(DaemonPlaces.in_use(root, config).config)
     if json_:
         print_json({"values": [asdict(each) for each in values]})
         return

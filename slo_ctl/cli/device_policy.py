@@ -41,7 +41,6 @@ def _advise(
     from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
     from slo_ctl.profile.scheduler_advice import advise_scheduler
     from slo_ctl.profile.store import ProfileStore
-    from slo_ctl.record.slo_store import SloStore
 
     number = named_device(device, sys)
     if strictly:
@@ -49,12 +48,10 @@ def _advise(
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     sources = IdentitySources(host.places.devices, sys)
-    facts = block_facts(number, sources, has_io_cost(cgroup_root or host.config.cgroup_root))
+    facts = block_facts(number, sources, has_io_cost(cgroup_root or host.config.cgroup.root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, sources)
-    with_slo = {*host.config.vms, *SloStore(host.places.slos).read()}
-    with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     managed = configured_numbers(host.config.devices, sys)
-    vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo, managed)
+    vms = vms_on(number, host.inventory.vms, host.inventory.streams, host.slos.set_for, managed)
     needs = _needs_of_vms(host, vms, options)
     for note in host.notes:
         warn(f"slo-ctl: {note}")
@@ -65,7 +62,7 @@ def _needs_of_vms(host: VmHost, vms: Sequence[str], options: _NeedOptions) -> Ne
     """Needs of the effective SLOs of these VMs; options override them."""
     from slo_ctl.decide.scheduler import needs_on
 
-    needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})
+    needs = needs_on(vms, {name: host.slos.resolved[name].slo for name in vms})
     p99, weights = options
     if p99 is not None:
         target_us = 1e6 * time_s_of("--p99", p99, "20ms")
@@ -193,7 +190,7 @@ def _block_settings(host: VmHost, name: str, sys: Path, cgroup_root: Path | None
     from slo_ctl.act.queue import BlockQueueActuator
     from slo_ctl.profile.identity import has_io_cost
 
-    root = cgroup_root or host.config.cgroup_root
+    root = cgroup_root or host.config.cgroup.root
     actuator = BlockQueueActuator(sys, root if has_io_cost(root) else None)
     return _DeviceSettings(host, name, f'path = "/dev/{name}"', actuator)
 

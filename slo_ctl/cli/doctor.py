@@ -45,7 +45,7 @@ def command(
 
         check_root(root)
         config = load(DaemonPlaces(root).config)
-        tree, uri = config.cgroup_root, config.libvirt.uri or DEFAULT_URI
+        tree, uri = config.cgroup.root, config.libvirt.uri or DEFAULT_URI
     checked = check(Host(cgroup_root=cgroup_root or tree, libvirt_uri=connect or uri))
     if json_:
         print_json(_json(checked))

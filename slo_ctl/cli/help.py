@@ -29,7 +29,6 @@ class _Described:
     """A command whose description is written as paragraphs."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """`--help`."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             _replace_process_value(option, dict)
@@ -40,7 +39,6 @@ class _Described:
         return str(super().get_help(ctx)).replace(_HYPHEN, "-")  # type: ignore[misc]
 
     def format_help_text(self, _ctx: Any, formatter: Any) -> None:
-        """The description."""
         for paragraph in paragraphs_of(self):
             formatter.write_paragraph()
             with formatter.indentation():

@@ -135,7 +135,7 @@ def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     """
     from slo_ctl.record.history_schema import HistoryError
 
-    path = DaemonPlaces(root).history
+    path = DaemonPlaces.in_use(root).history
     try:
         yield path
     except HistoryError as error:
@@ -268,10 +268,8 @@ def _vm_names(root: Path | None) -> list[str]:
     from slo_ctl.record.history_schema import HistoryError
 
     vms = dict.fromkeys(vm.vm for vm in _status(root).vms)
-    places = DaemonPlaces(root)
-    if places.api_socket.exists():  # otherwise the system's daemon answered, which has another database
-        with suppress(HistoryError):
-            vms.update(dict.fromkeys(recorded_names(places.history)))
+    with suppress(HistoryError):
+        vms.update(dict.fromkeys(recorded_names(DaemonPlaces.in_use(root).history)))
     return list(vms)
 
 

@@ -122,9 +122,7 @@ class Deliverable(Protocol):
         """Whether it was not interrupted."""
         ...
 
-    def to_json(self) -> str:
-        """One JSON object."""
-        ...
+    def to_json(self) -> str: ...
 
 
 _RunResult = TypeVar("_RunResult", bound=Deliverable)

@@ -111,7 +111,7 @@ def _weights_of_slos(device: str, root: Path | None) -> dict[str, float]:
     }
     streams = host.inventory.streams if set_by_us else ()
     return {
-        stream.tenant.namespace: host.resolved_slo(stream.vm).slo.weight
+        stream.tenant.namespace: host.slos.resolved[stream.vm].slo.weight
         for stream in streams
         if stream.tenant is not None and str(stream.tenant) in set_by_us
     }

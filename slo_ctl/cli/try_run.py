@@ -167,7 +167,6 @@ class TryResult:
         return any(vm.verdict is None or vm.verdict in DEGRADED for vm in self.vms)
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
         return {
             "emulated": True,
             "drive": DRIVE,

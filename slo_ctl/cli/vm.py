@@ -91,12 +91,12 @@ def show(
     for name in names:
         check_vm_name(name)
     host = VmHost(root, connect)
-    stored, shown = host.stored(), []
-    for name in host.expand(names, sorted({*host.names(), *stored})):
-        by_source, vm = host.slo_by_source(name, stored), host.vm(name)
-        if not (by_source or vm or name in host.config.vms):
+    slos, shown = host.slos, []
+    for name in host.expand(names, sorted(slos.resolved)):
+        if name not in slos.resolved:
             raise host.unknown(name)
-        shown.append((name, by_source, host.resolved_slo(name, by_source), vm, host.streams(vm)))
+        by_source, vm = host.slo_by_source(name, slos.metadata), host.vm(name)
+        shown.append((name, by_source, slos.resolved[name], vm, host.streams(vm)))
     status = _status(host)
     notes = notes_about(
         [name for name, *_ in shown], [*host.notes, *host.inventory.notes, *host.config.notes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,9 +16,10 @@ from slo_ctl.drives.places import ExportPaths
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
+    from slo_ctl.daemon.slos import EpochSlos
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model.host import Stream, Vm
-    from slo_ctl.model.slo import ResolvedSlo, SloBySource, SloFields
+    from slo_ctl.model.slo import SloBySource, SloFields
     from slo_ctl.observe.streams import Inventory
     from slo_ctl.record.slo_store import StoredSlos
 
@@ -46,8 +47,8 @@ class VmHost:
 
     @cached_property
     def places(self) -> DaemonPlaces:
-        """Directories and files."""
-        return DaemonPlaces(self.root)
+        """Files of the daemon in use."""
+        return DaemonPlaces.in_use(self.root)
 
     @cached_property
     def config(self) -> Config:
@@ -78,7 +79,8 @@ class VmHost:
 
         tree, named = self._tree_and_groups()
         namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
-        scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=self.places.run)
+        run = self.places.devices.run
+        scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=run)
         if self.libvirt_uri is None:
             return scan(None)
         try:
@@ -115,11 +117,11 @@ class VmHost:
 
         if self.cgroup_root is not None:
             tree: CgroupTree | None = require_tree(self.cgroup_root)
-        elif self.config.cgroup_root == DEFAULTS.cgroup_root:
+        elif self.config.cgroup.root == DEFAULTS.cgroup.root:
             tree = find_tree()
         else:
             try:
-                tree = require_tree(self.config.cgroup_root)
+                tree = require_tree(self.config.cgroup.root)
             except UserError as error:
                 self.notes.append(str(error))
                 tree = None
@@ -170,36 +172,27 @@ class VmHost:
         notes_text = f" ({'; '.join(host_notes)})" if host_notes else ""
         return (f"there are {names_text}" if names else "there are none") + notes_text
 
-    def metadata(self, name: str) -> SloFields:
-        """The SLO fields in libvirt's metadata of the VM."""
-        from slo_ctl.host.libvirt import fields_of
+    @cached_property
+    def slos(self) -> EpochSlos:
+        """The SLOs of all VMs, as the daemon resolves them. Raises UserError."""
+        from slo_ctl.daemon.slos import VmSlos
 
-        vm = self.vm(name)
-        xml = self.inventory.domain_xml.get(vm.uuid or "") if vm is not None else None
-        return fields_of(xml, self.notes.append) if xml is not None else {}
+        vm_slos = VmSlos(self.places.slos)
+        slos = vm_slos.update(self.inventory, self.config)
+        self.notes += vm_slos.notes
+        return slos
 
     def stored(self) -> StoredSlos:
-        """Fields set by `vm set`. Raises UserError."""
+        """SLOs set by `vm set`. Raises UserError."""
         from slo_ctl.record.slo_store import SloStore
 
         return SloStore(self.places.slos).read()
 
-    def slo_by_source(
-        self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None
-    ) -> SloBySource:
-        """SLO of the VM in each source; `stored` and `metadata` replace the present ones."""
+    def slo_by_source(self, name: str, metadata: Mapping[str, SloFields]) -> SloBySource:
+        """SLO of the VM in each source, with its SLO in `metadata`, by VM. Raises UserError."""
         from slo_ctl.daemon.slos import slo_by_source
 
-        stored = self.stored() if stored is None else stored
-        metadata = self.metadata(name) if metadata is None else metadata
-        return slo_by_source(name, stored, {name: metadata}, self.config)
-
-    def resolved_slo(self, name: str, by_source: SloBySource | None = None) -> ResolvedSlo:
-        """The effective SLO; `by_source` replaces the present SLOs of the sources."""
-        from slo_ctl.decide.slo_sources import resolve
-
-        by_source = self.slo_by_source(name) if by_source is None else by_source
-        return resolve(name, by_source, self.config.default_slo, self.config.classes, self.config.groups)
+        return slo_by_source(name, self.stored(), metadata, self.config)
 
     def expand(self, patterns: Sequence[str], vms: Sequence[str] | None = None) -> list[str]:
         """Names of VMs; patterns are replaced by the matching VMs of `vms`, or of the host for None.

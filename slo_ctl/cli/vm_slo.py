@@ -294,7 +294,7 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
     published = Published(
         host.config,
         names=frozenset(vm.name for vm in host.inventory.vms),
-        metadata={vm: host.metadata(vm) for vm in request.vms},
+        metadata=host.slos.metadata,
     )
     with closing(Waker()) as waker:
         daemon = DaemonController(published, SloStore(host.places.slos), host.places.history, waker)
@@ -337,9 +337,9 @@ def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
     notes = [f"VM {name} is transient: its metadata are lost when it stops" for name in transient]
     slos: dict[str, ResolvedSlo | None] = dict.fromkeys(request.vms)
     try:
-        stored = host.stored()
-        for vm, metadata in zip(request.vms, after, strict=True):
-            slos[vm] = host.resolved_slo(vm, host.slo_by_source(vm, stored, metadata))
+        metadata = dict(zip(request.vms, after, strict=True))
+        for vm in request.vms:
+            slos[vm] = host.config.resolve(vm, host.slo_by_source(vm, metadata))
     except UserError as error:
         notes.append(f"the effective SLO is unknown: {error.message}")
     return _Changed(METADATA, slos, notes)

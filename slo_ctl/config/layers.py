@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import common_name, is_pattern, specificity
 from slo_ctl.base.quantity import format_number
-from slo_ctl.config.schema import BLOCK_SCHEDULERS, TENANT_SCHEDULERS, check_tables
+from slo_ctl.config.schema import attributes, check_tables
 from slo_ctl.config.settings import (
-    DEFAULTS,
+    SECTIONS,
     AccessConfig,
     Config,
     DaemonConfig,
     DeviceConfig,
-    HistoryConfig,
-    LibvirtConfig,
     Right,
+    Section,
     VmConfig,
 )
 from slo_ctl.config.toml_file import ConfigFile, Location
+from slo_ctl.config.values import BLOCK_SCHEDULERS, TENANT_SCHEDULERS
 from slo_ctl.model.slo import (
     CLASS_KEY,
     CONFIG_KEYS,
+    FIELDS,
     GROUP_KEY,
     SYNONYMS,
     Slo,
@@ -36,7 +36,6 @@ from slo_ctl.model.slo import (
     SloGroup,
     check_fields,
     check_named,
-    field_text,
 )
 
 
@@ -74,8 +73,6 @@ class NamedTable:
 
 
 _NAMED_KINDS = ("device", "class", "group", "vm")
-NO_LIBVIRT = "none"
-_SETTING_OF = {"epoch": "epoch_s", "window": "window_s", "keep": "keep_s", "max_size": "max_bytes"}
 
 
 class Layers:
@@ -148,21 +145,11 @@ class Layers:
         self._check_patterns(patterns)
         default = _slo_fields(self.sections.get("defaults", {}))
         self._check_slo("[defaults]", default)
-        libvirt, cgroup = self._section_values("libvirt"), self._section_values("cgroup")
-        if libvirt.get("uri") == NO_LIBVIRT:
-            libvirt["uri"] = None
+        sections: dict[str, Any] = {name: self._section(name, kind) for name, kind in SECTIONS.items()}
+        self._check_window(sections["daemon"])
         return Config(
-            daemon=self._daemon(),
-            libvirt=LibvirtConfig(**libvirt),
-            cgroup_root=Path(cgroup.get("root", DEFAULTS.cgroup_root)),
-            cgroup_latency_histograms=cgroup.get("latency_histograms", False),
-            history=HistoryConfig(**self._section_values("history")),
-            api_group=self._section_values("api").get("group", DEFAULTS.api_group),
+            **sections,
             access=self._access(),
-            metrics_listen=self._section_values("metrics").get("listen"),
-            page_listen=self._section_values("page").get("listen"),
-            on_verdict=self._section_values("hooks").get("on_verdict", ()),
-            webhook=self._section_values("hooks").get("webhook", ""),
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,
@@ -172,13 +159,11 @@ class Layers:
             notes=tuple(self._notes),
         )
 
-    def _section_values(self, section: str) -> dict[str, Any]:
-        """Values of a section, by their names in the dataclasses of the settings."""
-        given = self.sections.get(section, {})
-        return {_SETTING_OF.get(key, key): placed.value for key, placed in given.items()}
+    def _section(self, name: str, kind: type[Section]) -> Section:
+        given = self.sections.get(name, {})
+        return kind(**{attributes(kind)[key]: placed.value for key, placed in given.items()})
 
-    def _daemon(self) -> DaemonConfig:
-        daemon = DaemonConfig(**self._section_values("daemon"))
+    def _check_window(self, daemon: DaemonConfig) -> None:
         if daemon.window_s < daemon.epoch_s:
             given = self.sections["daemon"]
             self._report(
@@ -187,7 +172,6 @@ class Layers:
                 f"epoch = {format_number(daemon.epoch_s)}s",
                 "make window at least one epoch",
             )
-        return daemon
 
     def _access(self) -> AccessConfig:
         given = {Right(key): placed for key, placed in self.sections.get("access", {}).items()}
@@ -206,7 +190,7 @@ class Layers:
                     f"[[device]] {name}: policy has no meaning with path",
                     "only emulated SSDs have OPS to share out: leave policy out",
                 )
-            if path is not None and (other := paths.setdefault(path.value, name)) != name:
+            if path is not None and (other := paths.setdefault(str(path.value), name)) != name:
                 self._report(
                     path,
                     f"[[device]] {name}: path {path.value} is already that of device {other}",
@@ -215,7 +199,7 @@ class Layers:
             devices.append(
                 DeviceConfig(
                     name,
-                    path.value if path else None,
+                    str(path.value) if path else None,
                     policy.value if policy else None,
                     named.source,
                     self._scheduler(name, named.keys.get("scheduler"), block=path is not None),
@@ -334,5 +318,5 @@ def _slo_fields(keys: Table) -> Table:
 
 def _shown(key: str, value: Any) -> str:
     if key in CONFIG_KEYS:
-        return field_text(CONFIG_KEYS[key], value)
+        return FIELDS[CONFIG_KEYS[key]].text(value)
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -6,15 +6,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.quantity import format_bytes_exact, format_number
-from slo_ctl.config.layers import NO_LIBVIRT, Layers
+from slo_ctl.base.quantity import format_number
+from slo_ctl.config.layers import Layers
 from slo_ctl.config.schema import find_table_errors
-from slo_ctl.config.settings import DEFAULTS, Config, Right
+from slo_ctl.config.settings import DEFAULTS, SECTIONS, Config, Right
 from slo_ctl.config.toml_file import read_file
 from slo_ctl.host.peer import why_unknown
 from slo_ctl.host.programs import why_not_run
-from slo_ctl.model.slo import KEY_OF, field_text
+from slo_ctl.model.slo import FIELDS
 
 _MAIN_FILE = "slo-ctl.toml"
 FOLDER = "conf.d"
@@ -137,8 +139,8 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     found += [
         ConfigValue(
             f"vm.{vm.name}",
-            KEY_OF[name],
-            field_text(name, value),
+            FIELDS[name].key,
+            FIELDS[name].text(value),
             f"{chosen.field_sources[name]} (class {chosen.name})",
         )
         for vm in (*config.vms.values(), *config.patterns.values())
@@ -151,36 +153,20 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
 
 
 def _defaults(config: Config) -> dict[tuple[str, str], str]:
-    daemon, history = DEFAULTS.daemon, DEFAULTS.history
     values: dict[tuple[str, str], object] = {
-        ("daemon", "epoch"): f"{format_number(daemon.epoch_s)}s",
-        ("daemon", "window"): f"{format_number(daemon.window_s)}s",
-        ("daemon", "policy"): daemon.policy,
-        ("daemon", "strict"): daemon.strict,
-        ("daemon", "share_by"): daemon.share_by.value,
-        ("daemon", "move_budget"): f"{format_number(daemon.move_budget * 100)}%",
-        ("daemon", "keep_on_stop"): daemon.keep_on_stop,
-        ("libvirt", "uri"): DEFAULTS.libvirt.uri or NO_LIBVIRT,
-        ("libvirt", "latency_histograms"): DEFAULTS.libvirt.latency_histograms,
-        ("cgroup", "root"): str(DEFAULTS.cgroup_root),
-        ("cgroup", "latency_histograms"): DEFAULTS.cgroup_latency_histograms,
-        ("history", "keep"): f"{format_number(history.keep_s / 86400)}d",
-        ("history", "max_size"): format_bytes_exact(history.max_bytes),
-        ("api", "group"): DEFAULTS.api_group or "",
-        **{("access", right.value): list(config.access.entries(right)) for right in Right},
-        ("metrics", "listen"): DEFAULTS.metrics_listen or "",
-        ("page", "listen"): DEFAULTS.page_listen or "",
-        ("hooks", "on_verdict"): list(DEFAULTS.on_verdict),
-        ("hooks", "webhook"): DEFAULTS.webhook,
-        ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
+        (section, key): value
+        for section, kind in SECTIONS.items()
+        for key, value in TypeAdapter(kind).dump_python(kind(), by_alias=True).items()
     }
+    values |= {("access", right.value): config.access.entries(right) for right in Right}
+    values["defaults", "weight"] = format_number(DEFAULTS.default_slo.weight)
     return {where: _value_text(value) for where, value in values.items()}
 
 
 def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, StrictBool
 
 from slo_ctl.base.patterns import matches, specificity
+from slo_ctl.config.values import (
+    AbsolutePath,
+    Budget,
+    Bytes,
+    Command,
+    Group,
+    LibvirtUri,
+    Listen,
+    LoopbackListen,
+    PolicyName,
+    Seconds,
+    ShareUnit,
+    Url,
+    size_bytes,
+    time_s,
+)
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
+from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.peer import EVERYONE, Peer
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import (
     CLASS_KEY,
     GROUP_KEY,
+    ResolvedSlo,
     Slo,
     SloBySource,
     SloClass,
@@ -24,47 +45,101 @@ from slo_ctl.model.slo import (
 )
 
 
+class Section:
+    """A section of `slo-ctl.toml`: its keys, how they are written, and their defaults.
+
+    Its name is that of the attribute of `Config`.
+    """
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True, slots=True)
-class DaemonConfig:
+class DaemonConfig(Section):
     """`[daemon]`."""
 
-    epoch_s: float = 1.0
+    epoch_s: Annotated[Seconds, time_s("100ms", "1h"), Field(alias="epoch")] = 1.0
     """Control interval of the daemon."""
-    window_s: float = 10.0
+    window_s: Annotated[Seconds, time_s("100ms", "1d"), Field(alias="window")] = 10.0
     """Window of status, verdicts and metrics; at least one epoch."""
-    policy: str = DEFAULT_POLICY
+    policy: PolicyName = DEFAULT_POLICY
     """OPS policy of emulated devices without a policy of their own."""
-    strict: bool = False
+    strict: StrictBool = False
     """Keep exact proportions instead of giving to other VMs what a VM cannot use."""
-    share_by: ShareBy = ShareBy.PAGES
+    share_by: ShareUnit = ShareBy.PAGES
     """Unit of shares: pages, requests or device time."""
-    move_budget: float = 0.1
+    move_budget: Budget = 0.1
     """Share of the time of each die that moves of OPS may take while requests are outstanding."""
-    keep_on_stop: bool = False
+    keep_on_stop: StrictBool = False
     """Keep the settings when the daemon stops, instead of restoring the previous ones."""
 
-    @property
-    def drive_policy(self) -> str:
-        """OPS policy of NVMe drives that support reading and moving OPS."""
-        return STRICT_POLICY if self.strict and self.policy == DEFAULT_POLICY else self.policy
+    def policy_or(self, own: str | None) -> str:
+        """OPS policy of a device whose own one is configured as `own`."""
+        policy = own or self.policy
+        return STRICT_POLICY if self.strict and policy == DEFAULT_POLICY else policy
 
 
 @dataclass(frozen=True, slots=True)
-class LibvirtConfig:
+class LibvirtConfig(Section):
     """`[libvirt]`."""
 
-    uri: str | None = "qemu:///system"
+    uri: LibvirtUri = "qemu:///system"
     """None: libvirt is not used."""
-    latency_histograms: bool = False
+    latency_histograms: StrictBool = False
     """Enable latency histograms of QEMU by monitor commands, which mark VMs as tainted."""
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryConfig:
+class CgroupConfig(Section):
+    """`[cgroup]`."""
+
+    root: AbsolutePath = Path("/sys/fs/cgroup")
+    """Mount point of cgroup v2, or the parent directory of those of v1."""
+    latency_histograms: StrictBool = False
+    """Have bpftrace measure latencies of cgroups on block devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryConfig(Section):
     """`[history]`."""
 
-    keep_s: float = 7 * 86400.0
-    max_bytes: int = 512 << 20
+    keep_s: Annotated[Seconds, time_s("1m", "3650d"), Field(alias="keep")] = 7 * 86400.0
+    max_bytes: Annotated[Bytes, size_bytes("1MiB"), Field(alias="max_size")] = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ApiConfig(Section):
+    """`[api]`."""
+
+    group: Group = "slo-ctl"
+    """Group that may use the API; if it does not exist, only the daemon's user may."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig(Section):
+    """`[metrics]`."""
+
+    listen: Listen = None
+    """`HOST:PORT`; None: no metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageConfig(Section):
+    """`[page]`."""
+
+    listen: LoopbackListen = None
+    """`ADDRESS:PORT`; None: no page."""
+
+
+@dataclass(frozen=True, slots=True)
+class HooksConfig(Section):
+    """`[hooks]`."""
+
+    on_verdict: Command = ()
+    """Program and arguments that are run when a VM's verdict changes; empty: none."""
+    webhook: Url = ""
+    """HTTP or HTTPS address that receives a request when a VM's verdict changes; empty: none."""
 
 
 class Right(StrEnum):
@@ -140,22 +215,13 @@ class Config:
 
     daemon: DaemonConfig = DaemonConfig()
     libvirt: LibvirtConfig = LibvirtConfig()
-    cgroup_root: Path = Path("/sys/fs/cgroup")
-    """Mount point of cgroup v2, or the parent directory of those of v1."""
-    cgroup_latency_histograms: bool = False
-    """Have bpftrace measure latencies of cgroups on block devices."""
+    cgroup: CgroupConfig = CgroupConfig()
     history: HistoryConfig = HistoryConfig()
-    api_group: str = "slo-ctl"
-    """Group that may use the API; if it does not exist, only the daemon's user may."""
+    api: ApiConfig = ApiConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    page: PageConfig = PageConfig()
+    hooks: HooksConfig = HooksConfig()
     access: AccessConfig = AccessConfig()
-    metrics_listen: str | None = None
-    """`HOST:PORT`; None: no metrics."""
-    page_listen: str | None = None
-    """`ADDRESS:PORT`, loopback only; None: no page."""
-    on_verdict: tuple[str, ...] = ()
-    """Program and arguments that are run when a VM's verdict changes; empty: none."""
-    webhook: str = ""
-    """HTTP or HTTPS address that receives a request when a VM's verdict changes; empty: none."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
     classes: dict[str, SloClass] = field(default_factory=dict)
@@ -172,6 +238,10 @@ class Config:
             if key in change.chosen:
                 check_named(key, change.chosen[key], known)
 
+    def resolve(self, vm: str, by_source: SloBySource) -> ResolvedSlo:
+        """The SLO in force for a VM."""
+        return resolve(vm, by_source, self.default_slo, self.classes, self.groups)
+
     def with_slo_of(self, vm: str) -> VmConfig | None:
         """The table with the SLO of a VM: its own if it sets any SLO, else the most specific pattern."""
         own = self.vms.get(vm)
@@ -183,3 +253,8 @@ class Config:
 
 DEFAULTS = Config()
 """The settings without any configuration file."""
+
+SECTIONS: dict[str, type[Section]] = {
+    item.name: type(item.default) for item in fields(Config) if isinstance(item.default, Section)
+}
+"""Types of the sections by name."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.config import Config
+from slo_ctl.config import DEFAULTS, Config
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
@@ -131,30 +131,29 @@ class BlockDevices:
         """By drive, of drives that report OPS."""
         self._unplanned: dict[str, str] = {}
         """By device: a sentence about limits that a dry run cannot plan."""
-        self._window_s = 0.0
-        self._qemu_histograms = False
-        """Whether QEMU records histograms of latencies."""
+        self._config = DEFAULTS
         self._cgroup_latencies = CgroupLatencies()
-        self._traces_cgroups = False
-        """Whether the kernel's latencies of cgroups are measured."""
         self._trace_problem = ""
         self._watches = NvmeWatches(sys, self._window_s)
         self._claims = claims
+
+    @property
+    def _window_s(self) -> float:
+        return self._config.daemon.window_s
 
     def refresh(self, config: Config, emulated: Collection[str] = ()) -> None:
         """Follow the configuration and the present namespaces of drives.
 
         `emulated`: names of emulated devices, which no block device can have.
         """
-        changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
-        self._qemu_histograms = config.libvirt.latency_histograms
-        self._traces_cgroups = config.cgroup_latency_histograms
+        changed = config.daemon.window_s != self._window_s
+        self._config = config
         self._configured, self.notes = configured_blocks(config.devices, self._sys)
         for name in sorted(self._configured.keys() & set(emulated)):
             path = self._configured.pop(name).path
             note = f"device {name}: an emulated device has this name, so {path} is not managed: rename it"
             self.notes = (*self.notes, note)
-        if self._traces_cgroups and self._trace_problem:
+        if self._config.cgroup.latency_histograms and self._trace_problem:
             self.notes = (*self.notes, self._trace_problem)
         for name, device in list(self.devices.items()):
             configured = self._configured.get(name)
@@ -200,7 +199,7 @@ class BlockDevices:
         self, inventory: Inventory, observer: HostObserver
     ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
         """Latencies by VM and managed device: QEMU's histograms, else those of cgroups, else QEMU's means."""
-        traced = self.numbers.values() if self._traces_cgroups else ()
+        traced = self.numbers.values() if self._config.cgroup.latency_histograms else ()
         latencies = self._cgroup_latencies.read(inventory, traced)
         self._log_trace_problem(self._cgroup_latencies.problem)
         for vm, by_device in self._disk_latencies(inventory.vms, observer).items():
@@ -268,19 +267,17 @@ class BlockDevices:
         self,
         tree: CgroupTree | None,
         host_state: HostState,
-        default_weight: float,
-        weighted: Set[str],
         *,
         dry_run: bool,
     ) -> Wanted:
-        """Settings for the VMs, after `device_settings`. `weighted`: VMs whose weight was set."""
+        """Settings for the VMs, after `device_settings`."""
         slos, numbers = host_state.slos, self.numbers
         planned = self._weights_to_activate(dry_run=dry_run)
         capabilities = probe(tree, self._sys, numbers.values(), self._run, planned=planned)
         steps_iops = self._limit_steps_iops()
         # A dry run does not throttle, because the effect of a limit determines the next one.
-        throttles = {} if dry_run else self._throttles(host_state, weighted, steps_iops)
-        self._unplanned = self._unplanned_limits(slos, weighted) if dry_run else {}
+        throttles = {} if dry_run else self._throttles(host_state, steps_iops)
+        self._unplanned = self._unplanned_limits(host_state) if dry_run else {}
         self._splits.observe(
             host_state.streams,
             slos,
@@ -290,7 +287,7 @@ class BlockDevices:
             steps_iops,
         )
         managed = ManagedDevices(
-            *(numbers, capabilities, default_weight, self._splits.splits, throttles),
+            *(numbers, capabilities, self._config.default_slo.weight, self._splits.splits, throttles),
             drives={name: _pool_key(device) for name, device in self.devices.items()},
             by_limits={key for key, pool in self._pools.items() if pool.throttler.by_weight},
             measured=self._vms_with_p99(host_state.vms),
@@ -314,10 +311,10 @@ class BlockDevices:
     def _vms_with_p99(self, vms: Sequence[Vm]) -> set[tuple[str, str]]:
         """VMs, with the device, whose p99 is known or will be once latencies are measured."""
         known = {(vm, device.name) for device in self.devices.values() for vm in device.vms_with_histogram}
-        if self._qemu_histograms:
+        if self._config.libvirt.latency_histograms:
             for name, number in self.numbers.items():
                 known |= {(setting.vm, name) for setting in histograms_for(vms, {number})}
-        if self._traces_cgroups and self._cgroup_latencies.expected:
+        if self._config.cgroup.latency_histograms and self._cgroup_latencies.expected:
             known |= {(vm.name, name) for vm in vms if vm.cgroup for name in self.numbers}
         return known
 
@@ -329,7 +326,6 @@ class BlockDevices:
     def _throttles(
         self,
         host_state: HostState,
-        weighted: Set[str],
         steps_iops: Mapping[tuple[str, DeviceNumber], float],
     ) -> dict[tuple[str, DeviceNumber], Throttle]:
         """Limits that protect other VMs, rounded to steps, and not below the VM's own minimum."""
@@ -337,7 +333,7 @@ class BlockDevices:
         throttles = {}
         for pool in self._pools.values():
             self._problems.guard(
-                pool.name, partial(pool.protect, slos, limitable, weighted, host_state.unapplied)
+                pool.name, partial(pool.protect, slos, limitable, host_state.weighted, host_state.unapplied)
             )
             throttles.update(pool.throttler.throttles)
         present = set(self.numbers.values())
@@ -347,11 +343,11 @@ class BlockDevices:
             if number in present
         }
 
-    def _unplanned_limits(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, str]:
+    def _unplanned_limits(self, host_state: HostState) -> dict[str, str]:
         return {
             device.name: sentence
             for pool in self._pools.values()
-            if (sentence := pool.unplanned_limits(slos, weighted))
+            if (sentence := pool.unplanned_limits(host_state.slos, host_state.weighted))
             for device in pool.devices
         }
 
@@ -372,7 +368,7 @@ class BlockDevices:
         settings = self.policies.settings(
             self._configured, self.numbers, tree, host_state, self._clock.monotonic_s()
         )
-        if self._qemu_histograms:
+        if self._config.libvirt.latency_histograms:
             settings += histograms_for(host_state.vms, set(self.numbers.values()))
         return settings
 

@@ -22,7 +22,6 @@ from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
 from slo_ctl.config.settings import AccessConfig
 from slo_ctl.daemon.slos import slo_by_source
-from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model.replies import Health, Plan, VmSlo
 from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text
@@ -104,7 +103,6 @@ class DaemonController:
     # Methods for the API.
 
     def access(self) -> AccessConfig:
-        """Access rights."""
         return self.published.config.access
 
     def status(self) -> HostStatus | None:
@@ -112,7 +110,6 @@ class DaemonController:
         return self.published.status
 
     def health(self) -> Health:
-        """Daemon health."""
         published = self.published
         return Health(
             pid=os.getpid(),
@@ -125,7 +122,6 @@ class DaemonController:
         )
 
     def slo(self, vm: str) -> VmSlo:
-        """The SLO in force."""
         published, stored = self.published, self._store.read()
         if vm not in published.names and vm not in published.config.vms and vm not in stored:
             raise self._unknown_vm(vm)
@@ -181,11 +177,9 @@ class DaemonController:
         return self._run_in_loop(self.do_plan)
 
     def reload(self) -> str:
-        """Reload the configuration."""
         return self._run_in_loop(self.do_reload)
 
     def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:
-        """History of a VM."""
         return read_vm(self._history, vm, since, until, limit)
 
     def announce(self, xml: str) -> tuple[str, bool]:
@@ -236,8 +230,7 @@ class DaemonController:
 
     def _resolve(self, vm: str, stored: StoredSlos) -> ResolvedSlo:
         config = self.published.config
-        by_source = slo_by_source(vm, stored, self.published.metadata, config)
-        return resolve(vm, by_source, config.default_slo, config.classes, config.groups)
+        return config.resolve(vm, slo_by_source(vm, stored, self.published.metadata, config))
 
     def _overcommitted(
         self, vms: Sequence[str], after: StoredSlos, *, force: bool

@@ -49,7 +49,7 @@ def host_observer(
     """The observer of this host; another thread calls `on_change` after libvirt's domains have changed."""
     cgroups, namespaces = configured_vms(config)
     return HostObserver(
-        cgroup_root=config.cgroup_root,
+        cgroup_root=config.cgroup.root,
         libvirt_uri=config.libvirt.uri,
         run=places.devices.run,
         cgroups=cgroups,

@@ -15,7 +15,7 @@ from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.daemon.nvme import NvmeState, OpsRequest
 from slo_ctl.daemon.occupants import Occupant
-from slo_ctl.decide.policies import Policy, make_policy, most_moves_of
+from slo_ctl.decide.policies import Policy, make_policy
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
 from slo_ctl.model.sample import DeviceSample, FlashTiming, StreamWindow, TimingModel, VmSample, waf_of
@@ -71,7 +71,6 @@ class DriveOpsControl:
         self._policy = self._state = None
 
     def _decide(self, sample: DeviceSample, policy: str) -> None:
-        sample = replace(sample, max_move_blocks=most_moves_of(policy, sample))
         try:
             if self._policy is None or self._policy.name != policy:
                 self._policy = make_policy(policy)

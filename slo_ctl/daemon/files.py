@@ -28,13 +28,16 @@ class DaemonPlaces:
     devices: Places
     """Files of the emulated devices."""
 
-    def __init__(self, root: Path | None = None, config: Path | None = None) -> None:
-        """`config`: directory of the configuration, if another one than usual."""
-        devices = places(root)
+    def __init__(
+        self, root: Path | None = None, config: Path | None = None, *, system: bool | None = None
+    ) -> None:
+        """`config`: directory of the configuration, if another one than usual. `system`: as for `places`."""
+        system = os.geteuid() == 0 if system is None else system
+        devices = places(root, system=system)
         if root is not None:
             usual_config = root.absolute()
             run = usual_config / "run"
-        elif os.geteuid() == 0:
+        elif system:
             usual_config, run = Path("/etc/slo-ctl"), Path("/run/slo-ctl")
         else:
             usual_config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "slo-ctl"
@@ -44,6 +47,19 @@ class DaemonPlaces:
         object.__setattr__(self, "state", devices.state)
         object.__setattr__(self, "run", run)
         object.__setattr__(self, "devices", devices)
+
+    @classmethod
+    def in_use(cls, root: Path | None = None, config: Path | None = None) -> DaemonPlaces:
+        """Those of the daemon that commands of this user ask, and whose files they read.
+
+        Of a user without a running daemon it is that of the system, if it runs.
+        """
+        own = cls(root, config)
+        if root is None and os.geteuid() != 0 and not own.api_socket.exists():
+            of_system = cls(config=config, system=True)
+            if of_system.run.is_dir():
+                return of_system
+        return own
 
     @property
     def slos(self) -> Path:
@@ -72,7 +88,6 @@ class DaemonPlaces:
 
     @property
     def lock(self) -> Path:
-        """Lock of the running daemon."""
         return self.run / "daemon.lock"
 
 

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
-from slo_ctl.config import Config
+from slo_ctl.config.settings import HooksConfig
 from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.host.programs import why_not_run
 
@@ -176,7 +176,6 @@ class HookProgram:
         return f"on_verdict: {self._command[0]}"
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
-        """Run the program and wait for it."""
         problem = why_not_run(Path(self._command[0]), as_root=os.geteuid() == 0)
         if problem:
             return FAILED, problem
@@ -352,12 +351,11 @@ PROGRAM, WEBHOOK = "program", "webhook"
 class Hooks:
     """All hooks of the configuration; each has a queue and a thread of its own."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: HooksConfig) -> None:
         self._queues = {kind: HookQueue(None) for kind in (PROGRAM, WEBHOOK)}
         self.configure(config)
 
-    def configure(self, config: Config) -> None:
-        """Use the hooks of `config`."""
+    def configure(self, config: HooksConfig) -> None:
         self._queues[PROGRAM].configure(HookProgram(config.on_verdict) if config.on_verdict else None)
         self._queues[WEBHOOK].configure(Webhook(config.webhook) if config.webhook else None)
 

@@ -181,7 +181,6 @@ class JournalHandler(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         super().close()
 

@@ -34,12 +34,11 @@ from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
 from slo_ctl.daemon.settings import Actuators
-from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, vm_sources
+from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
-from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import Vm
@@ -94,7 +93,6 @@ class Recorder:
             self._slo_changes.clear()
 
     def close(self) -> None:
-        """Close the history."""
         self._history.close()
 
     def _open_history(self) -> History:
@@ -183,14 +181,13 @@ class Daemon:
         """Outcomes of the last epoch without unchanged settings."""
         # First, because these raise errors, and nothing has to be closed yet.
         self._journal = Journal(places.journal)
-        self._vm_set = VmSet(places.slos)
+        self._slos = VmSlos(places.slos)
         self.waker = Waker()
         self._started_at = clock.time_s()
         published = Published(config, started_at=self._started_at)
-        self.controller = DaemonController(published, self._vm_set.store, places.history, self.waker)
+        self.controller = DaemonController(published, self._slos.store, places.history, self.waker)
         self._make_observer = make_observer or partial(host_observer, on_change=self.controller.request_epoch)
         self._observer = self._make_observer(config, places)
-        self._metadata = Metadata()
         self._actuators = Actuators(sys, run)
         self._keeper = SettingKeeper(self._actuators.active, self._journal)
         self._problems = Problems()
@@ -198,11 +195,9 @@ class Daemon:
         claims = None if dry_run else DeviceClaims(run / "slo-ctl")
         self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
         self._epoch_log = EpochLog()
-        self._resolver = Resolver()
-        self._groups = Groups()
         self._recorder = Recorder(places.history, config.history)
         self._verdict_changes = VerdictChanges()
-        self._hooks = Hooks(config)
+        self._hooks = Hooks(config.hooks)
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
@@ -214,72 +209,25 @@ class Daemon:
         self.page = Page(self.controller)
 
     def epoch(self) -> HostStatus:
-        """Run one epoch."""
         cpu_s = self._clock.cpu_s()
-        self._vm_set.refresh()
         inventory = self._observer.observe()
-        vms, streams = inventory.vms, inventory.streams
-        metadata = self._metadata.read(inventory)
-        sources = vm_sources(self._vm_set.slos, self.config)
-        names = dict.fromkeys([*(vm.name for vm in vms), *sources])
-        resolved = self._resolver.resolve(names, self._vm_set.slos, metadata, self.config)
-        group_slos = self._groups.slos(vms, resolved, self.config.groups)
-        slos = {vm.name: resolved[vm.name].slo for vm in vms} | group_slos
-
+        slos = self._slos.update(inventory, self.config)
         self._emulated.refresh(self.config)
         self._blocks.refresh(self.config, self._emulated.names)
-        notes = self._observe(inventory, slos)
-        with_slo = sources.keys() | group_slos.keys()
-        with_slo |= {vm for vm, slo in resolved.items() if slo.slo_source != DEFAULT}
-        unapplied = {
-            outcome.setting.vm
-            for outcome in self._changes
-            if outcome.state is OutcomeState.UNAPPLIED and outcome.setting.knob.name.endswith("_iops")
-        }
-        host_state = HostState(vms, streams, slos, with_slo, unapplied)
-        default_weight = self.config.default_slo.weight
-        weighted = {vm for vm, slo in resolved.items() if slo.sources.get("weight") != DEFAULT}
-        device_settings = self._blocks.device_settings(inventory.tree, host_state)
-        wanted = self._blocks.wanted(
-            inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
-        )
+        notes = self._observe(inventory, slos.in_force(inventory.vms))
+        wanted, device_settings = self._decide(inventory, slos)
         self._act(inventory.tree, wanted, device_settings)
-
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
-        notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
-        self._epochs += 1
-        views = self._views(wanted, vms, slos, {vm.name: resolved[vm.name].slo for vm in vms})
-        self._groups.observe(views, self._clock.monotonic_s())
-        self._counters.add(
-            self.outcomes,
-            views,
-            self._blocks.numbers,
-            epochs=self._epochs,
-            missed_epochs=self.missed_epochs,
-            hooks=self._hooks.results(),
-        )
-        status = status_of(
-            self._host_status(notes),
-            views,
-            vms,
-            resolved,
-            sources,
-            self._changes,
-            wanted.backends,
-            self.config.groups,
-            group_slos,
-        )
+        notes += [conflict for resolved in slos.resolved.values() for conflict in resolved.conflicts]
+        status = self._status(inventory, slos, wanted, notes)
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
-            self._recorder.add(status, self._changes, self.controller.take_slo_changes())
-            changes = self._verdict_changes.update(status)
-            self._epoch_log.log_verdicts(changes)
-            self._hooks.add(changes)
+            self._record(status)
         self.controller.published = Published(
             config=self.config,
             status=status,
-            names=frozenset(vm.name for vm in vms),
-            metadata=metadata,
+            names=frozenset(vm.name for vm in inventory.vms),
+            metadata=slos.metadata,
             started_at=self._started_at,
             epochs=self._epochs,
             missed=self.missed_epochs,
@@ -307,22 +255,22 @@ class Daemon:
 
     def _use(self, config: Config) -> None:
         before, self.config, self._config_problem = self.config, config, ""
-        if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):
+        if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
             self._observer.close()
             self._observer = self._make_observer(config, self.places)
         self._observer.configure(*configured_vms(config))
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
-        self._hooks.configure(config)
+        self._hooks.configure(config.hooks)
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
-        self.metrics.listen(config.metrics_listen)
+        self.metrics.listen(config.metrics.listen)
         try:
-            self.page.listen(config.page_listen)
+            self.page.listen(config.page.listen)
         except UserError:
-            self.metrics.listen(self.config.metrics_listen)
+            self.metrics.listen(self.config.metrics.listen)
             raise
 
     def plan(self) -> Plan:
@@ -422,8 +370,26 @@ class Daemon:
                     notes.append(f"device {device.name}: not served, and no VM uses it; {start}")
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
-        self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
+        self._blocks.decide_ops(slos, self.config.daemon.policy_or(None))
         return notes
+
+    def _decide(self, inventory: Inventory, slos: EpochSlos) -> tuple[Wanted, list[Setting]]:
+        """Settings for the VMs on block devices, and of whole block devices."""
+        unapplied = {
+            outcome.setting.vm
+            for outcome in self._changes
+            if outcome.state is OutcomeState.UNAPPLIED and outcome.setting.knob.name.endswith("_iops")
+        }
+        host_state = HostState(
+            inventory.vms,
+            inventory.streams,
+            slos.in_force(inventory.vms),
+            slos.set_for,
+            slos.weighted,
+            unapplied,
+        )
+        device_settings = self._blocks.device_settings(inventory.tree, host_state)
+        return self._blocks.wanted(inventory.tree, host_state, dry_run=self._dry_run), device_settings
 
     def _act(self, tree: CgroupTree | None, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
         self._actuators.select(tree, self.config.libvirt.uri, self._emulated.devices.values())
@@ -463,8 +429,21 @@ class Daemon:
         for name, reasons in self._blocks.policies.reasons.items():
             self._epoch_log.log_decisions(name, reasons, MANY_SENTENCES)
 
-    def _host_status(self, notes: Sequence[str]) -> HostStatus:
-        return HostStatus(
+    def _status(
+        self, inventory: Inventory, slos: EpochSlos, wanted: Wanted, notes: Sequence[str]
+    ) -> HostStatus:
+        self._epochs += 1
+        views = self._views(wanted, inventory.vms, slos)
+        self._slos.observe(views, self._clock.monotonic_s())
+        self._counters.add(
+            self.outcomes,
+            views,
+            self._blocks.numbers,
+            epochs=self._epochs,
+            missed_epochs=self.missed_epochs,
+            hooks=self._hooks.results(),
+        )
+        host = HostStatus(
             at=self._clock.time_s(),
             window_s=self.config.daemon.window_s,
             epoch_s=self.config.daemon.epoch_s,
@@ -473,16 +452,21 @@ class Daemon:
             config_problem=self._config_problem,
             notes=tuple(notes),
         )
+        return status_of(host, views, inventory.vms, slos, self._changes, wanted.backends, self.config.groups)
 
-    def _views(
-        self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo], own_slos: Mapping[str, Slo]
-    ) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos, own_slos)
+    def _record(self, status: HostStatus) -> None:
+        self._recorder.add(status, self._changes, self.controller.take_slo_changes())
+        changes = self._verdict_changes.update(status)
+        self._epoch_log.log_verdicts(changes)
+        self._hooks.add(changes)
+
+    def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
+        views = self._blocks.views(wanted, vms, slos.in_force(vms), slos.own(vms))
         for device in self._emulated.devices.values():
             make = partial(device.view, self._epoch_log.recent(device.name))
             views.append(view_or_problem(device.name, device.kind, make, self._problems))
         return sorted(views, key=lambda view: view.name)
 
     def _standing_notes(self) -> list[str]:
-        notes = [*self.config.notes, *self._metadata.notes, self._vm_set.problem, self._recorder.problem]
+        notes = [*self.config.notes, *self._slos.notes, self._recorder.problem]
         return [note for note in notes if note]

@@ -97,7 +97,6 @@ class NvmeWatch:
         self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property

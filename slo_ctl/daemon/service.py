@@ -48,9 +48,9 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
     """
     notify = notifier()
     with _handle_signals(daemon) as signals, ExitStack() as stack:
-        daemon.metrics.listen(daemon.config.metrics_listen)
-        daemon.page.listen(daemon.config.page_listen)
-        api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api_group)
+        daemon.metrics.listen(daemon.config.metrics.listen)
+        daemon.page.listen(daemon.config.page.listen)
+        api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api.group)
         stack.callback(api.close)
         try:
             _run(daemon, signals, epoch_s, notify, lambda: say("ready"))

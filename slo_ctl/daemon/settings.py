@@ -282,7 +282,6 @@ class Actuators:
             self._histograms = None
 
     def close(self) -> None:
-        """Close all connections."""
         self.drop_libvirt()
         if self._systemd is not None:
             self._systemd.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
-from slo_ctl.decide.slo_sources import METADATA, VM_SET, resolve
+from slo_ctl.decide.slo_sources import DEFAULT, METADATA, VM_SET
 from slo_ctl.host.libvirt import fields_of
 from slo_ctl.model.host import IoCounters, Vm
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloBySource, SloEntry, SloFields, SloGroup
@@ -47,24 +48,6 @@ class Metadata:
                 fields_by_vm[vm.name] = slo_fields
         self._parsed = parsed
         return fields_by_vm
-
-
-class VmSet:
-    """SLOs of `slo-ctl vm set`, as of the last time that their file could be read."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises UserError if the file is damaged."""
-        self.store = SloStore(path)
-        self.slos = self.store.read()
-        self.problem = ""
-        """Why the file could not be read; empty if `slos` are up to date."""
-
-    def refresh(self) -> None:
-        """Read the file; keep the last SLOs if it cannot be read."""
-        try:
-            self.slos, self.problem = self.store.read(), ""
-        except UserError as error:
-            self.problem = str(error)
 
 
 def slo_by_source(
@@ -108,18 +91,11 @@ class Resolver:
             new_input = (by_source, config.default_slo, classes, groups)
             entry = self._by_vm.get(vm)
             if entry is None or entry[0] != new_input:
-                resolved = resolve(vm, by_source, config.default_slo, config.classes, config.groups)
-                entry = (new_input, resolved)
+                entry = (new_input, config.resolve(vm, by_source))
             by_vm[vm] = entry
         self._sources, self._by_vm = sources, by_vm
         self._resolved = {vm: resolved for vm, (_, resolved) in by_vm.items()}
         return self._resolved
-
-
-def vm_sources(vm_set: StoredSlos, config: Config) -> dict[str, str]:
-    """VMs in `vm set` or the configuration, which may not exist, and where they are named."""
-    configured = {vm: f"config {entry.source}" for vm, entry in config.vms.items()}
-    return {**dict.fromkeys(vm_set, "`vm set`"), **configured}
 
 
 # Groups of VMs.
@@ -201,3 +177,77 @@ def _sum_rates(rates: Sequence[Rates]) -> Rates:
 def _max_rates(rates: Sequence[Rates]) -> Rates:
     """Highest rates of several epochs, and the demand in the last one."""
     return Rates(max(rate.iops for rate in rates), max(rate.bytes_s for rate in rates), rates[-1].wants_more)
+
+
+# All of it, once per epoch.
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSlos:
+    """SLOs of all VMs in one epoch."""
+
+    resolved: Mapping[str, ResolvedSlo]
+    """Of the VMs of the host, and of those that are only named."""
+    named_by: Mapping[str, str] = field(default_factory=dict)
+    """Where VMs are named that may not exist on the host."""
+    in_groups: Mapping[str, Slo] = field(default_factory=dict)
+    """Of VMs in groups, with their parts of the group's bounds."""
+    metadata: dict[str, SloFields] = field(default_factory=dict)
+    """Fields in libvirt metadata."""
+
+    def in_force(self, vms: Iterable[Vm]) -> dict[str, Slo]:
+        """SLOs of these VMs, with their parts of groups."""
+        return {**self.own(vms), **self.in_groups}
+
+    def own(self, vms: Iterable[Vm]) -> dict[str, Slo]:
+        """SLOs of these VMs without their parts of groups."""
+        return {vm.name: self.resolved[vm.name].slo for vm in vms}
+
+    @property
+    def set_for(self) -> set[str]:
+        """VMs with an SLO of their own; the others have the default."""
+        with_fields = {vm for vm, slo in self.resolved.items() if slo.slo_source != DEFAULT}
+        return {*self.named_by, *self.in_groups, *with_fields}
+
+    @property
+    def weighted(self) -> set[str]:
+        """VMs whose weight was set."""
+        return {vm for vm, slo in self.resolved.items() if slo.sources.get("weight") != DEFAULT}
+
+
+class VmSlos:
+    """SLOs of all VMs: from `vm set`, as of the last time that its file could be read, metadata and
+    configuration.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError if the file of `vm set` is damaged."""
+        self.store = SloStore(path)
+        self._vm_set = self.store.read()
+        self._vm_set_problem = ""
+        self._metadata = Metadata()
+        self._resolver = Resolver()
+        self._groups = Groups()
+
+    def update(self, inventory: Inventory, config: Config) -> EpochSlos:
+        """The SLOs of this epoch."""
+        try:
+            self._vm_set, self._vm_set_problem = self.store.read(), ""
+        except UserError as error:
+            self._vm_set_problem = str(error)
+        named_by = dict.fromkeys(self._vm_set, "`vm set`")
+        named_by |= {vm: f"config {entry.source}" for vm, entry in config.vms.items()}
+        metadata = self._metadata.read(inventory)
+        vms = dict.fromkeys([*(vm.name for vm in inventory.vms), *named_by])
+        resolved = self._resolver.resolve(vms, self._vm_set, metadata, config)
+        in_groups = self._groups.slos(inventory.vms, resolved, config.groups)
+        return EpochSlos(resolved, named_by, in_groups, metadata)
+
+    def observe(self, devices: Sequence[DeviceView], now_s: float) -> None:
+        """Add the rates of an epoch, by which the bounds of groups are divided. `now_s`: monotonic time."""
+        self._groups.observe(devices, now_s)
+
+    @property
+    def notes(self) -> list[str]:
+        """Invalid metadata, and why the file of `vm set` could not be read."""
+        return [*self._metadata.notes, *([self._vm_set_problem] if self._vm_set_problem else [])]

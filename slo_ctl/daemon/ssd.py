@@ -17,11 +17,9 @@ from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle
 from slo_ctl.decide.policies import (
     DEFAULT_POLICY,
-    POLICIES,
-    STRICT_POLICY,
     Policy,
     make_policy,
-    most_moves_of,
+    policy_entry,
     without_lever,
 )
 from slo_ctl.decide.profile_fit import Analysis
@@ -125,7 +123,6 @@ class EmulatedDevice:
         self.move_budget = DEFAULT_MOVE_BUDGET
 
     def close(self) -> None:
-        """Close all connections."""
         self._served.close()
         self.actuator.close()
 
@@ -144,7 +141,6 @@ class EmulatedDevice:
 
     @property
     def windows(self) -> dict[str, StreamWindow]:
-        """Status window of each stream."""
         return self._served.windows
 
     @property
@@ -155,12 +151,12 @@ class EmulatedDevice:
     def wants_more(self, key: str) -> bool:
         """Whether the stream wanted more than it got in the status window: requests waited for the device.
 
-        With the strict policy, requests that a limit throttles count as well.
+        With exact proportions, requests that a limit throttles count as well.
         """
         window = self.windows.get(key)
         if window is None:
             return False
-        if self._policy.name == STRICT_POLICY:
+        if policy_entry(self.policy).exact:
             return window.backlog_share >= BUSY_FROM
         return window.queued_share >= BUSY_FROM
 
@@ -173,7 +169,7 @@ class EmulatedDevice:
         new_policy = self._make_policy(policy)
         if new_policy.name != self._policy.name:
             self._policy, self._policy_state = new_policy, None
-            self._keeps_split = not POLICIES[new_policy.name].splits_at_start
+            self._keeps_split = not policy_entry(new_policy.name).splits_at_start
             self._cancels_moves = True
             self._activity.set_change("the policy changed", self._now_s)
 
@@ -203,9 +199,7 @@ class EmulatedDevice:
     def _mark_active(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """The sample with VMs active that had requests in the status window."""
         self._activity.idle_after_s = self._window_s * (self._served.time_scale or 1.0)
-        budget = most_moves_of(self._policy.name, sample)
-        sample = replace(sample, max_move_blocks=budget, share_by=self.share_by)
-        return self._activity.mark(sample, now_s)
+        return self._activity.mark(replace(sample, share_by=self.share_by), now_s)
 
     def _measure_capacity(self, sample: DeviceSample) -> None:
         if self._served.window_length_s < self._window_s:

@@ -10,7 +10,6 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
 from slo_ctl.config import Config
 from slo_ctl.daemon.ssd import EmulatedDevice
-from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, DeviceRecord, read_settings
@@ -69,9 +68,7 @@ class EmulatedDevices:
         for name in self.devices.keys() - existing:
             self.devices.pop(name).close()
         for name in sorted(existing):
-            policy = (listed[name].policy if name in listed else None) or config.daemon.policy
-            if config.daemon.strict and policy == DEFAULT_POLICY:
-                policy = STRICT_POLICY
+            policy = config.daemon.policy_or(listed[name].policy if name in listed else None)
             self._refresh_device(name, policy, listed=name in listed, changed=changed)
             if name in self.devices:
                 scheduler = listed[name].scheduler if name in listed else "keep"
@@ -158,7 +155,6 @@ class EmulatedDevices:
         return changes
 
     def close(self) -> None:
-        """Close all connections."""
         for device in self.devices.values():
             device.close()
 

@@ -10,6 +10,7 @@ from functools import partial
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model.host import DeviceNumber, Vm, VmState
@@ -26,19 +27,12 @@ def status_of(
     host: HostStatus,
     devices: Sequence[DeviceView],
     vms: Sequence[Vm],
-    slos: Mapping[str, ResolvedSlo],
-    sources: Mapping[str, str],
+    slos: EpochSlos,
     outcomes: Iterable[Outcome],
     backends: Mapping[tuple[str, str], str],
     groups: Mapping[str, SloGroup],
-    group_slos: Mapping[str, Slo],
 ) -> HostStatus:
-    """`host` with its devices, VMs and groups.
-
-    `slos`: of all VMs in `vms` or `sources`. `sources`: where VMs are named that may not exist. `backends`:
-    what enforces the SLO, by VM and block device. `group_slos`: of VMs in groups, with their parts of the
-    group's bounds.
-    """
+    """`host` with its devices, VMs and groups. `backends`: what enforces the SLO, by VM and block device."""
     unapplied = _unapplied(outcomes)
     devices_of: dict[str, list[DeviceView]] = defaultdict(list)
     for device in devices:
@@ -48,22 +42,24 @@ def status_of(
     problems = "; ".join(f"device {device.name}: {device.problem}" for device in devices if device.problem)
     rows = []
     for vm in vms:
-        name, resolved, vm_outcomes = vm.name, slos[vm.name], unapplied.get(vm.name, ())
+        name, resolved, vm_outcomes = vm.name, slos.resolved[vm.name], unapplied.get(vm.name, ())
         if name not in devices_of:
             rows.append(_row_of_unmanaged(vm, resolved, vm_outcomes, problems or _MANAGE_HINT))
             continue
         for device in devices_of[name]:
             backend = backends.get((name, device.name))
-            rows.append(_row(vm, resolved, device, vm_outcomes, backend, group_slos.get(name)))
+            rows.append(_row(vm, resolved, device, vm_outcomes, backend, slos.in_groups.get(name)))
     existing = {vm.name for vm in vms}
-    for name, source in sources.items():
+    for name, source in slos.named_by.items():
         if name not in existing:
-            rows.append(_row_without_device(name, slos[name], unknown_vm(source)))
+            rows.append(_row_without_device(name, slos.resolved[name], unknown_vm(source)))
     return replace(
         host,
         devices=tuple(device.status(host.window_s) for device in devices),
         vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
-        groups=tuple(_group(group, existing, slos, rows, devices) for _, group in sorted(groups.items())),
+        groups=tuple(
+            _group(group, existing, slos.resolved, rows, devices) for _, group in sorted(groups.items())
+        ),
         notes=tuple(dict.fromkeys(host.notes)),
     )
 

@@ -48,6 +48,8 @@ class HostState:
     """SLO by VM; a VM without one is not controlled."""
     with_slo: Collection[str]
     """VMs with an SLO of their own; the others have the default."""
+    weighted: Collection[str] = ()
+    """VMs whose weight was set."""
     unapplied: Collection[str] = ()
     """VMs whose IOPS limit could not be applied in the previous epoch."""
 

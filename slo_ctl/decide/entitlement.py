@@ -25,6 +25,9 @@ BUSY_FROM = 0.95
 """Fraction of the time with requests outstanding from which on a VM is not limited by its own request rate.
 On devices that do not report waiting requests, such a VM counts as wanting more. A verdict requires as much
 of a VM that misses its entitlement."""
+MEMORY_WINDOWS, SLOW_MEMORY_WINDOWS = 4.0, 16.0
+"""Time constants of averages: of rates and queueing; and of what changes slowly, as costs per unit, sizes of
+requests and the capacity of a device."""
 LEAST_SHARE = 0.05
 """Fraction of its share by weight that minimums of others and limits leave to every VM."""
 

@@ -11,16 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slo_ctl.decide.entitlement import Claim, water_level
+from slo_ctl.decide.entitlement import LEAST_SHARE, Claim, water_level
+from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.model.slo import GROUP_FIELDS, Slo, SloGroup
 
-AT_PART = 0.9
-"""Fraction of its part from which on a VM counts as wanting more."""
 _HEADROOM = 1.25
-"""Part of a VM that wants no more, relative to its rate. It must exceed 1 / AT_PART, because otherwise such a
-VM would count as wanting more."""
-_LEFT_TO_IDLE = 0.05
-"""Fraction of its part by weight that even an idle VM keeps."""
+"""Part of a VM that wants no more, relative to its rate. It must exceed 1 / AT_LIMIT, because otherwise such
+a VM would count as wanting more."""
 _UNCHANGED = 0.05
 """Relative difference up to which new parts are not applied."""
 
@@ -48,7 +45,7 @@ def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
     demand = {m.vm: m.maximum for m in members}
     for m in members:
         if not m.wants_more:
-            enough = max(_HEADROOM * m.used, _LEFT_TO_IDLE * total * m.weight / weights, least[m.vm])
+            enough = max(_HEADROOM * m.used, LEAST_SHARE * total * m.weight / weights, least[m.vm])
             demand[m.vm] = min(enough, m.maximum)
     level = water_level([(m.weight, least[m.vm], demand[m.vm]) for m in members], total)
     if math.isinf(level):
@@ -92,7 +89,6 @@ def _parts(
         rates = measured.get(vm, Rates())
         used = rates.bytes_s if field == "max_bandwidth_bytes_s" else rates.iops
         part = getattr(before[vm], field) if vm in before else None
-        at_part = math.isinf(used) or part is None or used >= AT_PART * part
         minimum = field == "min_iops"
         members.append(
             Claim(
@@ -100,7 +96,7 @@ def _parts(
                 weight=slo.weight,
                 used=used,
                 # A VM that its device limits needs a larger minimum, but could not use a larger maximum.
-                wants_more=rates.wants_more if minimum else at_part,
+                wants_more=rates.wants_more if minimum else part is None or at_limit(used, part),
                 minimum=0.0 if field == "max_bandwidth_bytes_s" else slo.min_iops or 0.0,
                 maximum=_own_maximum(slo, field),
             )

@@ -49,23 +49,19 @@ def allocate(total_blocks: int, ideal: Mapping[str, float], minimum: Mapping[str
 
 
 def moves_between(
-    current: Mapping[str, int],
-    wanted: Mapping[str, int],
-    spare_blocks: int = 0,
-    max_move_blocks: int | None = None,
+    current: Mapping[str, int], wanted: Mapping[str, int], spare_blocks: int = 0
 ) -> tuple[OpsMove, ...]:
     """The moves that turn `current` into `wanted`: spare blocks first, then from the VM with the most excess.
 
-    At most `max_move_blocks` in total (None: no bound), divided among the receivers in proportion to what
-    they lack.
+    If these are less than the receivers lack, they are divided in proportion to that.
     """
     receivers = {vm: wanted[vm] - blocks for vm, blocks in current.items() if wanted[vm] > blocks}
     donors = {vm: blocks - wanted[vm] for vm, blocks in current.items() if wanted[vm] < blocks}
     available = spare_blocks + sum(donors.values())
-    budget = min(sum(receivers.values()), available, math.inf if max_move_blocks is None else max_move_blocks)
-    if budget <= 0:
+    total = min(sum(receivers.values()), available)
+    if total <= 0:
         return ()
-    granted = allocate(int(budget), receivers, dict.fromkeys(receivers, 0))
+    granted = allocate(total, receivers, dict.fromkeys(receivers, 0))
     sources: list[tuple[str | None, int]] = [(None, spare_blocks)] if spare_blocks > 0 else []
     sources += sorted(donors.items(), key=lambda donor: -donor[1])
     moves = []
@@ -105,8 +101,6 @@ A VM's own OPS is its part of the split with the least GC when all VMs write uni
 its part by logical size, if that is less. A VM that is below its share because of its own latency (few
 requests outstanding) keeps its whole part of that split, computed with the measured ratios of writes to
 reads: a fair queue could not compensate for its GC."""
-WRITE_SHARE_STEPS = 20
-"""Write shares are rounded to multiples of 1 / this, so that they rarely change."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Drive writes that have to be observed before write rates count."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -162,9 +156,9 @@ class OpsTrack(NamedTuple):
 
     @property
     def write_share(self) -> float:
-        """Writes as a fraction of all pages read and written, rounded; 1 before any I/O."""
+        """Writes as a fraction of all pages read and written; 1 before any I/O."""
         pages = self.written + self.read
-        return max(1, round(WRITE_SHARE_STEPS * self.written / pages)) / WRITE_SHARE_STEPS if pages else 1.0
+        return self.written / pages if pages else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,14 +333,11 @@ def next_moves(
     lacking = {vm: max(0, least - blocks[vm]) for vm, least in (needs or {}).items()}
     wanted = moves_between(blocks, best, sample.spare_blocks)
     step = max(1, sample.total_ops_blocks // STEPS_PER_OPS)
-    most = sample.total_ops_blocks if sample.max_move_blocks is None else sample.max_move_blocks
     steps: list[OpsMove] = []
     plans: list[MovePlan] = []
     for move in wanted:
         # Spare blocks move without GC, all at once.
-        at_once = min(step, most) if move.source else most
-        if move.blocks == 0 or at_once == 0:
-            continue
+        at_once = step if move.source else move.blocks
         plan = _paying_part(state, sample, move, step, lacking.get(move.target or "", 0))
         if plan.blocks:
             steps.append(replace(move, blocks=min(at_once, plan.blocks)))

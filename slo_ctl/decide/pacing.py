@@ -12,10 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from slo_ctl.decide.entitlement import MEMORY_WINDOWS
 from slo_ctl.decide.limit_control import MISSED_FROM, ROOM, at_limit
 
-EVENED_PER_WINDOW = 0.25
-"""Fraction of a difference between leads that limits remove in a window."""
 MOST_PACE = 2.0
 """Highest limit of a VM that is behind or of the bottleneck, relative to its share; the lowest limit of a VM
 that is ahead is its share divided by this."""
@@ -109,5 +108,5 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
 
 
 def _corrected(rate: float, ahead: float, window_s: float, least: float) -> float:
-    """A rate, lowered by a part of the requests that a VM is ahead in a window; at least `least`."""
-    return max(rate - EVENED_PER_WINDOW * ahead / window_s, least)
+    """A rate that removes the requests by which a VM is ahead, in `MEMORY_WINDOWS`; at least `least`."""
+    return max(rate - ahead / (MEMORY_WINDOWS * window_s), least)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from slo_ctl.decide.entitlement import LEAST_SHARE, Entitlements, claim_of, entitle
+from slo_ctl.decide.entitlement import LEAST_SHARE, SLOW_MEMORY_WINDOWS, Entitlements, claim_of, entitle
 from slo_ctl.decide.limit_control import (
     AT_LIMIT,
     ControlledVm,
@@ -21,9 +21,6 @@ from slo_ctl.decide.limit_control import (
 )
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.slo import Slo
-
-FADES_PER_WINDOW = 0.05
-"""Relative decay of the measured capacity, while limits may keep the device from delivering it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,8 @@ def step(
     throttled = {v.vm for v in vms if at_limit(v.iops, before.limits.get(v.vm), v.granted_iops)}
     capacity = sum(v.iops for v in vms)
     if before.limits:
-        capacity = max(capacity, (1.0 - FADES_PER_WINDOW) * before.capacity_iops)
+        # Limits may keep the device from delivering it.
+        capacity = max(capacity, (1.0 - 1.0 / SLOW_MEMORY_WINDOWS) * before.capacity_iops)
     # A VM that limits did not help cannot use its share: the others are entitled to it.
     given_up = before.state.not_helped if by_weight else ()
     wanting = {v.vm for v in vms if v.vm in throttled or (v.wants_more and v.vm not in given_up)}

@@ -6,14 +6,12 @@ from collections.abc import Collection, Mapping
 
 from slo_ctl.model.slo import (
     CLASS_KEY,
-    FIELD_NAMES,
+    FIELDS,
     GROUP_KEY,
-    KEY_OF,
     ResolvedSlo,
     Slo,
     SloBySource,
     SloClass,
-    field_text,
 )
 
 VM_SET = "vm set"
@@ -48,18 +46,18 @@ def resolve(
     ranked = sorted({**own, **by_class}.items(), key=lambda item: ranks[item[0]])
     values: dict[str, float] = {}
     sources: dict[str, str] = {}
-    for field in FIELD_NAMES:
+    for field, written in FIELDS.items():
         candidates = [(source, fields[field]) for source, fields in ranked if field in fields]
         if not candidates:
             continue
         (sources[field], values[field]), *weaker = candidates
         conflicts += [
-            f"{name}: {KEY_OF[field]}: {field_text(field, values[field])} {_by(sources[field])} overrides "
-            f"{field_text(field, value)} {_in(source)}"
+            f"{name}: {written.key}: {written.text(values[field])} {_by(sources[field])} overrides "
+            f"{written.text(value)} {_in(source)}"
             for source, value in weaker
             if value != values[field] and source not in by_class
         ]
-    for field in FIELD_NAMES:
+    for field in FIELDS:
         fallback = getattr(default, field)
         if field not in values and fallback is not None:
             values[field], sources[field] = fallback, DEFAULT
@@ -101,8 +99,8 @@ def _settle_bounds(
         return []
     weak, strong = sorted(("min_iops", "max_iops"), key=lambda field: ranks[sources[field]], reverse=True)
     sentence = (
-        f"{name}: {strong}: {field_text(strong, values[strong])} {_by(sources[strong])} leaves no room for "
-        f"{weak} {field_text(weak, values[weak])} {_in(sources[weak])}, which is ignored"
+        f"{name}: {strong}: {FIELDS[strong].text(values[strong])} {_by(sources[strong])} leaves no room for "
+        f"{weak} {FIELDS[weak].text(values[weak])} {_in(sources[weak])}, which is ignored"
     )
     del values[weak], sources[weak]
     return [sentence]

@@ -115,17 +115,17 @@ class Places:
         return RunPlaces(self.run / name)
 
 
-def places(root: Path | None = None) -> Places:
+def places(root: Path | None = None, *, system: bool | None = None) -> Places:
     """Paths below `root`; None: in the directories of the system for root, and of the user otherwise.
 
-    Raises UserError if `root` is not a directory.
+    `system`: whether in those of the system, whoever asks. Raises UserError if `root` is not a directory.
     """
     if root is not None:
         if root.exists() and not root.is_dir():
             raise UserError(f"--root: {root} is not a directory", "name another directory with --root")
         root = root.absolute()
         return Places(state=root, run=root / "run")
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 if system is None else system:
         return Places(state=Path("/var/lib/slo-ctl"), run=Path("/run/slo-ctl/devices"))
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "slo-ctl"
     runtime = os.environ.get("XDG_RUNTIME_DIR")

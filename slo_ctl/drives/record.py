@@ -179,11 +179,11 @@ class SsdRecord(DeviceRecord):
         return {**table, **tables}
 
     @property
-    def scheduler(self) -> str:  # noqa: D102 - as above
+    def scheduler(self) -> str:
         return self.drive.scheduler
 
     @property
-    def kind(self) -> str:  # noqa: D102 - as above
+    def kind(self) -> str:
         return "ssd"
 
 
@@ -194,11 +194,11 @@ class DiskRecord(DeviceRecord):
     disk: DiskParameters
 
     @property
-    def scheduler(self) -> str:  # noqa: D102 - as above
+    def scheduler(self) -> str:
         return self.array.scheduler
 
     @property
-    def kind(self) -> str:  # noqa: D102 - as above
+    def kind(self) -> str:
         return "disk" if self.array.disks == 1 else "raid0"
 
 

@@ -180,7 +180,6 @@ class NvmeDevice:
     """One sentence for each read that failed."""
 
     def namespace(self, nsid: int) -> NvmeNamespace | None:
-        """The namespace with this NSID; None if there is none."""
         return next((namespace for namespace in self.namespaces if namespace.nsid == nsid), None)
 
     @property
@@ -254,9 +253,7 @@ class DriveOps:
 
     @property
     def pages_per_block(self) -> int:
-        """Pages of a block."""
         return self.block_bytes // self.page_bytes
 
     def namespace(self, nsid: int) -> NamespaceOps | None:
-        """The namespace with this NSID; None if there is none."""
         return next((namespace for namespace in self.namespaces if namespace.nsid == nsid), None)

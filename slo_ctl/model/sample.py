@@ -155,7 +155,6 @@ class DeviceSample:
     vms: tuple[VmSample, ...]
     spare_blocks: int = 0
     """Blocks that belong to no VM."""
-    max_move_blocks: int | None = None
     share_by: ShareBy = ShareBy.PAGES
 
     def with_slos(self, slos: Mapping[str, Slo]) -> DeviceSample:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import (
@@ -32,9 +33,6 @@ class Slo:
 
 SloFields = dict[str, float]
 """Values of fields of `Slo` by name; missing fields are not set."""
-
-FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
-"""Fields of `Slo`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +134,107 @@ class ResolvedSlo:
 
 CLASS_KEY, GROUP_KEY = "class", "group"
 """Keys of class and group, besides the fields of an SLO."""
-GROUP_FIELDS = ("min_iops", "max_iops", "max_bandwidth_bytes_s")
-"""Fields of `model.Slo` that a group of VMs can have in common."""
 
-CONFIG_KEYS = {
-    "weight": "weight",
-    "min_iops": "min_iops",
-    "max_iops": "max_iops",
-    "max_bandwidth": "max_bandwidth_bytes_s",
-    "p99": "p99_latency_us",
+MAX_NAME_BYTES = 4096
+MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
+MIN_P99_US = 1.0
+"""Least p99; no device is as fast, and latencies are shown in whole microseconds."""
+
+
+# Fields of `Slo` as they are written and shown.
+
+
+def _iops(text: str) -> float:
+    """`5000`, `5k` or `1.5M`: prefixes are powers of ten, as fio and iostat print them."""
+    factor = {"k": 1e3, "m": 1e6}.get(text[-1:].lower(), 1.0)
+    return parse_number(text if factor == 1.0 else text[:-1]) * factor
+
+
+def _bandwidth(text: str) -> float:
+    number = text.removesuffix("/s").rstrip()
+    plain = number.removesuffix("B")
+    if plain.lstrip("+-").replace(".", "").isdigit():
+        # Values that are not more than 0 are refused later, as for the other fields.
+        return parse_number(plain)
+    return float(parse_bytes(number))
+
+
+def _bandwidth_text(bytes_s: float) -> str:
+    text = format_bytes_exact(int(bytes_s)) if bytes_s == int(bytes_s) else format_number(bytes_s)
+    return text if text.endswith("B") else f"{text}B"
+
+
+def _bandwidth_shown(bytes_s: float) -> str:
+    return f"{numbers.size(bytes_s)}/s"
+
+
+def _microseconds(text: str) -> float:
+    # Rounded so that 5ms is exactly 5000.
+    return round(parse_time_s(text) * 1e6, 6)
+
+
+def _microseconds_text(time_us: float) -> str:
+    return f"{format_number(time_us / 1000)}ms" if time_us % 1000 == 0 else f"{format_number(time_us)}us"
+
+
+def _iops_shown(iops: float) -> str:
+    return f"{numbers.count(iops)} IOPS"
+
+
+@dataclass(frozen=True, slots=True)
+class SloField:
+    """How a field of `Slo` is written (configuration, libvirt metadata, `vm set`) and shown."""
+
+    key: str
+    example: str
+    parse: Callable[[str], float]
+    """Raises QuantityError."""
+    shown: Callable[[float], str]
+    """The value with its unit, rounded."""
+    text: Callable[[float], str] = format_number
+    """The value as exact text that `parse` accepts."""
+    synonyms: tuple[str, ...] = ()
+    of_groups: bool = False
+    """Whether a group of VMs can have it in common."""
+    unit: str = ""
+    unit_missing_below: float = 0.0
+    """A number without a unit below this one is a mistake."""
+
+
+FIELDS = {
+    "weight": SloField("weight", "3", parse_number, numbers.weight),
+    "min_iops": SloField("min_iops", "100", _iops, _iops_shown, synonyms=("min",), of_groups=True),
+    "max_iops": SloField(
+        "max_iops", "5000", _iops, _iops_shown, synonyms=("max", "total_iops_sec"), of_groups=True
+    ),
+    "max_bandwidth_bytes_s": SloField(
+        *("max_bandwidth", '"100MiB/s"', _bandwidth, _bandwidth_shown, _bandwidth_text),
+        synonyms=("bandwidth", "total_bytes_sec"),
+        of_groups=True,
+        unit="MiB/s",
+        unit_missing_below=2**20,  # probably kilobytes or megabytes
+    ),
+    "p99_latency_us": SloField(
+        *("p99", '"5ms"', _microseconds, numbers.latency, _microseconds_text),
+        unit="ms",
+        unit_missing_below=math.inf,
+    ),
 }
-"""Fields of `model.Slo` by their keys in the configuration and in libvirt metadata."""
+"""By name in `Slo`. Synonyms with `_sec` are those of libvirt's <iotune>."""
 
-SYNONYMS = {
-    "min": "min_iops",
-    "max": "max_iops",
-    "bandwidth": "max_bandwidth",
-    # As in libvirt's <iotune>.
-    "total_iops_sec": "max_iops",
-    "total_bytes_sec": "max_bandwidth",
-}
-"""Synonyms of keys of the configuration."""
+_NAMING_A_UNIT = ("max_bandwidth_bytes_s", "total_bytes_sec", "p99_latency_us")
+"""Spellings that need no unit in the value."""
 
-KEY_OF = {name: key for key, name in CONFIG_KEYS.items()}
-"""Keys by field of `model.Slo`."""
-
+FIELD_NAMES = tuple(FIELDS)
+GROUP_FIELDS = tuple(name for name, field in FIELDS.items() if field.of_groups)
+SLO_KEYS = (*FIELD_NAMES, CLASS_KEY, GROUP_KEY)
+"""All keys that can be unset."""
+CONFIG_KEYS = {field.key: name for name, field in FIELDS.items()}
+"""Fields of `Slo` by their keys in the configuration and in libvirt metadata."""
+SYNONYMS = {synonym: field.key for field in FIELDS.values() for synonym in field.synonyms}
+"""Keys of the configuration by synonym."""
 _SPELLINGS = {
-    **CONFIG_KEYS,
-    **{name: name for name in FIELD_NAMES},
-    **{synonym: CONFIG_KEYS[key] for synonym, key in SYNONYMS.items()},
+    spelling: name for name, field in FIELDS.items() for spelling in (name, field.key, *field.synonyms)
 }
 _ONE_DIRECTION = {
     "read_iops_sec": "max",
@@ -173,14 +243,6 @@ _ONE_DIRECTION = {
     "write_bytes_sec": "max_bandwidth",
 }
 """Limits of libvirt that an SLO does not have, and the key that limits both directions."""
-
-SLO_KEYS = (*FIELD_NAMES, CLASS_KEY, GROUP_KEY)
-"""All keys that can be unset."""
-
-MAX_NAME_BYTES = 4096
-MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
-MIN_P99_US = 1.0
-"""Least p99; no device is as fast, and latencies are shown in whole microseconds."""
 
 
 class SloError(ValueError):
@@ -215,7 +277,7 @@ def parse_fields(values: Mapping[str, object]) -> SloFields:
     for key, value in values.items():
         name = field_named(key)
         if name in fields:
-            raise SloError(key, value, "is given twice", f"give {KEY_OF[name]} once")
+            raise SloError(key, value, "is given twice", f"give {FIELDS[name].key} once")
         fields[name] = parse_field(key, value)
     check_fields(fields)
     return fields
@@ -233,7 +295,7 @@ def parse_change(values: Mapping[str, object]) -> SloUpdate:
     fields = parse_fields(given)
     unset = frozenset(slo_key(key) for key, value in values.items() if value is None)
     for name in unset & fields.keys():
-        raise SloError(KEY_OF[name], "", "is both set and unset", "give it only once")
+        raise SloError(FIELDS[name].key, "", "is both set and unset", "give it only once")
     return SloUpdate(fields, names[CLASS_KEY], names[GROUP_KEY], unset)
 
 
@@ -245,16 +307,16 @@ def slo_key(key: str) -> str:
 def parse_field(key: str, value: object) -> float:
     """Parse a value into the unit of its field. Raises SloError."""
     name = field_named(key)
+    field = FIELDS[name]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise SloError(key, value, "is not a single value", f"write {key} = {_EXAMPLES[name]}")
+        raise SloError(key, value, "is not a single value", f"write {key} = {field.example}")
+    parse = parse_number if key == "p99_latency_us" else field.parse
     try:
-        number = _PARSERS.get(key, parse_number)(value.strip()) if isinstance(value, str) else _number(value)
+        number = parse(value.strip()) if isinstance(value, str) else _number(value)
     except QuantityError as error:
-        raise SloError(key, value, str(error), f"write {key} = {_EXAMPLES[name]}") from None
-    if key == "p99" and not isinstance(value, str) and math.isfinite(number):
-        raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}ms"')
-    if key in _UNIT_EXPECTED and 0 < number < _PLAIN_BYTES_FROM and _is_plain(value):
-        raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}MiB/s"')
+        raise SloError(key, value, str(error), f"write {key} = {field.example}") from None
+    if key not in _NAMING_A_UNIT and 0 < number < field.unit_missing_below and _is_plain(value):
+        raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}{field.unit}"')
     _check_one(key, name, number, value)
     return number
 
@@ -292,24 +354,15 @@ def check_named(key: str, name: str, known: Collection[str]) -> None:
         raise SloError(key, name, f"is not a {key}", did_you_mean(name, known) if known else none)
 
 
-def field_text(name: str, value: float) -> str:
-    """The value of a field as text that `parse_field` accepts."""
-    if name == "max_bandwidth_bytes_s":
-        text = format_bytes_exact(int(value)) if value == int(value) else format_number(value)
-        return text if text.endswith("B") else f"{text}B"
-    if name == "p99_latency_us":
-        return f"{format_number(value / 1000)}ms" if value % 1000 == 0 else f"{format_number(value)}us"
-    return format_number(value)
-
-
 def config_texts(fields: Mapping[str, float]) -> dict[str, str]:
     """Keys and values as in the configuration and libvirt metadata; the inverse of `parse_fields`."""
-    return {KEY_OF[name]: field_text(name, fields[name]) for name in FIELD_NAMES if name in fields}
+    return {field.key: field.text(fields[name]) for name, field in FIELDS.items() if name in fields}
 
 
 def _check_one(key: str, name: str, value: float, written: object) -> None:
+    hint = f"write {key} = {FIELDS[name].example}"
     if not math.isfinite(value):
-        raise SloError(key, written, "is not a finite number", f"write {key} = {_EXAMPLES[name]}")
+        raise SloError(key, written, "is not a finite number", hint)
     if name == "weight" and not MIN_WEIGHT <= value <= MAX_WEIGHT:
         raise SloError(
             key, written, "is out of range", f"a weight is from {MIN_WEIGHT:g} to {format_number(MAX_WEIGHT)}"
@@ -317,7 +370,7 @@ def _check_one(key: str, name: str, value: float, written: object) -> None:
     if value <= 0:
         raise SloError(key, written, "is not more than 0", f"omit {key} for no limit")
     if name == "p99_latency_us" and value < MIN_P99_US:
-        raise SloError(key, written, f"is less than {MIN_P99_US:g} us", f"write {key} = {_EXAMPLES[name]}")
+        raise SloError(key, written, f"is less than {MIN_P99_US:g} us", hint)
 
 
 def _is_plain(value: object) -> bool:
@@ -325,58 +378,11 @@ def _is_plain(value: object) -> bool:
     return not isinstance(value, str) or not value.strip()[-1:].isalpha()
 
 
-_UNIT_EXPECTED = ("max_bandwidth", "bandwidth")
-_PLAIN_BYTES_FROM = 2**20
-"""Bytes per second; a smaller number without a unit probably means kilobytes or megabytes."""
-
-
 def _number(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
         raise QuantityError("is not a finite number") from None
-
-
-def _bandwidth(text: str) -> float:
-    number = text.removesuffix("/s").rstrip()
-    plain = number.removesuffix("B")
-    if plain.lstrip("+-").replace(".", "").isdigit():
-        # Values that are not more than 0 are refused later, as for the other fields.
-        return parse_number(plain)
-    return float(parse_bytes(number))
-
-
-def _iops(text: str) -> float:
-    """`5000`, `5k` or `1.5M`: prefixes are powers of ten, as fio and iostat print them."""
-    factor = {"k": 1e3, "m": 1e6}.get(text[-1:].lower(), 1.0)
-    return parse_number(text if factor == 1.0 else text[:-1]) * factor
-
-
-def _microseconds(text: str) -> float:
-    # Rounded so that 5ms is exactly 5000.
-    return round(parse_time_s(text) * 1e6, 6)
-
-
-_PARSERS: dict[str, Callable[[str], float]] = {
-    "min": _iops,
-    "min_iops": _iops,
-    "max": _iops,
-    "max_iops": _iops,
-    "total_iops_sec": _iops,
-    "max_bandwidth": _bandwidth,
-    "bandwidth": _bandwidth,
-    "total_bytes_sec": _bandwidth,
-    "max_bandwidth_bytes_s": _bandwidth,
-    "p99": _microseconds,
-}
-
-_EXAMPLES = {
-    "weight": "3",
-    "min_iops": "100",
-    "max_iops": "5000",
-    "max_bandwidth_bytes_s": '"100MiB/s"',
-    "p99_latency_us": '"5ms"',
-}
 
 
 def _quoted(value: object) -> str:
@@ -393,7 +399,7 @@ def update_text(change: SloUpdate) -> str:
     done = [f"{key}={text}" for key, text in config_texts(change.fields).items()]
     done += [f"{key}={printable(name)}" for key, name in change.chosen.items()]
     texts = [f"set {', '.join(done)}"] if done else []
-    keys = sorted(KEY_OF.get(name, name) for name in change.unset)
+    keys = sorted(FIELDS[name].key if name in FIELDS else name for name in change.unset)
     unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(keys)
     texts += [f"unset {unset}"] if change.unset else []
     return "; ".join(texts)

@@ -104,7 +104,6 @@ class HostObserver:
         self._merged_from = (-1, None)
 
     def observe(self) -> Inventory:
-        """Scan the host."""
         notes: list[str] = [text for text in (self._processes.problem, self._blocks.problem) if text]
         changed = self._processes.changed()
         if self._watch is not None:

@@ -84,7 +84,6 @@ class VmReading(NamedTuple):
         return any(map(lt, self[:_COUNTERS], earlier[:_COUNTERS]))
 
     def since(self, earlier: VmReading) -> VmReading:
-        """Increase since an earlier reading."""
         moved = tuple(map(sub, self.moved_pages_of, earlier.moved_pages_of))
         return VmReading._make((*map(sub, self[:_COUNTERS], earlier[:_COUNTERS]), moved))
 
@@ -218,7 +217,6 @@ class ServedDevice:
         return self._window.length_s
 
     def close(self) -> None:
-        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None

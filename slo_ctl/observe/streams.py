@@ -131,7 +131,6 @@ class MachineGroups:
         self.notes: list[str] = []
 
     def update(self, tree: CgroupTree) -> None:
-        """Scan the tree."""
         notes: list[str] = []
         by_inode: dict[tuple[str, int], MachineGroup] = {}
         for cgroup, inode, machine in walk_groups(tree, machine_of, notes.append):

@@ -117,7 +117,6 @@ class RecordStore(Generic[R]):
         return record
 
     def path(self, identity: Identity) -> Path:
-        """Path of the record of an identity."""
         name = f"{slug(identity)}-{identity.hardware_key}-{identity.environment_key}.json"
         return self.folder / name
 
@@ -230,7 +229,6 @@ class Profile(Stored):
     measurement: tuple[MeasurementRow, ...] = ()
 
     def measurements(self) -> list[Measurement]:
-        """The measurements."""
         return [Measurement(**{**dict(row), "access": _BY_NAME[row.access]}) for row in self.measurement]
 
     def analysis(self, method: Fit = Fit.THEIL_SEN) -> Analysis:

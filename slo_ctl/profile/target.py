@@ -208,7 +208,6 @@ class MeasuredFile:
             raise
 
     def remove(self) -> None:
-        """Remove the file."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

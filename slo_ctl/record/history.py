@@ -22,14 +22,21 @@ from typing import Any, Never
 from slo_ctl.model.setting import Outcome, OutcomeState, SettingValue
 from slo_ctl.model.status import DeviceStatus, HostStatus, VmStatus
 from slo_ctl.record.history_reader import SloChange, storable
-from slo_ctl.record.history_schema import FIELDS, HistoryError, Upkeep, history_error, is_damage, migrate
+from slo_ctl.record.history_schema import (
+    RECORDED_FIELDS,
+    HistoryError,
+    Upkeep,
+    history_error,
+    is_damage,
+    migrate,
+)
 
 # Writing an epoch: its samples, and the changes of everything else since the epoch before.
 
-_FIELDS_OF = attrgetter(*FIELDS)
+_FIELDS_OF = attrgetter(*RECORDED_FIELDS)
 _INSERT_SAMPLE = (
-    f"INSERT OR REPLACE INTO samples (at_ms, stream, {', '.join(FIELDS)})"  # noqa: S608 - fixed names
-    f" VALUES ({', '.join('?' * (len(FIELDS) + 2))})"
+    f"INSERT OR REPLACE INTO samples (at_ms, stream, {', '.join(RECORDED_FIELDS)})"  # noqa: S608 - fixed names
+    f" VALUES ({', '.join('?' * (len(RECORDED_FIELDS) + 2))})"
 )
 
 

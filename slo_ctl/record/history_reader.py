@@ -17,8 +17,8 @@ from slo_ctl.base.files import move_command
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model.setting import SettingValue
 from slo_ctl.record.history_schema import (
-    FIELDS,
     MINUTE_MS,
+    RECORDED_FIELDS,
     VERSION,
     WORST,
     HistoryError,
@@ -239,9 +239,9 @@ def _points(
         f"max({name})"
         if name in WORST
         else f"sum({name} * samples) / sum(CASE WHEN {name} IS NOT NULL THEN samples END)"
-        for name in FIELDS
+        for name in RECORDED_FIELDS
     )
-    columns = ", ".join(FIELDS)
+    columns = ", ".join(RECORDED_FIELDS)
     found: list[Point] = []
     edge = _samples_from(connection)
     for stream, device in streams.items():

@@ -76,7 +76,7 @@ def _is_full(folder: Path) -> bool:
 _APPLICATION_ID = 0x534C4F48
 """`SLOH` in the header of the file, so that databases of other programs are never changed."""
 
-FIELDS = (
+RECORDED_FIELDS = (
     "iops",
     "bandwidth_bytes_s",
     "p99_read_us",
@@ -203,7 +203,7 @@ _FILL_SHARE = 0.9
 
 _MEANS = ", ".join(
     f"max({field})" if field in WORST else f"round(avg({field}), {0 if field == 'bandwidth_bytes_s' else 3})"
-    for field in FIELDS
+    for field in RECORDED_FIELDS
 )
 
 

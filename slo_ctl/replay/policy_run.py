@@ -11,7 +11,7 @@ from ftl_emul import Device
 from slo_ctl.base.progress import Phase
 from slo_ctl.base.quantity import Duration, format_number
 from slo_ctl.base.text import and_list
-from slo_ctl.decide.policies import STRICT_POLICY, Policy, most_moves_of, without_lever
+from slo_ctl.decide.policies import Policy, policy_entry, without_lever
 from slo_ctl.drives.build import DrivePlan
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
@@ -170,7 +170,7 @@ class PolicyRun:
             self._plan.config.block_pages,
             share_by=self._scenario.share_by,
             remarks=self._all_remarks(),
-            strict=self._scenario.policy == STRICT_POLICY,
+            strict=policy_entry(self._scenario.policy).exact,
             merging=self._plan.config.merges,
         )
         self._notes += [
@@ -215,8 +215,7 @@ class PolicyRun:
     def _sample(self) -> DeviceSample:
         running = {vm.spec.name for vm in self._vms if vm.running and not vm.finished}
         sample = self._drive.sample(self._slos, running)
-        budget = most_moves_of(self._policy.name, sample)
-        return replace(sample, max_move_blocks=budget, share_by=self._scenario.share_by)
+        return replace(sample, share_by=self._scenario.share_by)
 
     def _result(self, wall_s: float, complete: bool) -> RunResult:
         window = self._window

@@ -35,7 +35,6 @@ class VerdictPeriod:
 
     @property
     def duration_s(self) -> float:
-        """Duration."""
         return self.until - self.since
 
 

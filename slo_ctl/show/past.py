@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
-from slo_ctl.record.history_schema import FIELDS
+from slo_ctl.record.history_schema import RECORDED_FIELDS
 
 if TYPE_CHECKING:
     from slo_ctl.model.status import DeviceStatus
@@ -44,7 +44,6 @@ class Timeline:
 
     @property
     def current(self) -> HostStatus | None:
-        """The status at the position."""
         if self._offset < len(self._received):
             return self._received[-1 - self._offset]
         return self._recorded[len(self._received) - 1 - self._offset] if self._received else None
@@ -166,7 +165,7 @@ def _points_with_verdict(history: VmHistory) -> Iterator[tuple[Point, Verdict, s
 
 def _past_row(row: VmStatus, point: Point, verdict: Verdict, reason: str) -> VmStatus:
     growth = point.ops_blocks / row.ops_blocks if point.ops_blocks is not None and row.ops_blocks else None
-    recorded = {name: getattr(point, name) for name in FIELDS}
+    recorded = {name: getattr(point, name) for name in RECORDED_FIELDS}
     ops = {
         "ops_blocks": None if point.ops_blocks is None else round(point.ops_blocks),
         "ops_bytes": None if growth is None or row.ops_bytes is None else round(row.ops_bytes * growth),

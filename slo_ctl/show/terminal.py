@@ -267,7 +267,6 @@ class Lines:
         return PhaseLines(self._stream, self._clock, printable(name), total, unit)
 
     def note(self, text: str) -> None:
-        """Print a line."""
         print(printable(text), file=self._stream, flush=True)
 
 

@@ -18,6 +18,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
+from slo_ctl.model.slo import FIELDS
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import from_json
 from slo_ctl.show.past import Timeline, read_past
@@ -121,7 +122,6 @@ class HelpScreen(ModalScreen[None]):
     """
 
     def compose(self) -> ComposeResult:
-        """The text."""
         yield Static(HELP, markup=False)
 
     def on_key(self) -> None:
@@ -437,12 +437,11 @@ def _detail_lines(vm: VmStatus) -> list[Text]:
     first.append(f" ({printable(vm.state)}): " if vm.state else ": ")
     first.append_text(verdict_text(vm.verdict))
     first.append(f": {printable(vm.reason)}")
-    slo = [f"weight {numbers.weight(vm.slo.weight)}"]
-    slo += [f"min {numbers.count(vm.slo.min_iops)} IOPS"] if vm.slo.min_iops is not None else []
-    slo += [f"max {numbers.count(vm.slo.max_iops)} IOPS"] if vm.slo.max_iops is not None else []
-    if vm.slo.max_bandwidth_bytes_s is not None:
-        slo.append(f"max {numbers.bandwidth(vm.slo.max_bandwidth_bytes_s)}")
-    slo += [f"p99 {numbers.latency(vm.slo.p99_latency_us)}"] if vm.slo.p99_latency_us is not None else []
+    slo = [
+        f"{field.key} {field.shown(value)}"
+        for name, field in FIELDS.items()
+        if (value := getattr(vm.slo, name)) is not None
+    ]
     second = Text(
         f"SLO {', '.join(slo)}, from {printable(vm.slo_source)}; target {numbers.count(vm.target_iops)} IOPS"
     )

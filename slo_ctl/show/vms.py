@@ -25,7 +25,7 @@ from slo_ctl.model.mapping import (
     Purpose,
     RemoveDisk,
 )
-from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
+from slo_ctl.model.slo import CLASS_KEY, FIELDS, GROUP_KEY
 from slo_ctl.show.terminal import print_line, print_rows
 
 if TYPE_CHECKING:
@@ -188,26 +188,11 @@ def slo_line(resolved: ResolvedSlo) -> str:
     named = ((CLASS_KEY, resolved.class_name), (GROUP_KEY, resolved.group_name))
     chosen = [f"{key} {name} ({resolved.sources[key]})" for key, name in named if name is not None]
     fields = [
-        f"{KEY_OF[field]} {_field_cell(field, getattr(resolved.slo, field))} ({resolved.sources[field]})"
-        for field in FIELD_NAMES
-        if field in resolved.sources
+        f"{field.key} {field.shown(getattr(resolved.slo, name))} ({resolved.sources[name]})"
+        for name, field in FIELDS.items()
+        if name in resolved.sources
     ]
     return ", ".join([*chosen, *fields])
-
-
-def _field_cell(field: str, value: float | None) -> str:
-    """A value of a field of `model.Slo`, with its unit."""
-    if value is None:
-        return numbers.UNKNOWN
-    match field:
-        case "weight":
-            return numbers.weight(value)
-        case "max_bandwidth_bytes_s":
-            return f"{numbers.size(value)}/s"
-        case "p99_latency_us":
-            return numbers.latency(value)
-        case _:
-            return f"{numbers.count(value)} IOPS"
 
 
 def slo_json(
@@ -218,7 +203,7 @@ def slo_json(
         "vm": name,
         "slo": asdict(resolved.slo),
         "source": resolved.slo_source,
-        "sources": {name: place for name, place in resolved.sources.items() if name in FIELD_NAMES},
+        "sources": {name: place for name, place in resolved.sources.items() if name in FIELDS},
         "class": resolved.class_name,
         "class_source": resolved.sources.get(CLASS_KEY),
         "group": resolved.group_name,
@@ -239,10 +224,10 @@ def slo_json(
 def _print_slo(console: Console, resolved: ResolvedSlo) -> None:
     named = ((CLASS_KEY, resolved.class_name), (GROUP_KEY, resolved.group_name))
     rows = [(key, name, resolved.sources.get(key, "")) for key, name in named if name is not None]
-    rows += [
-        (KEY_OF[field], _field_cell(field, getattr(resolved.slo, field)), resolved.sources.get(field, ""))
-        for field in FIELD_NAMES
-    ]
+    for name, field in FIELDS.items():
+        value = getattr(resolved.slo, name)
+        shown = numbers.UNKNOWN if value is None else field.shown(value)
+        rows.append((field.key, shown, resolved.sources.get(name, "")))
     printed = [tuple(map(printable, row)) for row in rows]
     headings = ("SLO", "VALUE", "SOURCE")
     print_rows(console, headings, printed, left=("SLO", "SOURCE"), folded=("VALUE", "SOURCE"))

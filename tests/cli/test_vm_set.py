@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slo_ctl.cli import api_access, app
+from slo_ctl.cli import app
 from slo_ctl.cli.output import notes_about
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.record.slo_store import SloStore
@@ -404,7 +404,8 @@ def test_a_user_without_a_daemon_uses_that_of_the_system(
     for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(own))
     with daemon(root) as fake:
-        monkeypatch.setattr(api_access, "_SYSTEM_SOCKET", DaemonPlaces(root).api_socket)
+        system = DaemonPlaces(root)
+        monkeypatch.setattr(DaemonPlaces, "in_use", lambda *_: system)
         monkeypatch.setattr("os.geteuid", lambda: 1000)
         assert app.run(["vm", "set", "web", "weight=3"]) == 0
         assert app.run(["vm", "show", "web"]) == 0

@@ -94,14 +94,14 @@ def refused(folder: Path) -> UserError:
 def test_hook_programs_are_examined_by_config_check_only(tmp_path: Path) -> None:
     program = tmp_path / "on-verdict"
     write(tmp_path, f'[hooks]\non_verdict = ["{program}", "two words"]')
-    assert load(tmp_path).on_verdict == (str(program), "two words")
+    assert load(tmp_path).hooks.on_verdict == (str(program), "two words")
     (error,) = find_errors(tmp_path)
     where = f"{tmp_path}/slo-ctl.toml:2: [hooks] on_verdict"
     assert error.message == f"{where}: {program} cannot be run: No such file or directory"
     program.touch(0o755)
     assert find_errors(tmp_path) == []
     write(tmp_path, no_more="[hooks]\non_verdict = []")
-    assert load(tmp_path).on_verdict == ()
+    assert load(tmp_path).hooks.on_verdict == ()
 
 
 def test_defaults_apply_without_a_file(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_defaults_apply_without_a_file(tmp_path: Path) -> None:
 def test_defaults_equal_those_of_the_modules() -> None:
     assert DEFAULTS.daemon.policy == DEFAULT_POLICY
     assert DEFAULTS.libvirt.uri == DEFAULT_URI
-    assert DEFAULTS.cgroup_root == DEFAULT_ROOT
+    assert DEFAULTS.cgroup.root == DEFAULT_ROOT
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         0.25, 5.0, "static", True, ShareBy.DEVICE_TIME, 0.05, keep_on_stop=True
     )
     assert config.libvirt.uri is None
-    assert config.cgroup_root == Path("/cgroup")
+    assert config.cgroup.root == Path("/cgroup")
     assert config.history == HistoryConfig(86400.0, 2**30)
-    assert config.api_group == "kvm"
-    assert config.metrics_listen == "[::1]:9464"
-    assert config.page_listen == "[::1]:9465"
+    assert config.api.group == "kvm"
+    assert config.metrics.listen == "[::1]:9464"
+    assert config.page.listen == "[::1]:9465"
     assert config.default_slo == Slo(weight=2)
     assert config.devices == (
         DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:32"),

@@ -12,7 +12,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import parse_bytes, parse_time_s
 from slo_ctl.config import DEFAULTS, load, schema
 from slo_ctl.host.libvirt import fields_of
-from slo_ctl.model.slo import CONFIG_KEYS, FIELD_NAMES, SYNONYMS
+from slo_ctl.model.slo import CONFIG_KEYS, FIELD_NAMES, GROUP_FIELDS, SYNONYMS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
@@ -39,21 +39,23 @@ def test_metadata_example_of_the_docs_is_understood() -> None:
     assert notes == []
 
 
-def keys_of(model: Any) -> dict[str, Any]:
-    """The type of each key."""
-    fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-    return {key: kind for key, kind in fields.items() if key not in SYNONYMS}
+def keys_of(kind: Any) -> list[str]:
+    return [key for key in schema.attributes(kind) if key not in SYNONYMS]
 
 
 def test_every_key_is_documented() -> None:
-    for section, table in keys_of(schema._FileWithListedVms).items():
-        for key in keys_of([table, *get_args(table)][-1]):
+    file = schema._FileWithListedVms
+    for section, attribute in schema.attributes(file).items():
+        kind = file.model_fields[attribute].annotation
+        for key in keys_of([kind, *get_args(kind)][-1]):
             if section == "vm" and key in CONFIG_KEYS:
                 assert f"| `{key}` |" in TEXT
             elif section not in ("defaults", "class", "group") and (section, key) != ("vm", "name"):
                 table = {"device": "[[device]]", "vm": "[vm.NAME]"}.get(section, f"[{section}]")
                 assert f"| `{table} {key}` |" in TEXT
     assert all(f"`{name}`" in TEXT for name in FIELD_NAMES)
+    assert set(schema._Slo.model_fields) == CONFIG_KEYS.keys() | SYNONYMS.keys()
+    assert {CONFIG_KEYS[key] for key in keys_of(schema._Group)} == set(GROUP_FIELDS)
 
 
 def default(key: str) -> str:
@@ -68,11 +70,11 @@ def test_documented_defaults_are_the_defaults() -> None:
     assert default("[daemon] policy") == DEFAULTS.daemon.policy
     assert default("[daemon] keep_on_stop") == str(DEFAULTS.daemon.keep_on_stop).lower()
     assert default("[libvirt] uri") == DEFAULTS.libvirt.uri
-    assert default("[cgroup] root") == str(DEFAULTS.cgroup_root)
+    assert default("[cgroup] root") == str(DEFAULTS.cgroup.root)
     assert parse_time_s(default("[history] keep")) == DEFAULTS.history.keep_s
     assert parse_bytes(default("[history] max_size")) == DEFAULTS.history.max_bytes
-    assert default("[api] group") == DEFAULTS.api_group
-    assert (DEFAULTS.metrics_listen, DEFAULTS.page_listen) == (None, None)
+    assert default("[api] group") == DEFAULTS.api.group
+    assert (DEFAULTS.metrics.listen, DEFAULTS.page.listen) == (None, None)
 
 
 def test_documented_error_message_is_the_error_message(tmp_path: Path) -> None:

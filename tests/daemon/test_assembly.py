@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.daemon.status import status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
@@ -54,8 +55,9 @@ def build(
     sources = sources or {}
     slos = {name: slo or resolved() for name in ("web", *sources)}
     status = status_of(
-        *(HOST, [device] if device else [], [vm] if vm else [], slos, sources, outcomes, {}),
-        *({group.name: group} if group else {}, in_groups or {}),
+        *(HOST, [device] if device else [], [vm] if vm else []),
+        *(EpochSlos(slos, sources, in_groups or {}), outcomes, {}),
+        {group.name: group} if group else {},
     )
     assert from_json(to_json(status)) == status
     return status, status.vms[0]

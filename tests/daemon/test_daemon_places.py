@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.daemon.files import DaemonPlaces
 
 
@@ -39,3 +40,38 @@ def test_paths_of_a_user_without_a_session(monkeypatch: pytest.MonkeyPatch, tmp_
     places = DaemonPlaces()
     assert places.config == tmp_path / ".config/slo-ctl"
     assert places.run == tmp_path / ".local/state/slo-ctl/run"
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The directory of all files of a user who is not root, on a host with a daemon of the system."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/run/slo-ctl")
+    return tmp_path / "slo-ctl"
+
+
+def test_commands_of_a_user_without_a_daemon_read_the_files_of_the_systems_daemon(user: Path) -> None:
+    places = DaemonPlaces.in_use()
+    assert str(places.api_socket) == "/run/slo-ctl/api.sock"
+    assert (str(places.config), str(places.slos)) == ("/etc/slo-ctl", "/var/lib/slo-ctl/promises.json")
+    assert str(places.devices.run) == "/run/slo-ctl/devices"
+    assert DaemonPlaces().config == user
+
+
+def test_commands_of_a_user_with_a_daemon_read_its_files(user: Path) -> None:
+    user.mkdir()
+    (user / "api.sock").touch()
+    assert DaemonPlaces.in_use() == DaemonPlaces()
+
+
+def test_disks_on_emulated_drives_are_looked_for_where_drives_are_served(
+    user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (user / "api.sock").parent.mkdir()
+    (user / "api.sock").touch()
+    asked: list[Path] = []
+    monkeypatch.setattr("slo_ctl.observe.streams.read_inventory", lambda *_, run, **__: asked.append(run))
+    assert VmHost(None, use_libvirt=False).inventory is None
+    assert asked == [user / "devices"]

@@ -19,7 +19,7 @@ from slo_ctl.act.journal import Journal, Original
 from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config, load
-from slo_ctl.config.settings import DaemonConfig, LibvirtConfig
+from slo_ctl.config.settings import DaemonConfig, HooksConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.log import RecentSentences
 from slo_ctl.daemon.loop import Daemon
@@ -132,7 +132,7 @@ def test_hook_does_not_delay_epochs_and_is_not_run_by_dry_runs(tmp_path: Path, d
     hook, said = tmp_path / "hook", tmp_path / "said"
     hook.write_text(f'#!/bin/sh\nexec > {said}\necho "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT"\n')
     hook.chmod(0o755)
-    config = replace(CONFIG, on_verdict=(str(hook),))
+    config = replace(CONFIG, hooks=HooksConfig(on_verdict=(str(hook),)))
     with daemon_on(tmp_path, FakeObserver(), config, dry_run=dry_run) as daemon:
         daemon.epoch()
         daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}))

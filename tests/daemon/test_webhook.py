@@ -12,14 +12,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from test_hooks import until
 
-from slo_ctl.config import DEFAULTS
+from slo_ctl.config.settings import HooksConfig
 from slo_ctl.daemon.hooks import HookQueue, Hooks, Webhook
 from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.model.status import Verdict
@@ -182,7 +181,7 @@ def test_server_that_answers_byte_by_byte_gets_no_more_than_the_limit() -> None:
 
 def test_neither_epochs_nor_a_stop_wait_for_the_server(receiver: Receiver) -> None:
     receiver.go.clear()
-    hooks = Hooks(replace(DEFAULTS, webhook=receiver.url))
+    hooks = Hooks(HooksConfig(webhook=receiver.url))
     hooks.add([change("web")])
     assert receiver.began.wait(20)
     hooks.add([change("db")])
@@ -198,14 +197,13 @@ def test_program_and_webhook_do_not_wait_for_each_other(receiver: Receiver, tmp_
     program = tmp_path / "hook"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    config = replace(DEFAULTS, webhook=receiver.url, on_verdict=(str(program),))
-    with closing(Hooks(config)) as hooks:
+    with closing(Hooks(HooksConfig((str(program),), receiver.url))) as hooks:
         hooks.add([change("web"), change("db")])
         until(lambda: hooks.results()["program", "done"] == 2)
         assert hooks.results()["webhook", "done"] == 0
         receiver.go.set()
         until(lambda: hooks.results()["webhook", "done"] == 2)
-        hooks.configure(DEFAULTS)
+        hooks.configure(HooksConfig())
         hooks.add([change()])
     assert hooks.results()["webhook", "done"] == 2
 

@@ -81,7 +81,6 @@ class Plant:
     """One server, shared by a scheduler that is fair by device time."""
     measures_outstanding: bool = False
     reserve_blocks: int = 0
-    max_move_blocks: int | None = None
     windows_per_drive_write: int = 12
     moves: int = 0
     blocks_moved: int = 0
@@ -140,7 +139,6 @@ class Plant:
             self.timing,
             tuple(self._sample(v, counts[v.name], length_s) for v in self.vms),
             self.total_ops_blocks - sum(v.ops_blocks for v in self.vms),
-            self.max_move_blocks,
             ShareBy.REQUESTS,
         )
 

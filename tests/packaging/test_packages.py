@@ -68,13 +68,13 @@ def test_example_configuration_equals_the_defaults(tmp_path: Path) -> None:
 def test_every_line_of_the_example_is_valid(tmp_path: Path) -> None:
     (tmp_path / "slo-ctl.toml").write_text(VALUE.sub(r"\1", EXAMPLE.read_text()))
     config = load(tmp_path)
-    assert config.metrics_listen == "127.0.0.1:9464"
-    assert config.page_listen == "127.0.0.1:9465"
+    assert config.metrics.listen == "127.0.0.1:9464"
+    assert config.page.listen == "127.0.0.1:9465"
     assert [device.path for device in config.devices] == ["/dev/nvme0n1"]
     assert list(config.vms) == ["web"]
     assert config.daemon == DEFAULTS.daemon
     assert config.history == DEFAULTS.history
-    assert (config.api_group, config.libvirt) == (DEFAULTS.api_group, DEFAULTS.libvirt)
+    assert (config.api.group, config.libvirt) == (DEFAULTS.api.group, DEFAULTS.libvirt)
 
 
 def ask(package: Path, *options: str) -> str:

@@ -125,9 +125,9 @@ def test_sysusers_creates_the_group_of_the_daemon(tmp_path: Path) -> None:
     done = systemd("systemd-sysusers", f"--root={tmp_path}", TREE / "systemd" / "slo-ctl.sysusers")
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in (tmp_path / "etc" / "group").read_text().splitlines()] == [
-        DEFAULTS.api_group
+        DEFAULTS.api.group
     ]
-    assert f"Group={DEFAULTS.api_group}\n" in (TREE / "systemd" / "slo-ctld.service").read_text()
+    assert f"Group={DEFAULTS.api.group}\n" in (TREE / "systemd" / "slo-ctld.service").read_text()
 
 
 def test_qemu_can_enter_the_directories(tmp_path: Path) -> None:

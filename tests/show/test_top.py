@@ -97,7 +97,7 @@ def test_table_header_and_detail_are_shown() -> None:
         assert "4 of 4 VMs, sorted by verdict, all" in text(app, "#header")
         await until(pilot, lambda: "below its minimum" in text(app, "#detail"))
         detail = text(app, "#detail")
-        assert "SLO weight 3, min 500 IOPS, from vm set; target 3,000 IOPS" in detail
+        assert "SLO weight 3, min_iops 500 IOPS, from vm set; target 3,000 IOPS" in detail
         assert "moved 3 blocks of OPS from db to web" in detail
         await pilot.press("down", "down")
         await until(pilot, lambda: "web on ssd0" in text(app, "#detail"))

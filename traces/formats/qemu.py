@@ -43,7 +43,6 @@ class _Separated:
         self._source = source
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
         return self._source.read(size).translate(_BLANKS)
 
     def peek(self, size: int) -> bytes:

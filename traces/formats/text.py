@@ -84,7 +84,6 @@ class Layout:
 
     @property
     def columns(self) -> list[Column]:
-        """The columns of interest."""
         gates = [column for column, _ in self.gates]
         some = [*gates, self.time, self.op, self.offset, self.length, self.response, *self.volume]
         return [column for column in some if column is not None]

@@ -11,7 +11,6 @@ from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.model.sample import DeviceSample
 from slo_ctl.model.slo import Slo
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "Policy",
     "PolicyEntry",
     "make_policy",
-    "most_moves_of",
     "policy_entry",
     "without_lever",
 ]
@@ -39,6 +37,8 @@ class PolicyEntry:
     """Whether the policy begins with its own split of OPS also when it replaces another policy."""
     keeps_minimums: bool = False
     keeps_p99: bool = False
+    exact: bool = False
+    """Whether limits keep exact proportions, so that a VM that they throttle wants more."""
 
 
 POLICIES: dict[str, PolicyEntry] = {
@@ -65,6 +65,7 @@ POLICIES: dict[str, PolicyEntry] = {
         "IOPS exactly in proportion to the weights, whatever that costs in throughput",
         "wfq",
         keeps_minimums=True,
+        exact=True,
     ),
     "min_waf": PolicyEntry(
         lambda: Proportional("min_waf", keeps_own_ops=False),
@@ -115,10 +116,3 @@ def without_lever(name: str, slo: Slo) -> str:
     missing = ["minimum"] if slo.min_iops is not None and not policy.keeps_minimums else []
     missing += ["p99"] if slo.p99_latency_us is not None and not policy.keeps_p99 else []
     return f"policy {name} has no lever for a {' or a '.join(missing)}" if missing else ""
-
-
-def most_moves_of(name: str, sample: DeviceSample) -> int | None:
-    """Most OPS blocks that `algorithm1` moves in a window, one for each GC as in the paper; else None."""
-    if name.partition(":")[0] != _WITH_IOPS:
-        return None
-    return max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)

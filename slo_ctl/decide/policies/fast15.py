@@ -7,8 +7,8 @@ docs/policies.md shows it; `proportional` does not have this fault.
 Choices that the paper leaves open:
 - The SSD's IOPS "specification" is the argument of `algorithm1:IOPS`; without it, the sum that all VMs reach
   by equation 1 with uniform writes and OPS in proportion to their sizes.
-- One pass of lines 13-19 stands for one GC: in a window, one pass for each block of `max_move_blocks`, and
-  one pass if that is None.
+- One pass of lines 13-19 stands for one GC: in a window, as many blocks move as were collected, and one if
+  none was.
 - The VM with the highest u, if it is above its own target, would move a block from itself to itself: nothing
   moves.
 - A donor keeps its min_ops_blocks, because the device refuses to go below.
@@ -136,7 +136,8 @@ class Algorithm1:
         donor = max(current_u, key=lambda vm: current_u[vm])
         receivers = [vm for vm in current_u if current_u[vm] > targets[vm] and vm != donor]
         to_give = sum(v.ops_blocks - v.min_ops_blocks for v in sample.vms if v.vm == donor)
-        budget = min(to_give, len(receivers) if sample.max_move_blocks is None else sample.max_move_blocks)
+        collected = sum(v.victim_pages for v in sample.vms) // sample.timing.pages_per_block
+        budget = min(to_give, max(1, collected))
         if not receivers or budget <= 0:
             return Decision()
         gains = Counter(receivers[i % len(receivers)] for i in range(budget))

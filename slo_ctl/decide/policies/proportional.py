@@ -23,12 +23,20 @@ from typing import NamedTuple
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import (
     BUSY_FROM,
+    MEMORY_WINDOWS,
+    SLOW_MEMORY_WINDOWS,
     WANTS_MORE_FROM,
     Entitlements,
     claim_of,
     entitle,
 )
-from slo_ctl.decide.limit_control import ControlledVm, LimitState, at_limit, control, not_helped_text
+from slo_ctl.decide.limit_control import (
+    ControlledVm,
+    LimitState,
+    at_limit,
+    control,
+    not_helped_text,
+)
 from slo_ctl.decide.move_pause import MovePause, next_pause
 from slo_ctl.decide.ops_plan import (
     OpsState,
@@ -42,8 +50,6 @@ from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
-MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
-"""Time constants of the averages of rates and queueing, and of costs per unit and request sizes."""
 COST_MEMORY_REQUESTS = 1000.0
 """Least number of requests in the average of costs per unit. In a smaller sample GC delays a few requests and
 most not at all, and as weights are relative, the noise of one VM would change those of all."""
@@ -128,9 +134,9 @@ class Meter(NamedTuple):
     recent: Activity = Activity()
     """With the decay `MEMORY_WINDOWS`, since the set of active VMs or an SLO changed."""
     costs: Activity = Activity()
-    """With the decay `COST_MEMORY_WINDOWS`; of windows in which the VM got anything."""
+    """With the decay `SLOW_MEMORY_WINDOWS`; of windows in which the VM got anything."""
     due_amount: float = 0.0
-    """Sum of the entitlements of the last windows, with the decay `COST_MEMORY_WINDOWS`."""
+    """Sum of the entitlements of the last windows, with the decay `SLOW_MEMORY_WINDOWS`."""
     due_s: float = 0.0
     """Windows in `due_amount`, with the same decay."""
     missed: float = 0.0
@@ -195,7 +201,7 @@ class Proportional:
             meters = {vm: meter._replace(trim=0.0) for vm, meter in meters.items()}
         meters = next_meters(meters, sample, reset=changed)
         due = _entitlements(sample, meters)
-        keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
+        keep = 0.0 if changed or not state.level else 1.0 - 1.0 / SLOW_MEMORY_WINDOWS
         level = keep * state.level + (1.0 - keep) * due.level
         ops = next_ops_state(state.ops, sample, _latency_bound(sample, meters, due))
         ops, moves, plans = next_moves(ops, sample, self._needs(sample))
@@ -242,7 +248,7 @@ def next_meters(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) 
         if v.window_s <= 0.0:
             result[v.vm] = meter
             continue
-        keep = 1.0 - min(1.0 / COST_MEMORY_WINDOWS, v.requests / COST_MEMORY_REQUESTS)
+        keep = 1.0 - min(1.0 / SLOW_MEMORY_WINDOWS, v.requests / COST_MEMORY_REQUESTS)
         result[v.vm] = Meter(
             recent=(Activity() if reset else meter.recent).add(
                 v, sample.share_by, 1.0 - 1.0 / MEMORY_WINDOWS
@@ -279,7 +285,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     A minimum or maximum is converted by the average size of a request, not by that in the window: if the VM's
     share is near its minimum, the larger of the two is on average larger when one of them varies.
     """
-    claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    claims, keep = [], 1.0 - 1.0 / SLOW_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
