@@ -94,8 +94,7 @@ def split_to_restore(
 
 
 FLOOR_OF_OWN_OPS = 0.5
-"""Fraction of its own OPS, beyond the least it can have, that every VM keeps, also while it is idle, so that
-its WAF recovers quickly.
+"""Fraction of its own OPS that every VM keeps, also while it is idle, so that its WAF recovers quickly.
 
 A VM's own OPS is its part of the split with the least GC when all VMs write uniformly by their weights, or
 its part by logical size, if that is less. A VM that is below its share because of its own latency (few
@@ -407,11 +406,10 @@ def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
     floors = {}
     for v, blocks, blocks_as_mixed in zip(sample.vms, own, mixed, strict=True):
         even = total * v.logical_blocks / max(1, logical)
-        least = v.min_ops_blocks
-        kept = least + FLOOR_OF_OWN_OPS * max(0.0, min(blocks, even) - least)
+        kept = FLOOR_OF_OWN_OPS * min(blocks, even)
         if v.vm in bound:
             kept = max(kept, blocks_as_mixed)
-        floors[v.vm] = max(least, math.floor(kept))
+        floors[v.vm] = max(v.min_ops_blocks, math.floor(kept))
     if sum(floors.values()) > sample.total_ops_blocks:
         return {v.vm: v.min_ops_blocks for v in sample.vms}
     return floors

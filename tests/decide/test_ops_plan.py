@@ -44,11 +44,6 @@ def vm(name: str, writes: int, ops: int = OPS, weight: float = 1.0, logical: int
     )
 
 
-def floor_of(own_blocks: float, least: int = 16) -> int:
-    """Blocks that a VM keeps: what it must have, and a part of the rest of its own."""
-    return int(least + FLOOR_OF_OWN_OPS * max(0.0, own_blocks - least))
-
-
 def sample(*vms: VmSample) -> DeviceSample:
     return DeviceSample(TIMING, vms)
 
@@ -125,7 +120,7 @@ def test_low_weight_vm_keeps_ops_by_weight() -> None:
 
 def test_idle_high_weight_vm_keeps_at_most_an_even_part() -> None:
     vms = vm("web", 20000), vm("db", 0, weight=100.0)
-    assert best_blocks(watched(10.0, *vms), sample(*vms))["db"] == floor_of(OPS)
+    assert best_blocks(watched(10.0, *vms), sample(*vms))["db"] == int(FLOOR_OF_OWN_OPS * OPS)
 
 
 def test_own_ops_are_even_for_equal_vms_and_grow_less_than_their_weights() -> None:
@@ -192,7 +187,8 @@ def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, in
     assert sum(blocks.values()) == total
     own = own_blocks(tuple((1.0, v.logical_blocks) for v in vms), total, 128)
     even = [total * v.logical_blocks / sum(v.logical_blocks for v in vms) for v in vms]
-    floors = [floor_of(min(each)) for each in zip(own, even, strict=True)]
+    kept = [int(FLOOR_OF_OWN_OPS * min(each)) for each in zip(own, even, strict=True)]
+    floors = [max(v.min_ops_blocks, least) for v, least in zip(vms, kept, strict=True)]
     if sum(floors) <= total:
         assert all(blocks[v.vm] >= floor for v, floor in zip(vms, floors, strict=True))
 
