@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use crate::config::is_nsid;
 use crate::namespace::Namespace;
 use crate::nvme_tcp::Port;
 use crate::nvme_tcp::admin::{self, Association, Outcome};
 use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fabrics};
 use crate::nvme_tcp::controller::Controller;
-use crate::nvme_tcp::identify;
 use crate::nvme_tcp::io as nvm;
 use crate::nvme_tcp::pdu::{
     self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout, MAX_HEADER_BYTES,
@@ -417,7 +417,7 @@ fn answer(
 
 /// For a namespace that a host does not have: an identifier that there may be is only inactive (3.2.1).
 fn no_namespace(id: u32) -> Status {
-    if identify::is_possible(id) { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE }
+    if is_nsid(id) { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE }
 }
 
 fn carry_out(
