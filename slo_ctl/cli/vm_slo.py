@@ -19,7 +19,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
-from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
+from slo_ctl.cli.output import notes_about, print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.slo import (
     SLO_KEYS,
@@ -89,14 +89,17 @@ def set_(
 
 def unset(
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="NAME... [FIELD...]",
             help="VMs, also as patterns such as 'web*'; then weight, min, max, max_bandwidth, p99, class or "
             "group. [default: all fields]",
             autocompletion=complete_vm_or_slo_key,
         ),
-    ],
+    ] = None,
+    absent: Annotated[
+        bool, typer.Option("--absent", help="All VMs with an SLO of `vm set` that are not on this host.")
+    ] = False,
     metadata: _METADATA = False,
     json_: JSON = False,
     connect: CONNECT = None,
@@ -107,8 +110,24 @@ def unset(
     Examples:
     slo-ctl vm unset web
     slo-ctl vm unset 'web*' db min,class
+    slo-ctl vm unset --absent                 # VMs that were deleted or have migrated
     """
     host = VmHost(root, connect)
+    if absent:
+        if words or metadata:
+            other = words[0] if words else "--metadata"
+            raise UserError(f"vm unset --absent: {other} cannot be combined with it", "leave one of them out")
+        vms = _absent_vms(host)
+        if not vms and not json_:
+            print_lines("all VMs with an SLO are on this host")
+        elif not vms:
+            print_json({"vms": []})
+        else:
+            request = _Request(vms, SloUpdate(unset=frozenset(SLO_KEYS)))
+            _change(host, request, "unset", metadata=False, json_=json_, as_list=True)
+        return
+    if not words:
+        raise UserError("vm unset: no VM is named", "such as: slo-ctl vm unset web")
     among = None if metadata else _vms_with_slo(host)
     names, keys = _names_and_keys(host, words, among or [])
     request = _Request(host.expand(names, among), SloUpdate(unset=keys))
@@ -203,6 +222,17 @@ def _vms_with_slo(host: VmHost) -> list[str]:
         return sorted(host.stored())
     except UserError:
         return []
+
+
+def _absent_vms(host: VmHost) -> list[str]:
+    """VMs with an SLO of `vm set` that are not on this host. Raises UserError if it may have others."""
+    vms = sorted(host.stored().keys() - set(host.names()))
+    if vms and host.gaps:
+        raise UserError(
+            f"vm unset --absent: VMs of this host may be missing: {host.gaps[0]}",
+            "correct that first, or name the VMs",
+        )
+    return vms
 
 
 def _names_and_keys(
