@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from nbd_client import NbdClient, NbdError
 from serving import IN_MEMORY, Server, make_device, require, run, served
 from waiting import until
 
+from slo_ctl.cli import app
 from slo_ctl.drives.places import places
 from slo_ctl.drives.status import nbd_uri
 
@@ -219,3 +221,24 @@ class NoSpace:
 
     def __exit__(self, *_: object) -> None:
         self.ballast.unlink()
+
+
+def test_devices_are_listed_while_servers_are_stopped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("d", "e", "f")
+    for name in names:
+        make_device(root, f"name={name},size=64MiB")
+    with served(root, "d"), served(root, "e") as one, served(root, "f") as other:
+        for server in (one, other):
+            os.kill(server.pid(), signal.SIGSTOP)
+        try:
+            began_s = time.monotonic()
+            assert app.run(["device", "list", "--root", str(root), "--json"]) == 0
+            assert time.monotonic() - began_s < 5
+        finally:
+            for server in (one, other):
+                os.kill(server.pid(), signal.SIGCONT)
+    listed = json.loads(capsys.readouterr().out)["devices"]
+    problems = [None, *["the server has not answered for 1 s"] * 2]
+    assert [(each["name"], each["served"], each["problem"]) for each in listed] == [
+        (name, True, problem) for name, problem in zip(names, problems, strict=True)
+    ]
