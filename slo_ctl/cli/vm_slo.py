@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.base.text import printable
@@ -310,8 +310,11 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
         place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
     except UnreachableError as error:
         place, slos = STORE, _change_without_daemon(host, request)
-        effect = "capacities were not checked" if request.dry_run else "this takes effect when it starts"
-        notes.append(f"the daemon is not running, so {effect} ({error})")
+        state, when = "is not running", "starts"
+        if isinstance(error, SilentError):
+            state, when = "runs, but does not answer", "goes on"
+        effect = "capacities were not checked" if request.dry_run else f"this takes effect when it {when}"
+        notes.append(f"the daemon {state}, so {effect} ({error})")
     notes += [note for slo in slos for note in slo.notes]
     return _Changed(place, {slo.vm: slo for slo in slos}, notes)
 
