@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from slo_ctl.base.errors import ReplyFormatError, UnreachableError, UserError
+from slo_ctl.base.errors import ReplyFormatError, SilentError, UnreachableError, UserError
 from slo_ctl.model.status_json import FORMAT_VERSION
 
 MAX_REPLY_BYTES = 64 << 20
@@ -53,6 +53,9 @@ class ApiClient:
             connection.request(method, path, data, headers)
             reply = connection.getresponse()
             text = reply.read(MAX_REPLY_BYTES + 1)
+        except (TimeoutError, BlockingIOError):
+            # A full queue of connections is reported at once.
+            raise SilentError(f"{self.socket_path}: no answer for {self._timeout_s:g} s") from None
         except OSError as error:
             raise UnreachableError(f"{self.socket_path}: {error.strerror or error}") from None
         except http.client.HTTPException as error:

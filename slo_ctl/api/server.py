@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import socketserver
 import sys
@@ -158,6 +159,7 @@ _MODE = 0o660
 MAX_CONNECTIONS = 128
 """Limit that leaves file descriptors for the daemon's own work."""
 _MAX_BODY_BYTES = 1 << 20
+_WITHOUT_EFFECT = ("GET", "HEAD", "OPTIONS")
 _MAX_DISCARDED_BYTES = 16 << 20
 
 
@@ -200,7 +202,16 @@ class _Connection(OneRequest):
             self.send(refusal(error.status, error.message, error.hint))
             self._discard()
             return
+        if self.command not in _WITHOUT_EFFECT and self._is_gone():
+            # It may have done otherwise by now what it asked for, or the opposite.
+            return
         self.send(self.server.api.answer(Request(self.command, self.path, body, peer_of(self.connection))))
+
+    def _is_gone(self) -> bool:
+        """Whether the client has closed the connection, not only its own half of it."""
+        poll = select.poll()
+        poll.register(self.connection, 0)
+        return bool(poll.poll(0))
 
     def _body_bytes(self) -> int:
         """Length of the body. Raises RefusalError."""

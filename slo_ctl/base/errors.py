@@ -27,6 +27,10 @@ class UnreachableError(UserError):
     """The daemon, or the server of a device, does not answer; the command line exits with 4."""
 
 
+class SilentError(UnreachableError):
+    """The daemon has not answered in time, but runs; it may still do what it was asked for."""
+
+
 class FailedError(UserError):
     """What was asked for is valid, but could not be done; the command line exits with 1."""
 

@@ -56,6 +56,12 @@ class JsonStore(Generic[T]):
                     f"{self.path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
                     f"use the slo-ctl that wrote it, or {self._repair}",
                 ) from None
+            if error.errors()[0]["type"] == "extra_forbidden":
+                unknown = ".".join(map(str, error.errors()[0]["loc"]))
+                raise UserError(
+                    f"{self.path}: {unknown} is not known to this version of slo-ctl",
+                    f"use the slo-ctl that wrote it, or {self._repair}",
+                ) from None
             raise self.damaged(problem_of(error)) from None
 
     def write(self, content: T) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from slo_ctl.base.errors import FailedError, UnreachableError, UserError
+from slo_ctl.base.errors import FailedError, SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.daemon.files import DaemonPlaces
@@ -61,6 +61,10 @@ def vm_not_found(word: str, existing: Collection[str]) -> UserError:
 def _errors_with_hints(root: Path | None) -> Iterator[None]:
     try:
         yield
+    except SilentError as error:
+        raise SilentError(
+            f"the daemon runs, but does not answer: {error}", "see its log; if it was stopped: kill -CONT PID"
+        ) from None
     except UnreachableError as error:
         raise not_reachable(str(error), start_hint(root, str(error))) from None
     except UserError as error:

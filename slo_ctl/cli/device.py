@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from slo_ctl.drives.store import DeviceStore, Preconditioned
 
 
+_LIST_TIMEOUT_S, _LISTED_AT_ONCE = 1.0, 32
+"""How long `device list` waits for a server, and how many it asks at a time."""
+
 app = typer.Typer(
     help="Create and serve emulated drives; show and profile real ones.\n\nExamples:\n"
     "slo-ctl device create ssd0 --size 8GiB\nslo-ctl device show /dev/nvme0",
@@ -125,18 +128,27 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
     Examples:
     slo-ctl device list
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from slo_ctl.drives.status import device_status
 
     store = device_store(root)
-    statuses: list[DriveStatus] = []
     names = store.names()
-    for name in names:
+
+    def status_or_error(name: str) -> DriveStatus | UserError:
         try:
-            statuses.append(device_status(store, store.load(name)))
+            return device_status(store, store.load(name), _LIST_TIMEOUT_S)
         except UserError as error:
-            warn(f"slo-ctl: {error}")
+            return error
+
+    with ThreadPoolExecutor(max_workers=_LISTED_AT_ONCE) as threads:
+        found = list(threads.map(status_or_error, names))
+    statuses = [each for each in found if not isinstance(each, UserError)]
+    for each in found:
+        if isinstance(each, UserError):
+            warn(f"slo-ctl: {each}")
     if json_:
-        keys = ("name", "emulated", "served", "spec", "size_bytes", "folder")
+        keys = ("name", "emulated", "served", "problem", "spec", "size_bytes", "folder")
         listed = [
             {key: getattr(status, key) for key in keys}
             | {"namespaces": [namespace.name for namespace in status.namespaces]}

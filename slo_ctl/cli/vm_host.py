@@ -44,6 +44,8 @@ class VmHost:
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
+        self.gaps: list[str] = []
+        """Why `names` may lack VMs of the host."""
 
     @cached_property
     def places(self) -> DaemonPlaces:
@@ -58,7 +60,7 @@ class VmHost:
         try:
             return load(self.places.config)
         except UserError as error:
-            self.notes.append(f"the configuration is ignored: {error}")
+            self._lacks_vms(f"the configuration is ignored: {error}")
             return DEFAULTS
 
     @cached_property
@@ -89,8 +91,12 @@ class VmHost:
         except LibvirtError as error:
             if self.connect:
                 raise
-            self.notes.append(f"{error.message}; only VMs found by their cgroups are known")
+            self._lacks_vms(f"{error.message}; only VMs found by their cgroups are known")
             return scan(None)
+
+    def _lacks_vms(self, reason: str) -> None:
+        self.notes.append(reason)
+        self.gaps.append(reason)
 
     def unknown_clients(self) -> list[str]:
         """A sentence for each namespace with a client that is not one of the VMs."""
@@ -123,7 +129,7 @@ class VmHost:
             try:
                 tree = require_tree(self.config.cgroup.root)
             except UserError as error:
-                self.notes.append(str(error))
+                self._lacks_vms(str(error))
                 tree = None
         if tree is None and self.cgroups:
             raise UserError(

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
-from slo_ctl.cli.output import notes_about, print_json, warn, warn_notes
+from slo_ctl.cli.output import notes_about, print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.slo import (
     SLO_KEYS,
@@ -89,14 +89,17 @@ def set_(
 
 def unset(
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="NAME... [FIELD...]",
             help="VMs, also as patterns such as 'web*'; then weight, min, max, max_bandwidth, p99, class or "
             "group. [default: all fields]",
             autocompletion=complete_vm_or_slo_key,
         ),
-    ],
+    ] = None,
+    absent: Annotated[
+        bool, typer.Option("--absent", help="All VMs with an SLO of `vm set` that are not on this host.")
+    ] = False,
     metadata: _METADATA = False,
     json_: JSON = False,
     connect: CONNECT = None,
@@ -107,8 +110,24 @@ def unset(
     Examples:
     slo-ctl vm unset web
     slo-ctl vm unset 'web*' db min,class
+    slo-ctl vm unset --absent                 # VMs that were deleted or have migrated
     """
     host = VmHost(root, connect)
+    if absent:
+        if words or metadata:
+            other = words[0] if words else "--metadata"
+            raise UserError(f"vm unset --absent: {other} cannot be combined with it", "leave one of them out")
+        vms = _absent_vms(host)
+        if not vms and not json_:
+            print_lines("all VMs with an SLO are on this host")
+        elif not vms:
+            print_json({"vms": []})
+        else:
+            request = _Request(vms, SloUpdate(unset=frozenset(SLO_KEYS)))
+            _change(host, request, "unset", metadata=False, json_=json_, as_list=True)
+        return
+    if not words:
+        raise UserError("vm unset: no VM is named", "such as: slo-ctl vm unset web")
     among = None if metadata else _vms_with_slo(host)
     names, keys = _names_and_keys(host, words, among or [])
     request = _Request(host.expand(names, among), SloUpdate(unset=keys))
@@ -205,6 +224,17 @@ def _vms_with_slo(host: VmHost) -> list[str]:
         return []
 
 
+def _absent_vms(host: VmHost) -> list[str]:
+    """VMs with an SLO of `vm set` that are not on this host. Raises UserError if it may have others."""
+    vms = sorted(host.stored().keys() - set(host.names()))
+    if vms and host.gaps:
+        raise UserError(
+            f"vm unset --absent: VMs of this host may be missing: {host.gaps[0]}",
+            "correct that first, or name the VMs",
+        )
+    return vms
+
+
 def _names_and_keys(
     host: VmHost, words: Sequence[str], vms: Sequence[str]
 ) -> tuple[list[str], frozenset[str]]:
@@ -280,8 +310,11 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
         place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
     except UnreachableError as error:
         place, slos = STORE, _change_without_daemon(host, request)
-        effect = "capacities were not checked" if request.dry_run else "this takes effect when it starts"
-        notes.append(f"the daemon is not running, so {effect} ({error})")
+        state, when = "is not running", "starts"
+        if isinstance(error, SilentError):
+            state, when = "runs, but does not answer", "goes on"
+        effect = "capacities were not checked" if request.dry_run else f"this takes effect when it {when}"
+        notes.append(f"the daemon {state}, so {effect} ({error})")
     notes += [note for slo in slos for note in slo.notes]
     return _Changed(place, {slo.vm: slo for slo in slos}, notes)
 

@@ -1,7 +1,8 @@
-"""Activity of the streams on a device, and its capacity: measured, and estimated from its timing."""
+"""Activity of the streams on a device, its capacity (measured and estimated), and the speed of OPS moves."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -88,6 +89,43 @@ class MeasuredCapacity:
             self.iops = max(iops, (self.iops or 0.0) * (1.0 - _DECAY_PER_EPOCH))
         elif self.iops is not None:
             self.iops = max(self.iops, iops)
+
+
+_SPEED_WINDOW_S, _LEAST_SPEED_S = 60.0, 10.0
+"""Window in which the speed of moves is measured, and its least length."""
+
+
+class MoveSpeed:
+    """The measured speed of moves of OPS.
+
+    It does not follow from their budget: they wait where they would delay VMs for too long, and go faster on
+    an idle device.
+    """
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, int]] = deque()
+
+    def add(self, now_s: float, moved_blocks: int, *, going: bool) -> None:
+        """Add an epoch. `moved_blocks`: since the device was served. `going`: whether moves are planned and
+        not paused.
+        """
+        if not going or (self._readings and moved_blocks < self._readings[-1][1]):
+            self._readings.clear()
+        self._readings.append((now_s, moved_blocks))
+        while len(self._readings) > 1 and self._readings[1][0] <= now_s - _SPEED_WINDOW_S:
+            self._readings.popleft()
+
+    @property
+    def measured_s(self) -> float:
+        """Length of the measurement."""
+        return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0
+
+    @property
+    def blocks_s(self) -> float | None:
+        """Blocks per second; None before it has been measured long enough."""
+        if self.measured_s < _LEAST_SPEED_S:
+            return None
+        return (self._readings[-1][1] - self._readings[0][1]) / self.measured_s
 
 
 def estimated_iops(

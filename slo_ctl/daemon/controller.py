@@ -37,6 +37,8 @@ _MAX_WAITING = 16
 _ANNOUNCE_S = 0.8
 """Longest time that libvirt waits before it starts a domain."""
 _POLL_S = 0.01
+MAX_ABSENT_VMS = 1000
+"""VMs not on this host that may have an SLO of `vm set`, so that its file cannot grow without bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class DaemonController:
 
         def check(before: StoredSlos, after: StoredSlos) -> None:
             notes.update((vm, self._check_change(vm, before, change, force=force)) for vm in vms)
+            self._check_absent(before, after)
             for vm, note in [*self._overcommitted(vms, after, force=force), *self._unreachable(vms)]:
                 notes[vm].append(note)
 
@@ -171,6 +174,18 @@ class DaemonController:
             hint = f"{unknown.hint} (or use --force to set it anyway)"
             raise RefusalError(unknown.message, hint, unknown.status)
         return [f"VM {vm} does not exist yet"]
+
+    def _check_absent(self, before: StoredSlos, after: StoredSlos) -> None:
+        """Refuse another VM that does not exist if there are too many. Raises RefusalError."""
+        present = self.published.names | self.published.config.vms.keys()
+        added = after.keys() - before.keys() - present
+        if added and len(after.keys() - present) > MAX_ABSENT_VMS:
+            raise RefusalError(
+                f"VM {min(added)}: SLOs would be set for more than {MAX_ABSENT_VMS:,} VMs that are not on "
+                "this host",
+                "remove those that are not needed: slo-ctl vm unset --absent",
+                HTTPStatus.CONFLICT,
+            )
 
     def plan(self) -> Plan:
         """Changes that the next epoch would make."""

@@ -10,7 +10,7 @@ from typing import Any
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, estimated_iops
+from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, MoveSpeed, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
@@ -96,6 +96,7 @@ class EmulatedDevice:
         self.refusals: list[str] = []
         """Commands that the device refused in the last epoch."""
         self.capacity = MeasuredCapacity()
+        self._move_speed = MoveSpeed()
         self._served = ServedDevice(
             run.control,
             record,
@@ -191,6 +192,10 @@ class EmulatedDevice:
             return  # This is the first sample of the server.
         self._measure_capacity(self.sample)
         self.decision = self._decide(self.sample)
+        moves = self._served.moves
+        if moves is not None and "moved_blocks" in moves:
+            going = bool(self.decision.plans) and not self.decision.pause
+            self._move_speed.add(now_s, moves["moved_blocks"], going=going)
 
     def _make_policy(self, policy: str) -> Policy[Any]:
         # Without isolated OPS there is nothing to move.
@@ -363,9 +368,14 @@ class EmulatedDevice:
     @property
     def moves(self) -> tuple[MoveStatus, ...]:
         """Pending moves of OPS, with their progress."""
-        moves = self._served.moves
-        dies = self.record.drive.dies if isinstance(self.record, SsdRecord) else 0
-        speed = (moves["budget"] if moves else 0.0) * dies
+        plans, speed = self.decision.plans, self._move_speed.blocks_s
+        waiting, left_s = self.decision.pause, None
+        if speed:
+            left_s = sum(plan.blocks for plan in plans) / speed
+        elif speed is not None:
+            waiting = (
+                waiting or f"none in {self._move_speed.measured_s:.0f} s, as VMs would be delayed too long"
+            )
         return tuple(
             MoveStatus(
                 source=plan.source or "",
@@ -374,9 +384,10 @@ class EmulatedDevice:
                 share_done=plan.share_done,
                 cost_s=plan.cost_s,
                 saving_s=plan.saving_s,
-                left_s=plan.cost_s / speed if speed else None,
+                left_s=None if waiting else left_s,
+                waiting=waiting,
             )
-            for plan in self.decision.plans
+            for plan in plans
         )
 
     def _waf(self) -> DeviceWaf | None:

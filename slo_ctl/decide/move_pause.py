@@ -30,7 +30,12 @@ class MovePause:
     @property
     def text(self) -> str:
         """What is paused for which VMs; empty without a pause."""
-        return f"OPS moves are paused for the p99 of {and_list(self.vms)}" if self.vms else ""
+        return f"OPS moves are {self.reason}" if self.vms else ""
+
+    @property
+    def reason(self) -> str:
+        """The same without what is paused."""
+        return f"paused for the p99 of {and_list(self.vms)}" if self.vms else ""
 
 
 def next_pause(

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 VERSION = 1
 MAX_REPLY_BYTES = 16 << 20
-_TIMEOUT_S = 10.0
+DEFAULT_TIMEOUT_S = 10.0
 _PART_BYTES = 1 << 18
 
 
@@ -31,7 +31,7 @@ class ControlError(Exception):
 class ControlClient:
     """One connection. Methods raise ControlError when the server cannot be reached or refuses."""
 
-    def __init__(self, path: Path, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
         self._pending = b""

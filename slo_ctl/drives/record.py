@@ -301,6 +301,8 @@ class Settings(BaseModel):
     created: tuple[CreatedNamespace, ...] = ()
     deleted: frozenset[str] = frozenset()
     """Names of deleted namespaces of `device.toml`."""
+    deleted_nsids: tuple[int, ...] = ()
+    """NSIDs of deleted namespaces, the first to be deleted first."""
     files_to_remove: frozenset[str] = frozenset()
     totals_of_deleted: dict[str, int] = {}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -223,6 +225,9 @@ def _tls_words(options: ServeOptions) -> list[str]:
                 f"--tls-certificates: {options.tls_certificates / name} cannot be read",
                 "name a directory with server-cert.pem, server-key.pem and, to verify peers, ca-cert.pem",
             )
+    key = options.tls_certificates / "server-key.pem"
+    if key.stat().st_mode & stat.S_IROTH:
+        sys.stderr.write(f"slo-ctl: {key} can be read by all users: chmod o= {shlex.quote(str(key))}\n")
     verify = "yes" if options.tls_verify_peer else "no"
     return [f"tls-certificates={options.tls_certificates.absolute()}", f"tls-verify-peer={verify}"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from slo_ctl.drives.control import ControlClient, ControlError
+from slo_ctl.drives.control import DEFAULT_TIMEOUT_S, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord, read_settings
 from slo_ctl.drives.store import DeviceStore, Preconditioned, read_preconditioned
 
@@ -86,12 +86,17 @@ def nvme_text(nvme: Mapping[str, str]) -> str:
     return f"NVMe/TCP: {nvme['address']}, subsystem {nvme['nqn']}{discovery}"
 
 
-def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
-    """Read the status of a device. Raises UserError when its settings are damaged."""
+def device_status(
+    store: DeviceStore, record: DeviceRecord, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> DriveStatus:
+    """Read the status of a device. Raises UserError when its settings are damaged.
+
+    `timeout_s`: how long its server is waited for.
+    """
     run, folder = store.places.run_of(record.name), store.places.device(record.name)
     settings, allocated = read_settings(folder), store.allocated_bytes(record)
     served = store.is_served(record.name)
-    statistics, problem = _read_statistics(run.control) if served else (None, None)
+    statistics, problem = _read_statistics(run.control, timeout_s) if served else (None, None)
     namespaces = []
     for namespace in record.namespace:
         changed, socket = settings.of(namespace.name), run.export(namespace.name)
@@ -137,9 +142,9 @@ def _physical_bytes(record: DeviceRecord) -> int:
     return record.drive.physical_bytes if isinstance(record, SsdRecord) else 0
 
 
-def _read_statistics(socket: Path) -> tuple[dict[str, Any] | None, str | None]:
+def _read_statistics(socket: Path, timeout_s: float) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        with ControlClient(socket) as client:
+        with ControlClient(socket, timeout_s) as client:
             return client.statistics(), None
     except ControlError as error:
         return None, error.message

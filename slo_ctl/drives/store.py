@@ -387,8 +387,19 @@ _CHANGE_TIMEOUT_S = 120.0
 def _run_on_server(
     store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
 ) -> dict[str, Any]:
+    socket = store.places.run_of(record.name).control
     try:
-        with ControlClient(store.places.run_of(record.name).control, _CHANGE_TIMEOUT_S) as client:
+        with ControlClient(socket) as client:
+            client.hello()
+    except ControlError as error:
+        raise UnreachableError(
+            f"device {record.name} is being served, but its server does not answer: {error.message}",
+            "run as its owner, or as a member of the group slo-ctl"
+            if error.code == "unreachable"
+            else f"nothing was changed; see `slo-ctl device show {record.name}`",
+        ) from None
+    try:
+        with ControlClient(socket, _CHANGE_TIMEOUT_S) as client:
             return client.command(command, **fields)
     except ControlError as error:
         if error.code == "late":

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from slo_ctl.base.accounts import group_id
@@ -37,7 +38,12 @@ def make_socket_folder(folder: Path) -> None:
             if not each.exists() and _is_made(each) and os.geteuid() == 0:
                 each.chmod(0o755)
     except OSError as error:
-        raise UserError(f"cannot create {folder}: {error.strerror}", "see --root, or run as root") from None
+        raise UserError(f"cannot create {folder}: {error.strerror}", _hint(error)) from None
+
+
+def _hint(error: OSError) -> str:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free space there, or use another --root" if is_full else "see --root, or run as root"
 
 
 def _is_made(folder: Path) -> bool:
@@ -69,7 +75,7 @@ def listen(path: Path, mode: int, group: int | None) -> socket.socket:
         opened.listen(_BACKLOG)
     except OSError as error:
         opened.close()
-        raise UserError(f"cannot listen on {path}: {error.strerror}", "see --root, or run as root") from None
+        raise UserError(f"cannot listen on {path}: {error.strerror}", _hint(error)) from None
     return opened
 
 
@@ -80,8 +86,11 @@ def _remove_stale_socket(path: Path) -> None:
             raise UserError(f"{path} exists and is not a socket", "move it away")
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A listener that accepts nobody has connections waiting.
+        probe.setblocking(False)
         try:
-            probe.connect(str(path))
+            with suppress(BlockingIOError):
+                probe.connect(str(path))
         except OSError as error:
             if error.errno != errno.ECONNREFUSED:
                 raise UserError(f"{path}: {error.strerror}", "remove it if nothing uses it") from None

@@ -43,6 +43,8 @@ class Decision:
     scheduler_weights: dict[str, float] = field(default_factory=dict)
     plans: tuple[MovePlan, ...] = ()
     """Plans in progress; `moves` are their next steps."""
+    pause: str = ""
+    """Why plans do not go on, such as `paused for the p99 of db`; empty if they do."""
     remarks: dict[str, str] = field(default_factory=dict)
     """Explanation of measures, by VM."""
     reasons: tuple[str, ...] = ()

@@ -106,10 +106,13 @@ class MoveStatus:
     saving_s: float
     """Device time saved over the next drive write."""
     left_s: float | None = None
-    """Time until completion within the move budget; None: unknown."""
+    """Time until all moves of the device are complete, at the speed of the last minute; None: unknown."""
+    waiting: str = ""
+    """Why it does not go on; else empty."""
 
     def __str__(self) -> str:
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
+        left = f", {self.waiting}" if self.waiting else left
         return (
             f"moving {counted(self.blocks_left, 'OPS block')} from {self.source or 'the spare blocks'} to "
             f"{self.target or 'the spare blocks'}: {100 * self.share_done:.0f}% done{left}; costs "

@@ -164,6 +164,8 @@ _RECENT_S = 10.0
 _FIRST_PAUSE_S = 1.0
 """Time without queries after the first timeout; doubled by each further one."""
 _LONGEST_PAUSE_S = 8.0
+_SILENT = "its server does not answer; it is asked again later"
+"""Problem of a server that hangs, the same while it is asked and while not, so that it is logged once."""
 
 _Readings = dict[str, VmReading]
 
@@ -390,7 +392,7 @@ class ServedDevice:
         """The server's statistics. Raises ObserveGone."""
         now_s = self._clock()
         if now_s < self._paused_until_s:
-            raise ObserveGone("its server has stopped answering; it is asked again later")
+            raise ObserveGone(_SILENT)
         try:
             if self._client is None:
                 # Earlier counters may be those of another process.
@@ -402,7 +404,7 @@ class ServedDevice:
                 self._paused_until_s = self._clock() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._disconnect()
-            raise ObserveGone(error.message) from None
+            raise ObserveGone(_SILENT if now_s < self._paused_until_s else error.message) from None
         self._pause_s = _FIRST_PAUSE_S
         return statistics
 

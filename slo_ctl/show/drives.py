@@ -159,7 +159,7 @@ def print_devices(console: Console, devices: Sequence[DriveStatus]) -> None:
         (
             device.name,
             "EMULATED",
-            "yes" if device.served else "no",
+            ("not responding" if device.problem else "yes") if device.served else "no",
             numbers.size(device.size_bytes),
             numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
             ", ".join(namespace.name for namespace in device.namespaces),

@@ -17,6 +17,7 @@ import pytest
 
 from slo_ctl.cli import app
 from slo_ctl.cli.output import notes_about
+from slo_ctl.daemon import controller
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.record.slo_store import SloStore
 
@@ -265,6 +266,30 @@ def test_unknown_vm_needs_force(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "not on this host" in capsys.readouterr().out
     assert vm(root, "unset", "latr") == 2
     assert "did you mean later?" in capsys.readouterr().err
+
+
+def test_slos_of_vms_that_are_not_on_the_host_are_bounded_and_removed(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "MAX_ABSENT_VMS", 2)
+    assert vm(root, "set", "gone1", "gone2", "web", "weight=2", "--force") == 0
+    assert vm(root, "set", "gone3", "weight=2", "--force") == 2
+    shown = capsys.readouterr()
+    assert "VM gone3: SLOs would be set for more than 2 VMs that are not on this host" in shown.err
+    assert "slo-ctl vm unset --absent" in shown.err
+    assert vm(root, "set", "gone1", "weight=3", "--force") == 0
+    assert vm(root, "unset", "--absent", "web") == 2
+    with (root / "slo-ctl.toml").open("a") as file:
+        file.write("oops")
+    assert vm(root, "unset", "--absent") == 2
+    assert "VMs of this host may be missing: the configuration is ignored" in capsys.readouterr().err
+    (root / "slo-ctl.toml").write_text(WEB.format(root=root))
+    assert vm(root, "unset", "--absent") == 0
+    assert "gone2: unset" in capsys.readouterr().out
+    assert stored(root) == {"web": {"weight": 2.0}}
+    assert vm(root, "unset", "--absent") == 0
+    assert "all VMs with an SLO are on this host" in capsys.readouterr().out
+    assert vm(root, "unset") == 2
 
 
 def test_contradiction_with_earlier_vm_set_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

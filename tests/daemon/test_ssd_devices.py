@@ -15,13 +15,14 @@ from slo_ctl.act.journal import Journal, Original
 from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
-from slo_ctl.daemon.activity import ActivityTracker
+from slo_ctl.daemon.activity import ActivityTracker, MoveSpeed
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.drives.places import places
 from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.model.decision import Decision, MovePlan
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
 from slo_ctl.model.setting import Knob, Lever
 from slo_ctl.profile.identity import IdentitySources, emulated_identity
@@ -194,3 +195,45 @@ def test_settling_ends_after_a_window() -> None:
     activity.set_change("the policy changed", 100.0)
     assert activity.recent_change(109.0) == "the policy changed 9 s ago"
     assert activity.recent_change(111.0) == ""
+
+
+def test_speed_of_moves_is_that_of_the_last_minute_in_which_they_went_on() -> None:
+    speed = MoveSpeed()
+
+    def blocks_s() -> float | None:
+        return speed.blocks_s
+
+    for second in range(200):
+        # Ten times as fast before, and one that is paused meanwhile.
+        speed.add(float(second), 10 * min(second, 100) + max(0, second - 100), going=second > 30)
+        if second in (30, 35):
+            assert blocks_s() is None
+        if second == 90:
+            assert blocks_s() == pytest.approx(10.0)
+    assert blocks_s() == pytest.approx(1.0)
+    assert speed.measured_s == pytest.approx(60.0)
+    speed.add(200.0, 0, going=True)
+    assert blocks_s() is None, "another server"
+    for second in range(201, 220):
+        speed.add(float(second), 0, going=True)
+    assert blocks_s() == 0.0
+    speed.add(220.0, 0, going=False)
+    assert blocks_s() is None
+
+
+def test_time_left_of_moves_is_measured_or_it_is_said_why_they_wait(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = followed.device()
+    plans = (MovePlan("a", "b", 30, cost_s=9.0, saving_s=20.0), MovePlan("a", "c", 10))
+
+    def text(blocks_s: float | None, pause: str = "") -> list[str]:
+        device.decision = Decision(plans=plans, pause=pause)
+        monkeypatch.setattr(MoveSpeed, "blocks_s", blocks_s)
+        return [str(move).partition("% done")[2].partition("; costs")[0] for move in device.moves]
+
+    assert text(None) == ["", ""]
+    assert text(0.5) == [", about 80 s left"] * 2
+    assert text(0.0)[0].startswith(", none in ")
+    for speed in (None, 0.0, 0.5):
+        assert text(speed, "paused for the p99 of db")[0] == ", paused for the p99 of db"

@@ -18,7 +18,7 @@ from daemon_sim.scenario import Drive, Event, EventKind, Fields, Load, Scenario,
 from daemon_sim.scenarios import DRIVES, random_scenario
 from daemon_sim.scenarios import scenario as named_scenario
 from daemon_sim.trial import Order, run_trial
-from slo_ctl.model.status import Verdict
+from slo_ctl.model.status import MoveStatus, Verdict
 
 CHOSEN = (
     *(57, 98, 172, 200, 223, 606, 739, 1032, 1178, 1232, 1257, 1295, 1351, 1388, 1424, 1539, 1583, 1600),
@@ -147,19 +147,23 @@ def test_minimum_near_the_share_is_kept_exactly_with_requests_of_mixed_sizes(see
 
 
 def test_moves_of_ops_yield_to_a_p99() -> None:
-    def last_minute(target: Fields) -> tuple[float, float | None, Verdict]:
+    def last_minute(target: Fields) -> tuple[float, float | None, Verdict, tuple[MoveStatus, ...]]:
         scenario = named_scenario("readers", hours=0.055)
         vms = (scenario.vms[0], replace(scenario.vms[1], slo_fields=target), *scenario.vms[2:])
         run = simulate(replace(scenario, vms=vms))
         assert run.vms[1] == "vm1"
-        vm = next(vm for vm in run.epochs[-1].status.vms if vm.vm == "vm1")
-        return run.moves_ns[-60:].sum() / 60e9, vm.p99_read_us, vm.verdict
+        status = run.epochs[-1].status
+        vm = next(vm for vm in status.vms if vm.vm == "vm1")
+        moves = tuple(move for epoch in run.epochs for move in epoch.status.devices[0].moves)
+        return run.moves_ns[-60:].sum() / 60e9, vm.p99_read_us, vm.verdict, moves
 
-    moved, p99_us, _ = last_minute(())
+    moved, p99_us, _, moves = last_minute(())
     assert moved > 0.3, "of a die's time"
+    # The budget alone would say less than a minute.
+    assert 300 < (moves[-1].left_s or 0) < 600
     assert p99_us is not None
     assert p99_us > 1000
-    moved, p99_us, verdict = last_minute((("p99_latency_us", 1000.0),))
+    moved, p99_us, verdict, _ = last_minute((("p99_latency_us", 1000.0),))
     assert moved < 0.01
     assert p99_us is not None
     assert p99_us < 1000

@@ -282,3 +282,15 @@ def test_capacity_of_a_removed_namespace_is_free(root: Path, capsys: pytest.Capt
     assert device(root, "remove", "ssd0/vm2", "--yes") == 0
     assert device(root, "add", "ssd0", "--namespace", "name=vm3") == 0
     assert "added ssd0/vm3: 32MiB" in capsys.readouterr().out
+
+
+def test_settings_of_a_later_version_are_not_called_damaged(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = places(root).device("ssd0") / "settings.json"
+    settings.write_text('{"format_version": 1, "namespaces": {"vm1": {"colour": 7}}}')
+    assert device(root, "show", "ssd0") == 2
+    error = capsys.readouterr().err
+    assert f"{settings}: namespaces.vm1.colour is not known to this version of slo-ctl" in error
+    assert "damaged:" not in error
+    assert "hint: use the slo-ctl that wrote it" in error

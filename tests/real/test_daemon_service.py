@@ -15,7 +15,9 @@ import pytest
 from daemon_host import DaemonProcess, row_of, running, with_listener
 from own_process import READY_S
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.api.client import ApiClient
+from slo_ctl.base.errors import SilentError, UserError
+from slo_ctl.cli import app
 
 CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n'
 
@@ -178,6 +180,31 @@ def test_slos_survive_a_crash(root: Path) -> None:
     with running(root) as daemon:
         row = daemon.vm("ghost")
         assert (row.slo.weight, row.verdict, row.slo_source) == (3.0, "unknown-vm", "vm set")
+
+
+def test_a_change_that_its_client_gave_up_is_not_made_later(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    with running(root) as daemon:
+        impatient = ApiClient(daemon.api.socket_path, timeout_s=0.5)
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            _stopped(daemon.process.pid)
+            for weight in (3, 4):
+                with pytest.raises(SilentError, match=r"no answer for 0\.5 s"):
+                    impatient.put("/v1/vms/ghost/slo", {"fields": {"weight": weight}, "force": True})
+            # The command stores it without the daemon.
+            assert app.run(["vm", "set", "ghost", "weight=5", "--force", "--root", str(root)]) == 0
+            assert "the daemon runs, but does not answer, so this takes effect when it goes on" in (
+                capsys.readouterr().err
+            )
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        daemon.eventually("the stored SLO", lambda s: any(vm.vm == "ghost" for vm in s.vms))
+        assert daemon.epochs_in(1) > 0
+        assert daemon.vm("ghost").slo.weight == 5.0
+        assert "set weight" not in daemon.log()
 
 
 def test_a_second_signal_stops_at_once(root: Path) -> None:

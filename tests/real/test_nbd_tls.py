@@ -5,6 +5,10 @@ from __future__ import annotations
 import filecmp
 import json
 import random
+import shutil
+import socket
+import ssl
+import struct
 import subprocess
 from pathlib import Path
 from urllib.parse import quote
@@ -12,6 +16,7 @@ from urllib.parse import quote
 import pytest
 from nbd_client import NbdClient, NbdError
 from serving import Server, make_device, require, run, served
+from waiting import until
 
 MIB = 1 << 20
 
@@ -105,3 +110,41 @@ def test_certificate_errors_are_explained(root: Path) -> None:
     (pki / "server-key.pem").write_text("no key")
     with pytest.raises(AssertionError, match="server-key"):
         Server(root, "d", "--tls-certificates", str(pki))
+
+
+def trusts(server: Server, folder: Path) -> bool:
+    """Whether a client with the CA in `folder` accepts the certificate of the server."""
+    context = ssl.create_default_context(cafile=folder / "ca-cert.pem")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(30)
+        client.connect(str(server.run.export("d")))
+        client.recv(18, socket.MSG_WAITALL)
+        client.sendall(struct.pack(">IQII", 1, 0x49484156454F5054, 5, 0))  # NBD_OPT_STARTTLS
+        client.recv(20, socket.MSG_WAITALL)
+        try:
+            context.wrap_socket(client, server_hostname="localhost")
+        except ssl.SSLCertVerificationError:
+            return False
+        return True
+
+
+def test_renewed_certificates_are_used_for_new_clients(root: Path) -> None:
+    require("openssl")
+    make_device(root, "name=d,size=32MiB,op=30%,dies=2")
+    pki, before, renewed = (root / name for name in ("pki", "before", "renewed"))
+    for folder in (before, renewed):
+        certificates(folder)
+    shutil.copytree(before, pki)
+    (pki / "server-key.pem").chmod(0o644)
+    with served(root, "d", "--tls-certificates", str(pki)) as server:
+        assert f"{pki}/server-key.pem can be read by all users" in server.log()
+        assert trusts(server, before)
+        assert not trusts(server, renewed)
+        until(lambda: "a client of NBD cannot connect: received fatal alert" in server.log(), "the reason")
+        # Half of the new files are there.
+        shutil.copy(renewed / "server-cert.pem", pki)
+        assert trusts(server, before)
+        assert "the certificates before remain in use" in server.log()
+        shutil.copy(renewed / "server-key.pem", pki)
+        assert trusts(server, renewed)
+        assert not trusts(server, before)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import filecmp
 import json
+import os
 import random
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,8 @@ from nbd_client import NbdClient, NbdError
 from serving import IN_MEMORY, Server, make_device, require, run, served
 from waiting import until
 
+from slo_ctl.cli import app
+from slo_ctl.drives.places import places
 from slo_ctl.drives.status import nbd_uri
 
 MIB = 1 << 20
@@ -150,30 +156,89 @@ def fill(client: NbdClient, mebibytes: int) -> None:
         client.write(number * MIB, b"x" * MIB)
 
 
-def test_full_disk_is_reported_to_the_guest_as_enospc(root: Path) -> None:
-    full = root / "full"
-    full.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(full)]
+@pytest.fixture
+def small(root: Path) -> Iterator[Path]:
+    """A directory on a file system of 16 MiB."""
+    folder = root / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("mount is not permitted here")
     try:
-        make_device(full, "name=d,size=64MiB")
-        with served(full, "d") as server, NbdClient(server.run.export("d"), "d") as client:
-            with pytest.raises(NbdError) as refused:
-                fill(client, 64)
-            assert refused.value.code == 28
-            assert client.read(0, 4096) == b"x" * 4096
-            with server.control() as control:
-                output = control.statistics()["namespaces"][0]
-                assert (output["healthy"], "full" in output["reason"]) == (False, True)
-                # What is there already can be written again.
-                client.write(0, b"z" * 4096)
-                client.trim(0, 8 * MIB)
-                until(lambda: control.statistics()["namespaces"][0]["healthy"], "that it is well")
-                assert control.statistics()["namespaces"][0]["reason"] is None
-            client.write(20 * MIB, b"y" * MIB)
-            client.flush()
-            assert server.log().count("is full") == 1
-            until(lambda: "works again" in server.log(), "that it says so")
+        yield folder
     finally:
-        subprocess.run(["umount", "-l", str(full)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_disk_is_reported_to_the_guest_as_enospc(small: Path) -> None:
+    make_device(small, "name=d,size=64MiB")
+    with served(small, "d") as server, NbdClient(server.run.export("d"), "d") as client:
+        with pytest.raises(NbdError) as refused:
+            fill(client, 64)
+        assert refused.value.code == 28
+        assert client.read(0, 4096) == b"x" * 4096
+        with server.control() as control:
+            output = control.statistics()["namespaces"][0]
+            assert (output["healthy"], "full" in output["reason"]) == (False, True)
+            # What is there already can be written again.
+            client.write(0, b"z" * 4096)
+            client.trim(0, 8 * MIB)
+            until(lambda: control.statistics()["namespaces"][0]["healthy"], "that it is well")
+            assert control.statistics()["namespaces"][0]["reason"] is None
+        client.write(20 * MIB, b"y" * MIB)
+        client.flush()
+        assert server.log().count("is full") == 1
+        until(lambda: "works again" in server.log(), "that it says so")
+
+
+def test_device_is_served_and_restarted_on_a_full_disk(small: Path) -> None:
+    make_device(small, "name=d,size=64MiB")
+    run_ = places(small).run_of("d")
+    with NoSpace(small), served(small, "d") as server, NbdClient(run_.export("d"), "d") as client:
+        (first,) = processes(server)
+        assert client.read(0, 4096) == bytes(4096)
+        assert f"{run_.pid_file} remains empty: No space left" in server.log()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: processes(server) not in ([], [first]), "another server")
+
+
+def processes(server: Server) -> list[int]:
+    """The server itself."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    return [int(word) for word in children.read_text().split()]
+
+
+class NoSpace:
+    """No room in the file system of a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ballast = folder / "ballast"
+
+    def __enter__(self) -> None:
+        with self.ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def __exit__(self, *_: object) -> None:
+        self.ballast.unlink()
+
+
+def test_devices_are_listed_while_servers_are_stopped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("d", "e", "f")
+    for name in names:
+        make_device(root, f"name={name},size=64MiB")
+    with served(root, "d"), served(root, "e") as one, served(root, "f") as other:
+        for server in (one, other):
+            os.kill(server.pid(), signal.SIGSTOP)
+        try:
+            began_s = time.monotonic()
+            assert app.run(["device", "list", "--root", str(root), "--json"]) == 0
+            assert time.monotonic() - began_s < 5
+        finally:
+            for server in (one, other):
+                os.kill(server.pid(), signal.SIGCONT)
+    listed = json.loads(capsys.readouterr().out)["devices"]
+    problems = [None, *["the server has not answered for 1 s"] * 2]
+    assert [(each["name"], each["served"], each["problem"]) for each in listed] == [
+        (name, True, problem) for name, problem in zip(names, problems, strict=True)
+    ]

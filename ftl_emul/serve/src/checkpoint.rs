@@ -86,7 +86,9 @@ fn marker_in(folder: &Path) -> PathBuf {
 /// Takes note that data may change from now on without a checkpoint knowing.
 pub fn mark_serving(folder: &Path) -> Result<(), ServeError> {
     let path = marker_in(folder);
-    atomic_file::replace(&path, b"").map_err(|e| ServeError::io("cannot write", &path, &e))
+    // After a kill it is there, and no disk is too full for it.
+    let marked = if path.is_file() { atomic_file::sync_folder(folder) } else { atomic_file::replace(&path, b"") };
+    marked.map_err(|e| ServeError::io("cannot write", &path, &e))
 }
 
 /// Records that the last checkpoint matches the data.

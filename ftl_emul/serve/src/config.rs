@@ -5,6 +5,7 @@ mod models;
 use std::fs;
 use std::path::Path;
 
+use ftl_core::convert::exact;
 use ftl_core::disk::DiskParameters;
 use ftl_core::{Geometry, NandTiming};
 use serde::{Deserialize, Serialize};
@@ -259,6 +260,12 @@ impl DeviceConfig {
 pub fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=64).contains(&text.len()) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain)
+}
+
+/// Whether a namespace could have that NVMe namespace identifier.
+#[must_use]
+pub fn is_nsid(id: u32) -> bool {
+    (1..=exact::<u32>(MAX_NAMESPACES)).contains(&id)
 }
 
 fn one_line(error: &toml::de::Error) -> String {

@@ -52,10 +52,12 @@ mod sync;
 mod vhost_user;
 
 use std::ffi::c_int;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
-use std::{env, fs, io, mem, process, ptr};
+use std::{env, mem, process, ptr};
 
 use error::{ServeError, refuse};
 use front_ends::FrontEnds;
@@ -134,9 +136,16 @@ fn block_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// In one step: who waits for the file finds all of the number in it.
+/// In one step: who waits for the file finds all of the number in it, or nothing where there is no space for it. That it is
+/// there is what counts: clients are not refused because a disk is full.
 fn write_pid(path: &Path) -> io::Result<()> {
     let new = path.with_extension("new");
-    fs::write(&new, format!("{}\n", process::id()))?;
+    let written = File::create(&new)?.write_all(format!("{}\n", process::id()).as_bytes());
+    match written {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+            eprintln!("slo-ctl: {} remains empty: {e}", path.display());
+        }
+        written => written?,
+    }
     fs::rename(&new, path)
 }

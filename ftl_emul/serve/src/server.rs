@@ -87,7 +87,9 @@ impl Server {
         let lock = device_lock::take(&folder, parameters.lock_fd)?;
         let config = DeviceConfig::read(&folder)?;
         let mut settings = Settings::read(&folder)?;
-        namespaces::remove_files(&folder, &mut settings)?;
+        if let Err(e) = namespaces::remove_files(&folder, &mut settings) {
+            eprintln!("slo-ctl: files of removed namespaces are removed at the next start: {e}");
+        }
         let open = |origin: Created| {
             let changed = settings.of(&origin.config.name);
             Namespace::open(&folder, origin, &changed)

@@ -5,10 +5,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use ftl_core::convert::exact;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file;
-use crate::config::{DeviceConfig, MAX_NAMESPACES, NamespaceConfig, is_name};
+use crate::config::{DeviceConfig, MAX_NAMESPACES, NamespaceConfig, is_name, is_nsid};
 use crate::error::ServeError;
 
 const FORMAT_VERSION: u32 = 1;
@@ -30,6 +31,9 @@ pub struct Settings {
     /// Namespaces of `device.toml` that were deleted.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub deleted: BTreeSet<String>,
+    /// NSIDs of namespaces that were deleted and have no successor, the first to be deleted first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deleted_nsids: Vec<u32>,
     /// Backing files to remove, by name of the namespace: of one whose creation or deletion is under way.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub files_to_remove: BTreeSet<String>,
@@ -175,6 +179,7 @@ impl Default for Settings {
             namespaces: BTreeMap::new(),
             created: Vec::new(),
             deleted: BTreeSet::new(),
+            deleted_nsids: Vec::new(),
             files_to_remove: BTreeSet::new(),
             totals_of_deleted: Totals::default(),
         }
@@ -208,9 +213,12 @@ impl Settings {
         if let Some(name) = named.chain(&self.files_to_remove).find(|name| !is_name(name)) {
             return Err(format!("{name:?} is not a valid name of a namespace"));
         }
+        if let Some(nsid) = self.deleted_nsids.iter().find(|&&nsid| !is_nsid(nsid)) {
+            return Err(format!("deleted namespace: nsid {nsid} is not possible"));
+        }
         for each in &self.created {
             let name = &each.config.name;
-            if each.nsid == 0 || each.nsid as usize > MAX_NAMESPACES || usize::from(each.handle) >= MAX_NAMESPACES {
+            if !is_nsid(each.nsid) || usize::from(each.handle) >= MAX_NAMESPACES {
                 return Err(format!(
                     "created namespace {name}: nsid {} or handle {} is not possible",
                     each.nsid, each.handle
@@ -250,6 +258,18 @@ impl Settings {
         Ok(found)
     }
 
+    /// NSID of a new namespace; None where all are in use. A host that has not noticed that a namespace was deleted may
+    /// still write to its NSID: the smallest that none ever had, else the one whose namespace was deleted first.
+    #[must_use]
+    pub fn next_nsid(&self, in_use: &BTreeSet<u32>) -> Option<u32> {
+        let nsids = 1..=exact::<u32>(MAX_NAMESPACES);
+        let is_new = |nsid: &u32| !in_use.contains(nsid) && !self.deleted_nsids.contains(nsid);
+        nsids
+            .into_iter()
+            .find(is_new)
+            .or_else(|| self.deleted_nsids.iter().copied().find(|nsid| !in_use.contains(nsid)))
+    }
+
     /// Settings of one namespace.
     #[must_use]
     pub fn of(&self, namespace: &str) -> NamespaceSettings {
@@ -284,5 +304,23 @@ impl Settings {
 
     fn text(&self) -> Result<Vec<u8>, ServeError> {
         serde_json::to_vec_pretty(self).map_err(|e| ServeError::Refused(e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_used_again_when_there_is_no_other_and_the_first_deleted_first() {
+        let mut settings = Settings { deleted_nsids: vec![2, 5, 1], ..Settings::default() };
+        assert_eq!(settings.next_nsid(&BTreeSet::from([3, 4])), Some(6));
+        let all: BTreeSet<u32> = (1..=exact(MAX_NAMESPACES)).collect();
+        let but = |deleted: &[u32]| &all - &deleted.iter().copied().collect();
+        assert_eq!(settings.next_nsid(&but(&[1, 2, 5])), Some(2));
+        assert_eq!(settings.next_nsid(&but(&[1, 5, 9])), Some(9));
+        settings.deleted_nsids.push(9);
+        assert_eq!(settings.next_nsid(&but(&[9])), Some(9));
+        assert_eq!(settings.next_nsid(&all), None);
     }
 }

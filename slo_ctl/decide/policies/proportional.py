@@ -226,6 +226,7 @@ class Proportional:
         decision = Decision(
             moves=moves,
             plans=plans,
+            pause=pause.reason,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
             scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
             remarks=_remarks(sample, meters, limited, pause),

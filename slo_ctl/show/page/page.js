@@ -154,7 +154,7 @@ function driveLine(device) {
 }
 
 function moveText(move) {
-  const remaining = known(move.left_s) ? `, about ${number(move.left_s)} s left` : "";
+  const remaining = move.waiting ? `, ${move.waiting}` : known(move.left_s) ? `, about ${number(move.left_s)} s left` : "";
   return ` ${count(move.blocks_left)} blocks from ${move.source || "the spare blocks"} to ${move.target || "the spare blocks"}: ` +
     `${number(100 * move.share_done)}% done${remaining}`;
 }

@@ -36,19 +36,21 @@ impl Engine {
             return;
         }
         let Outstanding { arrival_ns, mut arrival_tag, .. } = queue.outstanding[slot];
+        let mut released_ns = arrival_ns;
         if queue.next_page == request.first {
             match queue.throttle.gate(now) {
                 Gate::Open => {}
                 Gate::Shut => return,
                 Gate::ShutUntil(at) => return self.agenda.add(at, Event::Unthrottle { tenant }),
             }
-            if queue.throttle.held_ns(now, arrival_ns) > 0 {
+            released_ns = queue.throttle.released_ns(now, arrival_ns);
+            if released_ns > arrival_ns {
                 // Time in which its own limit holds a tenant back is not due to it later.
                 arrival_tag = arrival_tag.max(self.scheduler.virtual_time(now).least_tag(true));
             }
         }
         queue.account.enter_line(now);
-        self.scheduler.enqueue(tenant, &mut queue.entity, arrival_ns, arrival_tag);
+        self.scheduler.enqueue(tenant, &mut queue.entity, released_ns, arrival_tag);
     }
 
     /// Issues pages while the device accepts them; false when the requested number of host page writes is reached.

@@ -157,7 +157,8 @@ impl Scheduler {
         }
         entity.queued = true;
         entity.tag = match self.policy {
-            SchedulerPolicy::Fifo => arrival_ns,
+            // Pages of a request that a limit held up go on with the tag of its first.
+            SchedulerPolicy::Fifo => entity.tag.max(arrival_ns),
             SchedulerPolicy::RoundRobin => entity.last_turn,
             SchedulerPolicy::WeightedFair => entity.finish_tag.max(arrival_tag),
         };

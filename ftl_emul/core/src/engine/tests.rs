@@ -196,18 +196,42 @@ fn a_limit_is_delivered_exactly_and_lifted() {
     assert!(unlimited > 4000, "{unlimited} in a second without a limit");
 }
 
-#[test]
-fn backlog_of_a_lifted_limit_does_not_starve_others() {
-    let (mut mapping, mut engine, tenants) = two_tenants(SchedulerPolicy::WeightedFair, 40);
-    for (tenant, queue_depth) in tenants.into_iter().zip([1000, 8]) {
+/// A tenant with a thousand requests outstanding that has been at a limit for a time, and another without one.
+fn after_a_limit(policy: SchedulerPolicy, iops: f64, queue_depth: u32) -> (PageMapping, Engine, [TenantId; 2]) {
+    let (mut mapping, mut engine, tenants) = two_tenants(policy, 150);
+    for (tenant, queue_depth) in tenants.into_iter().zip([1000, queue_depth]) {
         engine.open_queue(tenant, Arrival::Closed { queue_depth }).unwrap();
         random_writes(&mut engine, &mapping, tenant, 100_000, u64::from(tenant.0));
     }
-    engine.set_limit(tenants[0], Limit { iops: Some(10.0), bytes_s: None }).unwrap();
+    engine.set_limit(tenants[0], Limit { iops: Some(iops), bytes_s: None }).unwrap();
     engine.run(&mut mapping, Until { time_ns: 20_000_000_000, host_page_writes: u64::MAX });
+    (mapping, engine, tenants)
+}
+
+#[test]
+fn backlog_of_a_lifted_limit_does_not_starve_others() {
+    // With many requests of the other, the limit is lifted while a request that it has let go waits for its turn.
+    for queue_depth in [8, 500] {
+        let (mut mapping, mut engine, tenants) = after_a_limit(SchedulerPolicy::WeightedFair, 10.0, queue_depth);
+        engine.set_limit(tenants[0], Limit::default()).unwrap();
+        let share = share_of_half_a_second(&mut mapping, &mut engine, tenants);
+        assert!((share - 0.5).abs() < 0.05, "{share} of the device after the limit");
+    }
+}
+
+#[test]
+fn requests_that_a_limit_lets_go_stand_behind_those_that_wait() {
+    let (mut mapping, mut engine, tenants) = after_a_limit(SchedulerPolicy::Fifo, 10.0, 500);
     engine.set_limit(tenants[0], Limit::default()).unwrap();
     let share = share_of_half_a_second(&mut mapping, &mut engine, tenants);
-    assert!((share - 0.5).abs() < 0.05, "{share} of the device after the limit");
+    assert!(share > 0.8, "{share} of the device for the 500 that had waited");
+
+    let (_, engine, tenants) = after_a_limit(SchedulerPolicy::Fifo, 200.0, 64);
+    let waits = tenants.map(|tenant| {
+        let counters = engine.counters(tenant).unwrap();
+        (counters.latency_ns - counters.throttled_ns) as f64 / counters.completed[1] as f64
+    });
+    assert!((waits[0] / waits[1] - 1.0).abs() < 0.2, "{waits:?} ns");
 }
 
 /// Share of device time of the second of two tenants in half a second from now on.

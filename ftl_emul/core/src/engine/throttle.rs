@@ -54,6 +54,9 @@ pub(crate) struct Throttle {
     eligible_ns: u64,
     /// Time at which a limit was last set while no request was throttled.
     unheld_ns: u64,
+    /// Requests that arrived before this were held up by limits before the present one, until that was set.
+    held_before_ns: u64,
+    changed_ns: u64,
     /// The moment for which a timer is set.
     timer_ns: Option<u64>,
 }
@@ -67,6 +70,10 @@ impl Throttle {
         limit.validate()?;
         if self.is_open(now) {
             self.unheld_ns = now;
+        }
+        if self.limit != Limit::default() {
+            self.held_before_ns = self.held_before_ns.max(self.eligible_ns.min(now));
+            self.changed_ns = now;
         }
         let slowdown = limit.slowdown(&self.limit);
         let eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS));
@@ -105,6 +112,13 @@ impl Throttle {
     #[inline]
     pub fn held_ns(&self, now: u64, arrived: u64) -> u64 {
         self.eligible_ns.min(now).saturating_sub(arrived.max(self.unheld_ns))
+    }
+
+    /// When limits let go a request that arrived at a moment and may start: at that moment, where none held it up.
+    #[inline]
+    pub fn released_ns(&self, now: u64, arrived: u64) -> u64 {
+        let before_ns = if arrived < self.held_before_ns { self.changed_ns } else { arrived };
+        if self.held_ns(now, arrived) > 0 { before_ns.max(self.eligible_ns.min(now)) } else { before_ns }
     }
 
     /// Counts a request that arrived at a moment against the limit as it starts; returns for how long the limit has

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use std::{iter, mem};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustls::ServerConfig;
 
 use crate::descriptors::{Owner, Taken};
 use crate::error::ServeError;
@@ -49,7 +48,7 @@ const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// What all connections have in common.
 pub struct Front {
     server: &'static Server,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<tls::Certificates>,
     threads: usize,
     rooms: Mutex<HashMap<String, Arc<Rooms>>>,
     stopping: AtomicBool,
@@ -112,7 +111,7 @@ impl Nbd {
             tls: parameters
                 .tls_certificates
                 .as_deref()
-                .map(|f| tls::configuration(f, parameters.tls_verify_peer))
+                .map(|folder| tls::Certificates::read(folder, parameters.tls_verify_peer))
                 .transpose()?,
             threads: parameters.threads.unwrap_or(if is_timed { TIMED_THREADS } else { THREADS }),
             rooms: Mutex::default(),

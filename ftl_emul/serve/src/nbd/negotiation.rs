@@ -14,7 +14,6 @@ use crate::nbd::protocol::{
     ALLOCATION, ALLOCATION_ID, FIXED_NEWSTYLE, Fields, GREETING_MAGIC, MAX_PAYLOAD_BYTES, NO_ZEROES, OPTION_MAGIC,
     info, option, option_reply, reply, transmission,
 };
-use crate::nbd::tls;
 
 /// Time without data after which a client that has not chosen an export is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -165,7 +164,7 @@ impl Session<'_> {
 
     /// "TLS support": what was agreed on before is forgotten with it.
     fn start_tls(&mut self, data: &[u8]) -> io::Result<Next> {
-        let Some(configuration) = &self.front.tls else {
+        let Some(certificates) = &self.front.tls else {
             self.reply(option::STARTTLS, reply::ERR_UNSUP, &[])?;
             return Ok(Next::Option);
         };
@@ -174,7 +173,7 @@ impl Session<'_> {
             return Ok(Next::Option);
         }
         self.reply(option::STARTTLS, reply::ACK, &[])?;
-        let plain = tls::accept(configuration, &self.stream)?;
+        let plain = certificates.accept(&self.stream)?;
         plain.set_read_timeout(Some(TIMEOUT))?;
         plain.set_write_timeout(Some(TIMEOUT))?;
         self.stream = Arc::new(plain);

@@ -1,10 +1,12 @@
 //! TLS: a thread between the client and the connection, which is not aware of it.
 
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,13 +16,67 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::error::ServeError;
+use crate::occasional_log::OccasionalLog;
 
 /// Bytes that are decrypted or encrypted at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Certificate and key of the server are in `folder`; with `verify_peer`, clients need a certificate signed by the CA there.
-pub fn configuration(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, ServeError> {
-    let (ca, own, key) = (folder.join("ca-cert.pem"), folder.join("server-cert.pem"), folder.join("server-key.pem"));
+/// Files in the folder of the certificates: CA, certificate and key of the server.
+const FILES: [&str; 3] = ["ca-cert.pem", "server-cert.pem", "server-key.pem"];
+
+/// Certificates for new clients, which are read again when their files change.
+pub struct Certificates {
+    folder: PathBuf,
+    verify_peer: bool,
+    read: Mutex<(Identity, Arc<ServerConfig>)>,
+    unusable: OccasionalLog,
+    refused: OccasionalLog,
+}
+
+/// Inode, time of the change and size of each file.
+type Identity = [Option<(u64, i64, i64, u64)>; 3];
+
+impl Certificates {
+    /// Certificate and key of the server are in `folder`; with `verify_peer`, clients need a certificate signed by the CA
+    /// there.
+    pub fn read(folder: &Path, verify_peer: bool) -> Result<Self, ServeError> {
+        let read = Mutex::new((identity(folder), configuration(folder, verify_peer)?));
+        let (unusable, refused) = Default::default();
+        Ok(Self { folder: folder.to_owned(), verify_peer, read, unusable, refused })
+    }
+
+    /// The configuration of the present files, or the last that could be used, as while new files are written.
+    fn configuration(&self) -> Arc<ServerConfig> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = identity(&self.folder);
+        if identity != read.0 {
+            match configuration(&self.folder, self.verify_peer) {
+                Ok(new) => *read = (identity, new),
+                Err(e) => self.unusable.say(|| format!("{e}; the certificates before remain in use")),
+            }
+        }
+        Arc::clone(&read.1)
+    }
+
+    /// Does the handshake; then a separate thread forwards data between the client and the returned stream.
+    pub fn accept(&self, client: &Arc<UnixStream>) -> io::Result<UnixStream> {
+        accept(&self.configuration(), client).inspect_err(|e| {
+            if e.kind() == ErrorKind::InvalidData {
+                self.refused.say(|| format!("TLS: a client of NBD cannot connect: {e}"));
+            }
+        })
+    }
+}
+
+fn identity(folder: &Path) -> Identity {
+    FILES.map(|name| {
+        let found = fs::metadata(folder.join(name)).ok()?;
+        Some((found.ino(), found.ctime(), found.ctime_nsec(), found.len()))
+    })
+}
+
+fn configuration(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, ServeError> {
+    let [ca, own, key] = FILES.map(|name| folder.join(name));
     let wrong = |path: &Path, why: &dyn std::fmt::Display| ServeError::File(format!("TLS: {}: {why}", path.display()));
     let certificates = |path: &Path| {
         let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -48,8 +104,7 @@ pub fn configuration(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfi
     Ok(Arc::new(configuration))
 }
 
-/// Does the handshake; then a separate thread forwards data between the client and the returned stream.
-pub fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Result<UnixStream> {
+fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Result<UnixStream> {
     let mut session = ServerConnection::new(Arc::clone(configuration)).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(BUFFER_BYTES));
     while session.is_handshaking() {

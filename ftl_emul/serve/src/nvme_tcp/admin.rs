@@ -278,7 +278,8 @@ pub fn connect(
         return Err(in_data(256));
     }
     if !subsystem.permits(&host.nqn, from) {
-        eprintln!("slo-ctl: NVMe/TCP: refused {} from {from}: --nvme-hosts does not name it", host.nqn);
+        let nqn = host.nqn.escape_debug();
+        subsystem.not_permitted.say(|| format!("NVMe/TCP: refused {nqn} from {from}: --nvme-hosts does not name it"));
         return Err(Status::CONNECT_HOST.into());
     }
     let controller = if id == 0 {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use crate::config::is_nsid;
 use crate::namespace::Namespace;
 use crate::nvme_tcp::Port;
 use crate::nvme_tcp::admin::{self, Association, Outcome};
 use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fabrics};
 use crate::nvme_tcp::controller::Controller;
-use crate::nvme_tcp::identify;
 use crate::nvme_tcp::io as nvm;
 use crate::nvme_tcp::pdu::{
     self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout, MAX_HEADER_BYTES,
@@ -24,7 +24,7 @@ use crate::nvme_tcp::subsystem::Subsystem;
 use crate::polling::Polling;
 
 /// Timeout for the rest of a PDU, and for Connect.
-const STALLED: Duration = Duration::from_secs(10);
+pub const STALLED: Duration = Duration::from_secs(10);
 /// Time for commands in progress when the server stops.
 pub const STOPPING: Duration = Duration::from_secs(10);
 /// Time for the host to read a C2HTermReq.
@@ -52,6 +52,18 @@ impl From<io::Error> for End {
     }
 }
 
+/// Returns when the host has begun to send something, however long that takes: [`Subsystem::look_after`] ends connections.
+fn wait(stream: &mut impl BufRead) -> Result<(), End> {
+    loop {
+        match stream.fill_buf() {
+            Ok([]) => return Err(End::Closed),
+            Ok(_) => return Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => return Err(End::Closed),
+        }
+    }
+}
+
 /// Serves a connection to its end.
 pub fn serve(subsystem: &Subsystem, stream: TcpStream, port: Port) -> io::Result<()> {
     stream.set_read_timeout(Some(STALLED))?;
@@ -61,8 +73,8 @@ pub fn serve(subsystem: &Subsystem, stream: TcpStream, port: Port) -> io::Result
     }
     let queue = Arc::new(Queue::new(stream, &subsystem.server.request_memory)?);
     let Some(number) = subsystem.admit(&queue) else { return Ok(()) };
-    let (association, capsule, began) = (None, Vec::new(), Instant::now());
-    let mut reader = Reader { subsystem, queue: &queue, port, here, from, association, threads: 0, began, capsule };
+    let (association, capsule) = (None, Vec::new());
+    let mut reader = Reader { subsystem, queue: &queue, port, here, from, association, threads: 0, capsule };
     // A panic ends this connection only.
     let _panicked = catch_unwind(AssertUnwindSafe(|| {
         thread::scope(|scope| {
@@ -91,7 +103,6 @@ struct Reader<'a> {
     from: SocketAddr,
     association: Option<Association>,
     threads: usize,
-    began: Instant,
     /// Reused buffer for the data of capsules that arrive in parts.
     capsule: Vec<u8>,
 }
@@ -109,7 +120,7 @@ impl<'a> Reader<'a> {
 
     /// Waits for a PDU and processes it.
     fn one<'s>(&mut self, stream: &mut BufReader<Incoming<'_>>, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
-        self.wait(stream)?;
+        wait(stream)?;
         let mut header = Vec::with_capacity(MAX_HEADER_BYTES);
         header.resize(COMMON_BYTES, 0);
         stream.read_exact(&mut header)?;
@@ -153,23 +164,6 @@ impl<'a> Reader<'a> {
             (FromHost::Data(data), true) => {
                 let work = self.queue.expect(&data).map_err(faulty)?;
                 self.data(stream, &data, layout.data_digest, work, scope)
-            }
-        }
-    }
-
-    /// Returns when the host has begun to send something. A connection that never got to its Connect does not wait long.
-    fn wait(&self, stream: &mut BufReader<Incoming<'_>>) -> Result<(), End> {
-        loop {
-            match stream.fill_buf() {
-                Ok([]) => return Err(End::Closed),
-                Ok(_) => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    if self.association.is_none() && self.began.elapsed() >= STALLED {
-                        return Err(End::Closed);
-                    }
-                }
-                Err(_) => return Err(End::Closed),
             }
         }
     }
@@ -417,7 +411,7 @@ fn answer(
 
 /// For a namespace that a host does not have: an identifier that there may be is only inactive (3.2.1).
 fn no_namespace(id: u32) -> Status {
-    if identify::is_possible(id) { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE }
+    if is_nsid(id) { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE }
 }
 
 fn carry_out(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ftl_core::MappingOptions;
 use ftl_core::convert::exact;
 
-use crate::config::MAX_NAMESPACES;
+use crate::config::{MAX_NAMESPACES, is_nsid};
 use crate::namespace::Namespace;
 use crate::nvme_tcp::command::{Command, Status};
 use crate::nvme_tcp::controller::{Controller, ERROR_ENTRIES, MAX_EVENT_REQUESTS, NAMESPACE_NOTICES, VERSION};
@@ -72,7 +72,7 @@ pub fn identify(subsystem: &Subsystem, controller: &Controller, command: &Comman
     // Of one that is not attached there is only the absence to describe: zeroes (5.17.2.1).
     let of_attached = |describe: &dyn Fn(&Namespace) -> Vec<u8>| match subsystem.attached(controller, id) {
         Some(namespace) => Ok(describe(&namespace)),
-        None if is_possible(id) => Ok(vec![0; BYTES]),
+        None if is_nsid(id) => Ok(vec![0; BYTES]),
         None => Err(Status::INVALID_NAMESPACE),
     };
     match structure {
@@ -117,11 +117,6 @@ pub fn identify(subsystem: &Subsystem, controller: &Controller, command: &Comman
         }
         _ => Err(Status::INVALID_FIELD),
     }
-}
-
-/// Whether a namespace could have that identifier.
-pub fn is_possible(id: u32) -> bool {
-    (1..=exact::<u32>(MAX_NAMESPACES)).contains(&id)
 }
 
 /// Figure 275.

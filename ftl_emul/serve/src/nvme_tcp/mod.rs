@@ -35,6 +35,10 @@ use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
 pub use subsystem::{Permissions, Subsystem};
 
+/// How often, and how many times, it is checked whether a connection that was closed has ended.
+const ENDING_CHECK: Duration = Duration::from_millis(1);
+const ENDING_CHECKS: usize = 100;
+
 /// The subsystem behind a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
@@ -88,7 +92,7 @@ fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
     let (refused, not_accepted) = (OccasionalLog::default(), OccasionalLog::default());
     loop {
         match listener.accept() {
-            Ok((stream, _)) => match subsystem.server.descriptors.take(&Owner::NvmeTcp, 1) {
+            Ok((stream, _)) => match descriptor(subsystem) {
                 Some(descriptor) => admit(Arc::clone(subsystem), stream, port, descriptor),
                 None => refused.say(|| format!("NVMe/TCP: refused a connection: {NVME_CONNECTIONS} are open already")),
             },
@@ -99,6 +103,18 @@ fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
             }
         }
     }
+}
+
+/// A descriptor for a connection; None where hosts that are connected have all.
+fn descriptor(subsystem: &Subsystem) -> Option<Taken> {
+    let take = || subsystem.server.descriptors.take(&Owner::NvmeTcp, 1);
+    take().or_else(|| {
+        subsystem.close_oldest_unconnected();
+        (0..ENDING_CHECKS).find_map(|_| {
+            thread::sleep(ENDING_CHECK);
+            take()
+        })
+    })
 }
 
 fn admit(subsystem: Arc<Subsystem>, stream: TcpStream, port: Port, descriptor: Taken) {

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ftl_core::convert::exact;
 
@@ -112,6 +112,9 @@ pub struct Queue {
     state: Mutex<State>,
     more: Condvar,
     room: Arc<Room>,
+    began: Instant,
+    /// Whether the command Connect has been accepted.
+    connected: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -129,6 +132,8 @@ impl Queue {
             state: Mutex::new(state),
             more: Condvar::new(),
             room: Room::new(pool, OWN_BYTES),
+            began: Instant::now(),
+            connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
     }
@@ -163,6 +168,12 @@ impl Queue {
         // Connect itself was entry 0.
         (state.id, state.entries, state.no_flow_control) = (id, entries, no_flow_control);
         state.head = 1 % entries;
+        self.connected.store(true, Ordering::Relaxed);
+    }
+
+    /// For how long the connection has been open, if it is not known whose it is.
+    pub fn unconnected_for(&self) -> Option<Duration> {
+        (!self.connected.load(Ordering::Relaxed)).then(|| self.began.elapsed())
     }
 
     /// Takes a command from the host; Err where it must not come now, with the status for it if there is one.
@@ -417,11 +428,11 @@ impl Queue {
 
     /// Returns when no command is ready or in work that can be done without the host.
     pub fn finish(&self, patience: Duration) {
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         loop {
             let state = self.state();
             let under_way = state.outstanding.len() - state.incoming.len().min(state.outstanding.len());
-            if state.closed || under_way == 0 || std::time::Instant::now() >= deadline {
+            if state.closed || under_way == 0 || Instant::now() >= deadline {
                 return;
             }
             drop(state);

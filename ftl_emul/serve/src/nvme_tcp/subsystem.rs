@@ -11,9 +11,11 @@ use ftl_core::Placement;
 
 use crate::namespace::Namespace;
 use crate::nvme_tcp::command::Status;
+use crate::nvme_tcp::connection::STALLED;
 use crate::nvme_tcp::controller::{Controller, Host};
 use crate::nvme_tcp::placement::Events;
 use crate::nvme_tcp::queue::Queue;
+use crate::occasional_log::OccasionalLog;
 use crate::server::Server;
 
 /// The well-known name of every discovery subsystem (NVM Express Base Specification 2.0, section 4.5).
@@ -49,6 +51,8 @@ pub struct Subsystem {
     events: Mutex<Events>,
     accepted: AtomicUsize,
     stopping: AtomicBool,
+    /// Hosts that may not connect.
+    pub not_permitted: OccasionalLog,
 }
 
 impl Subsystem {
@@ -66,6 +70,7 @@ impl Subsystem {
             connections: Mutex::default(),
             accepted: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
+            not_permitted: OccasionalLog::default(),
         }
     }
 
@@ -163,6 +168,15 @@ impl Subsystem {
         Some(number)
     }
 
+    /// Closes the oldest connection of which it is not known whose it is: a host that may connect does so at once, and
+    /// others must not keep it out.
+    pub fn close_oldest_unconnected(&self) {
+        let is_unconnected = |queue: &&Arc<Queue>| queue.unconnected_for().is_some() && !queue.is_closed();
+        if let Some(queue) = self.connections().values().find(is_unconnected) {
+            queue.close();
+        }
+    }
+
     /// A connection has ended.
     pub fn dismiss(&self, number: u64) {
         self.connections().remove(&number);
@@ -185,12 +199,18 @@ impl Subsystem {
         }
     }
 
-    /// Reports changed namespaces to hosts, and removes controllers whose keep alive timer has expired.
+    /// Reports changed namespaces to hosts, removes controllers whose keep alive timer has expired, and closes connections
+    /// that have not become one of a controller in time.
     pub fn look_after(&self) {
         while !self.is_stopping() {
             let now = Instant::now();
             let serials = self.server.namespaces().iter().map(|namespace| namespace.serial).collect();
             self.events().retain(&serials);
+            for queue in self.connections().values() {
+                if queue.unconnected_for().is_some_and(|time| time >= STALLED) {
+                    queue.close();
+                }
+            }
             let controllers: Vec<_> = self.controllers().values().map(Arc::clone).collect();
             for controller in controllers {
                 if controller.is_forsaken(now) {

@@ -59,8 +59,9 @@ impl Server {
             return refuse(format!("the device already has {MAX_NAMESPACES} namespaces, the most it can have"));
         }
         let taken = |name: &str| present.iter().any(|n| n.name == name) || settings.files_to_remove.contains(name);
-        let free = |nsid: &u32| present.iter().all(|n| n.nsid() != *nsid);
-        let nsid = (1..=exact::<u32>(MAX_NAMESPACES)).find(free).unwrap_or(u32::MAX);
+        let in_use = present.iter().map(|n| n.nsid()).collect();
+        // One is left, as there are fewer namespaces.
+        let nsid = settings.next_nsid(&in_use).unwrap_or(u32::MAX);
         let name = match wanted.name {
             Some(name) if taken(&name) => return refuse(format!("namespace {name} already exists")),
             Some(name) => name,
@@ -98,6 +99,7 @@ impl Server {
         let made = self.make(origin.clone(), &changed, placement).and_then(|namespace| {
             let kept = settings.change(&self.folder, |s| {
                 s.files_to_remove.remove(&name);
+                s.deleted_nsids.retain(|&deleted| deleted != nsid);
                 s.created.push(origin);
                 s.namespaces.remove(&name);
                 if changed != NamespaceSettings::default() {
@@ -247,6 +249,7 @@ impl Server {
             if s.created.len() == before {
                 s.deleted.insert(name.clone());
             }
+            s.deleted_nsids.push(namespace.nsid());
             s.files_to_remove.insert(name.clone());
             s.totals_of_deleted = s.totals_of_deleted + totals;
         });

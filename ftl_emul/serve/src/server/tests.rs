@@ -339,13 +339,18 @@ fn namespace_gets_its_part_of_unallocated_blocks_and_frees_its_name() {
     // One half of what is free, and so of the spare blocks.
     let wanted = Wanted { name: Some("a".into()), size_bytes: PAGES * PAGE, ..Wanted::default() };
     let made = server.create_namespace(wanted.clone()).unwrap();
-    assert_eq!((made.nsid(), made.origin.handle, made.origin.config.ops_blocks), (1, 0, spare / 2 - PAGES / 16));
+    assert_eq!((made.nsid(), made.origin.handle, made.origin.config.ops_blocks), (4, 0, spare / 2 - PAGES / 16));
     assert!(server.create_namespace(wanted).unwrap_err().to_string().contains("already"));
     let last = server.create_namespace(Wanted { size_bytes: PAGES * PAGE, ..Wanted::default() }).unwrap();
-    assert_eq!((last.nsid(), last.name.as_str(), server.unallocated_bytes()), (2, "ns2", 0));
+    assert_eq!((last.nsid(), last.name.as_str(), server.unallocated_bytes()), (5, "ns5", 0));
     let before = checked(&server);
     drop(server);
-    assert_eq!(checked(&open(folder.path())), before);
+    let server = open(folder.path());
+    assert_eq!(checked(&server), before);
+    server.delete_namespace(&last).unwrap_err();
+    server.delete_namespace(&server.namespace("ns5").unwrap()).unwrap();
+    let next = server.create_namespace(Wanted { size_bytes: PAGES * PAGE, ..Wanted::default() }).unwrap();
+    assert_eq!(next.nsid(), 6, "numbers used before the restart included");
 }
 
 #[test]

@@ -21,7 +21,8 @@ impl Array {
         }
         tenant.account.enter_line(now_ns);
         let least_tag = self.scheduler.virtual_time(now_ns).least_tag(false);
-        self.scheduler.enqueue(number, &mut tenant.entity, self.requests[slot].arrival_ns, least_tag);
+        let released_ns = tenant.throttle.released_ns(now_ns, self.requests[slot].arrival_ns);
+        self.scheduler.enqueue(number, &mut tenant.entity, released_ns, least_tag);
     }
 
     /// Hands requests to the disks while they have room.

@@ -275,3 +275,33 @@ mod properties {
         }
     }
 }
+
+#[test]
+fn requests_that_a_limit_lets_go_stand_behind_those_that_wait() {
+    let mut array = disks(1, SchedulerPolicy::Fifo, |_| {});
+    let [limited, other] = [0; 2].map(|_| array.create_tenant(10_000 * MIB).unwrap());
+    array.set_limit(limited, Limit { iops: Some(5.0), bytes_s: None }).unwrap();
+    let offsets = random_offsets(10_000, 10_000 * MIB, 4096);
+    let mut next = offsets.iter().cycle();
+    for n in 0..600 {
+        let tenant = if n < 400 { limited } else { other };
+        array.submit(tenant, Op::Read, *next.next().unwrap(), 4096, u64::from(tenant.0)).unwrap();
+    }
+    let done = |array: &Array| [limited, other].map(|tenant| array.queue_counters(tenant).unwrap().completed[0]);
+    while array.now_ns() < 10_000_000_000 {
+        for completion in array.completions().collect::<Vec<_>>() {
+            if completion.token == u64::from(other.0) {
+                array.submit(other, Op::Read, *next.next().unwrap(), 4096, completion.token).unwrap();
+            }
+        }
+        let next_ns = array.next_event_ns().unwrap();
+        array.run(next_ns);
+    }
+    let before = done(&array);
+    array.set_limit(limited, Limit::default()).unwrap();
+    while done(&array)[1] < before[1] + 150 {
+        let next_ns = array.next_event_ns().unwrap();
+        array.run(next_ns);
+    }
+    assert!(done(&array)[0] < before[0] + 20, "{:?} after {before:?}", done(&array));
+}

@@ -62,32 +62,33 @@ fn namespace_is_created_attached_used_detached_and_deleted() {
     assert_eq!(create(&mut admin, BLOCKS + 8, None).status, 0x115);
     assert_eq!(create(&mut admin, BLOCKS, Some(2)).status, 0x2a, "the handle of another");
     let made = create(&mut admin, BLOCKS / 2, Some(7));
-    assert_eq!((made.status, made.result), (0, 2));
+    assert_eq!((made.status, made.result), (0, 4), "not the number of the namespace that was deleted");
 
     // Allocated, and attached to nobody.
-    assert_eq!(u32_at(&admin.identify(0x10, 1).data, 0), 2);
-    assert_eq!(u32_at(&admin.identify(2, 1).data, 0), 3);
-    assert_eq!(u64_at(&admin.identify(0x11, 2).data, 0), BLOCKS / 2);
-    assert_eq!(admin.identify(0, 2).data, [0; 4096]);
-    assert_eq!(admin.identify(0x12, 2).data[..2], [0, 0]);
-    assert_eq!(io.run(blocks(2, 2, 0, 1)).status, 0x02);
-    assert_eq!(attach(&mut admin, 2, 1, &[id]), 0x11a);
-    assert_eq!(attach(&mut admin, 2, 0, &[]), 0x11c);
-    assert_eq!(attach(&mut admin, 2, 0, &[id + 1]), 0x11c);
+    assert_eq!(u32_at(&admin.identify(0x10, 3).data, 0), 4);
+    assert_eq!(u32_at(&admin.identify(2, 3).data, 0), 0);
+    assert_eq!(u64_at(&admin.identify(0x11, 4).data, 0), BLOCKS / 2);
+    assert_eq!(admin.identify(0, 4).data, [0; 4096]);
+    assert_eq!(admin.identify(0x12, 4).data[..2], [0, 0]);
+    assert_eq!(io.run(blocks(2, 4, 0, 1)).status, 0x02);
+    assert_eq!(attach(&mut admin, 4, 1, &[id]), 0x11a);
+    assert_eq!(attach(&mut admin, 4, 0, &[]), 0x11c);
+    assert_eq!(attach(&mut admin, 4, 0, &[id + 1]), 0x11c);
     let notice = admin.submit(entry(0x0c, 0, &[]), &[]);
-    assert_eq!(with_notice(&mut admin, notice, entry(0x15, 2, &[]), &controllers(&[id])), 0);
-    assert_eq!(admin.log(4, 4096).data[0], 2);
-    assert_eq!(attach(&mut admin, 2, 0, &[id]), 0x118);
-    assert_eq!(admin.identify(0x12, 2).data[..4], [1, 0, id as u8, 0]);
-    assert_eq!(io.run_with(blocks(1, 2, 0, 8), &[5; 4096]).status, 0);
-    assert_eq!(io.run(blocks(2, 2, 0, 8)).data, [5; 4096]);
+    assert_eq!(with_notice(&mut admin, notice, entry(0x15, 4, &[]), &controllers(&[id])), 0);
+    assert_eq!(admin.log(4, 4096).data[0], 4);
+    assert_eq!(attach(&mut admin, 4, 0, &[id]), 0x118);
+    assert_eq!(admin.identify(0x12, 4).data[..4], [1, 0, id as u8, 0]);
+    assert_eq!(io.run_with(blocks(1, 4, 0, 8), &[5; 4096]).status, 0);
+    assert_eq!(io.run(blocks(2, 4, 0, 8)).data, [5; 4096]);
+    assert_eq!(io.run_with(blocks(1, 2, 0, 8), &[6; 4096]).status, 0x02, "a host that has not noticed the deletion");
 
     // A connection of the same host finds it attached; so does the next start.
     let (mut again, other) = served.admin(false, false);
-    assert_eq!(u64_at(&again.identify(0, 2).data, 0), BLOCKS / 2);
-    assert_eq!(attach(&mut admin, 2, 1, &[id, other]), 0);
-    assert_eq!(again.identify(0, 2).data, [0; 4096]);
-    assert_eq!(io.run(blocks(2, 2, 0, 8)).status, 0x02);
+    assert_eq!(u64_at(&again.identify(0, 4).data, 0), BLOCKS / 2);
+    assert_eq!(attach(&mut admin, 4, 1, &[id, other]), 0);
+    assert_eq!(again.identify(0, 4).data, [0; 4096]);
+    assert_eq!(io.run(blocks(2, 4, 0, 8)).status, 0x02);
     assert_eq!(attach(&mut admin, 1, 1, &[id]), 0, "one of device.toml");
     assert_eq!(u32_at(&admin.identify(2, 0).data, 0), 3);
 

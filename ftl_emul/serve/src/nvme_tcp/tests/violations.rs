@@ -106,3 +106,26 @@ fn send_anything(served: &Served) {
         let _sent = host.stream.write_all(&noise);
     });
 }
+
+#[test]
+fn connections_that_nobody_has_connected_do_not_keep_hosts_out() {
+    let served = served();
+    let (mut admin, id) = served.admin(false, false);
+    let crowd: Vec<TcpStream> =
+        (0..2 * NVME_CONNECTIONS).map(|_| TcpStream::connect(served.address).unwrap()).collect();
+    served.still_serves();
+    assert_eq!(served.io(id, 1, false, false).run(blocks(2, 1, 0, 1)).status, 0);
+    drop(crowd);
+
+    // One that keeps sending is not spared.
+    let mut slow = TcpStream::connect(served.address).unwrap();
+    let began = Instant::now();
+    let initialize = [0, 0, 128, 0, 128, 0, 0, 0].into_iter().chain([0; 120]);
+    let ended = initialize.into_iter().find(|&byte| {
+        thread::sleep(Duration::from_millis(250));
+        slow.write_all(&[byte]).is_err()
+    });
+    assert!(ended.is_some(), "it is still connected");
+    assert!(began.elapsed() > connection::STALLED / 2);
+    assert_eq!(admin.identify(1, 0).status, 0);
+}
