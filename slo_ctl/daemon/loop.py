@@ -33,7 +33,7 @@ from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
-from slo_ctl.daemon.settings import Actuators
+from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, vm_sources
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
@@ -41,7 +41,6 @@ from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
-from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import Vm
 from slo_ctl.model.replies import DevicePlan, Plan
 from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
@@ -193,6 +192,7 @@ class Daemon:
         self._metadata = Metadata()
         self._actuators = Actuators(sys, run)
         self._keeper = SettingKeeper(self._actuators.active, self._journal)
+        self._inherited = InheritedSettings()
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         claims = None if dry_run else DeviceClaims(run / "slo-ctl")
@@ -243,7 +243,7 @@ class Daemon:
         wanted = self._blocks.wanted(
             inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
         )
-        self._act(inventory.tree, wanted, device_settings)
+        self._act(inventory, wanted, device_settings)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
@@ -425,8 +425,8 @@ class Daemon:
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
         return notes
 
-    def _act(self, tree: CgroupTree | None, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
-        self._actuators.select(tree, self.config.libvirt.uri, self._emulated.devices.values())
+    def _act(self, inventory: Inventory, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
+        self._actuators.select(inventory.tree, self.config.libvirt.uri, self._emulated.devices.values())
         settings = [*device_settings]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
@@ -435,6 +435,9 @@ class Daemon:
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
         else:
+            if self._actuators.libvirt is not None:
+                devices = set(self._blocks.numbers.values())
+                self._inherited.add_to(self._journal, inventory, self._actuators.libvirt, devices)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
         # Earlier epochs may have set knobs of a device that no longer exists.
         self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
