@@ -364,6 +364,7 @@ class Daemon:
         self._dry_run = True
         try:
             self.epoch()
+            self._add_inherited(self._observer.observe())
             return self._restore_all()
         finally:
             self._close()
@@ -435,9 +436,7 @@ class Daemon:
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
         else:
-            if self._actuators.libvirt is not None:
-                devices = set(self._blocks.numbers.values())
-                self._inherited.add_to(self._journal, inventory, self._actuators.libvirt, devices)
+            self._add_inherited(inventory)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
         # Earlier epochs may have set knobs of a device that no longer exists.
         self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
@@ -447,6 +446,11 @@ class Daemon:
                 self._problems.guard(device.name, device.move)
             self._blocks.move_ops(self._journal)
         self._log_epoch()
+
+    def _add_inherited(self, inventory: Inventory) -> None:
+        if self._actuators.libvirt is not None:
+            devices = set(self._blocks.numbers.values())
+            self._inherited.add_to(self._journal, inventory, self._actuators.libvirt, devices)
 
     def _can_act_on(self, setting: Setting) -> bool:
         """Whether the device of a setting exists and limits can act on it.

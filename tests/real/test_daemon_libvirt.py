@@ -15,6 +15,7 @@ from libvirt_host import (
     libvirt_host,  # noqa: F401 - a fixture
 )
 
+from slo_ctl.cli import app
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
@@ -98,9 +99,14 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
         def weight() -> int:
             return int(domain.blkioParameters(1).get("weight", 0))
 
-        def saved_and_restored() -> None:
+        def limit_and_forget() -> None:
+            with running(root) as daemon:
+                daemon.eventually("its limit", lambda _: limit() == 500)
+                daemon.kill()
             domain.save(file)
             connection.restore(file)
+            (root / "journal.json").unlink()
+            assert limit() == 500
 
         try:
             weight_before = weight()
@@ -117,14 +123,14 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
                 assert daemon.stop() == 0, daemon.log()
             assert (limit(), weight()) == (0, weight_before)
             # Another daemon, as of the host that a VM migrates to, has no SLO for it.
-            with running(root) as daemon:
-                daemon.eventually("its limit", lambda _: limit() == 500)
-                daemon.kill()
-            saved_and_restored()
-            (root / "journal.json").unlink()
+            limit_and_forget()
             config.write_text(CONFIG.format(**domain_config, maximum=500).partition("[vm.")[0])
             with running(root) as daemon:
                 daemon.eventually("no limit", lambda _: limit() == 0)
+            config.write_text(CONFIG.format(**domain_config, maximum=500))
+            limit_and_forget()
+            assert app.run(["apply", "--undo", "--root", str(root)]) == 0
+            assert limit() == 0
         finally:
             domain.destroy()
             domain.undefine()
