@@ -60,6 +60,10 @@ class Monotonic:
 
     def __init__(self) -> None:
         self._latest_ns = np.iinfo(np.int64).min
+        self.raised_records = 0
+        """Records whose times were raised."""
+        self.most_raised_ns = 0
+        """By how much at most."""
 
     def __call__(self, batch: Batch) -> Batch:
         """The running maximum of the times."""
@@ -67,6 +71,9 @@ class Monotonic:
             return batch
         times = np.maximum.accumulate(np.maximum(batch.time_ns, self._latest_ns))
         self._latest_ns = int(times[-1])
+        raised_ns = times - batch.time_ns
+        self.raised_records += int(np.count_nonzero(raised_ns))
+        self.most_raised_ns = max(self.most_raised_ns, int(raised_ns.max()))
         return batch.at(times)
 
 

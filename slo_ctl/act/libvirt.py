@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.act.keeper import Actuator
-from slo_ctl.act.systemd import io_weight_for
+from slo_ctl.act.systemd import bfq_weight_of, io_weight_for
 from slo_ctl.host.block_device import device_node, device_number
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.host.disk_latency import (
@@ -22,7 +22,15 @@ from slo_ctl.host.disk_latency import (
     latency_of_blockstats,
     query_monitor,
 )
-from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
+from slo_ctl.host.libvirt import (
+    DEFAULT_URI,
+    DomainXmlError,
+    LibvirtError,
+    disks_of,
+    is_throttle_group,
+    load_module,
+    throttle_group,
+)
 from slo_ctl.host.libvirt_events import connected, open_connection
 from slo_ctl.model.host import BFQ, IO_COST
 from slo_ctl.model.setting import ActError, Knob, Lever
@@ -156,11 +164,6 @@ _LIMITS = {
 }
 
 
-def group_name(targets: Sequence[str]) -> str:
-    """Name of the throttle group of several disks within their VM."""
-    return f"slo-ctl-{'-'.join(targets)}"
-
-
 class LibvirtActuator(Actuator[float | None]):
     """Reads and sets weights and limits of running VMs through libvirt.
 
@@ -209,6 +212,41 @@ class LibvirtActuator(Actuator[float | None]):
         """Set the value in the running VM."""
         self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value))
 
+    def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
+        """What slo-ctl set in an earlier run of a VM that was resumed, with the values of its definition.
+
+        Limits of these disks whose throttle group slo-ctl has named; with `weight` also the weight, if the
+        VM has a definition and another one there. Raises ActError.
+        """
+        return self._libvirt.with_domain(
+            uuid, lambda domain: self._inherited(domain, uuid, targets, weight=weight)
+        )
+
+    def _inherited(
+        self, domain: Any, uuid: str, targets: Iterable[str], *, weight: bool
+    ) -> dict[Knob, float | None]:
+        config = self._libvirt.module.VIR_DOMAIN_AFFECT_CONFIG
+        persistent = bool(domain.isPersistent())
+        found: dict[Knob, float | None] = {}
+        for target in targets:
+            tune = self._tune(domain, target)
+            if not is_throttle_group(tune.get("group_name", "")):
+                continue
+            defined: Mapping[str, Any] = {}
+            with suppress(self._libvirt.module.libvirtError):  # a disk that was plugged in is in none
+                defined = domain.blockIoTune(target, config) if persistent else {}
+            for name in ("total_iops", "total_bytes_s"):
+                if tune.get(_LIMITS[name].tune):
+                    value = float(defined.get(_LIMITS[name].tune, 0)) or None
+                    found[Knob(Lever.LIBVIRT_LIMIT, uuid, name, target)] = value
+        if weight and persistent:
+            live = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
+            own = float(domain.blkioParameters(config).get("weight") or DEFAULT_WEIGHT)
+            own = float(bfq_weight_of(own)) if self.systemd_maps_weights else own
+            if live and live != own:
+                found[Knob(Lever.LIBVIRT_WEIGHT, uuid, BFQ.knob)] = own
+        return found
+
     def _read(self, domain: Any, knob: Knob) -> float | None:
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             weight = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
@@ -225,7 +263,7 @@ class LibvirtActuator(Actuator[float | None]):
         name = _limit_of(knob).tune
         if len(targets) == 1:
             return float(tunes[targets[0]].get(name, 0)) or None
-        group = group_name(targets)
+        group = throttle_group(targets)
         ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
         with_limits = [target for target in ungrouped if _limits_text(tunes[target])]
         if with_limits:
@@ -274,8 +312,10 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} may exceed its limit in bursts: {limit.tune}_max={burst}",
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
-        if value is not None and len(targets) > 1:
-            wanted["group_name"] = group_name(targets)
+        unlimited = not _limits_text(before) or is_throttle_group(before.get("group_name", ""))
+        if value is not None and (len(targets) > 1 or unlimited):
+            # Shows what slo-ctl has set, also after a migration.
+            wanted["group_name"] = throttle_group(targets)
         domain.setBlockIoTune(target, wanted, self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
 
     def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:

@@ -36,6 +36,11 @@ def io_weight_for(bfq_weight: float) -> int:
     return weight if weight <= 100 else 100 + (weight - 100) * 11
 
 
+def bfq_weight_of(io_weight: float) -> int:
+    """The weight that systemd gives bfq for an IOWeight=."""
+    return round(io_weight) if io_weight <= 100 else 100 + round((io_weight - 100) / 11)
+
+
 _ANSWER_S = 20.0
 """Timeout of a D-Bus call; an epoch waits less for it."""
 _LAST_TIMEOUT_S = 10.0

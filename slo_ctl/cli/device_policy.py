@@ -245,14 +245,20 @@ def _report_outcomes(outcomes: list[Outcome], json_: bool) -> None:
 def _profile_json(found: Found | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {"path": str(found.path), "age_s": found.age_s, "stale": found.stale or None}
+    return {
+        "path": str(found.path),
+        "age_s": found.age_s,
+        "stale": found.stale or None,
+        "partial": found.record.partial or None,
+    }
 
 
 def _print_profile(found: Found | None) -> None:
     from slo_ctl.profile.store import age_text
 
     if found is not None:
-        print_lines(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
+        partial = f", PARTIAL: {found.record.partial}" if found.record.partial else ""
+        print_lines(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}{partial}")
 
 
 def _choice_json(advice: SchedulerAdvice, vms: Sequence[str]) -> dict[str, Any]:

@@ -360,7 +360,8 @@ class BlockDevices:
             if name in self._unplanned:
                 reasons = (*reasons, self._unplanned[name])
             if reasons:
-                plans.append(DevicePlan(name, self.policies.label(name), (), reasons))
+                has_ops = _pool_key(self.devices[name]) in self._ops
+                plans.append(DevicePlan(name, self.policies.label(name), (), reasons, has_ops))
         return plans
 
     def device_settings(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:

@@ -33,14 +33,13 @@ from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
-from slo_ctl.daemon.settings import Actuators
+from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
-from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import Vm
 from slo_ctl.model.replies import DevicePlan, Plan
 from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
@@ -190,6 +189,7 @@ class Daemon:
         self._observer = self._make_observer(config, places)
         self._actuators = Actuators(sys, run)
         self._keeper = SettingKeeper(self._actuators.active, self._journal)
+        self._inherited = InheritedSettings()
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         claims = None if dry_run else DeviceClaims(run / "slo-ctl")
@@ -216,7 +216,7 @@ class Daemon:
         self._blocks.refresh(self.config, self._emulated.names)
         notes = self._observe(inventory, slos.in_force(inventory.vms))
         wanted, device_settings = self._decide(inventory, slos)
-        self._act(inventory.tree, wanted, device_settings)
+        self._act(inventory, wanted, device_settings)
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for resolved in slos.resolved.values() for conflict in resolved.conflicts]
         status = self._status(inventory, slos, wanted, notes)
@@ -312,6 +312,7 @@ class Daemon:
         self._dry_run = True
         try:
             self.epoch()
+            self._add_inherited(self._observer.observe())
             return self._restore_all()
         finally:
             self._close()
@@ -391,8 +392,8 @@ class Daemon:
         device_settings = self._blocks.device_settings(inventory.tree, host_state)
         return self._blocks.wanted(inventory.tree, host_state, dry_run=self._dry_run), device_settings
 
-    def _act(self, tree: CgroupTree | None, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
-        self._actuators.select(tree, self.config.libvirt.uri, self._emulated.devices.values())
+    def _act(self, inventory: Inventory, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
+        self._actuators.select(inventory.tree, self.config.libvirt.uri, self._emulated.devices.values())
         settings = [*device_settings]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
@@ -401,6 +402,7 @@ class Daemon:
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
         else:
+            self._add_inherited(inventory)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
         # Earlier epochs may have set knobs of a device that no longer exists.
         self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
@@ -410,6 +412,11 @@ class Daemon:
                 self._problems.guard(device.name, device.move)
             self._blocks.move_ops(self._journal)
         self._log_epoch()
+
+    def _add_inherited(self, inventory: Inventory) -> None:
+        if self._actuators.libvirt is not None:
+            devices = set(self._blocks.numbers.values())
+            self._inherited.add_to(self._journal, inventory, self._actuators.libvirt, devices)
 
     def _can_act_on(self, setting: Setting) -> bool:
         """Whether the device of a setting exists and limits can act on it.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.libvirt import LatencyHistogramActuator, LibvirtActuator
 from slo_ctl.act.nvme_ops import nvme_ops_actuator
@@ -34,8 +34,10 @@ from slo_ctl.decide.scheduler import (
 from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, WeightScale
-from slo_ctl.model.setting import ActError, Lever, Setting
+from slo_ctl.host.libvirt import has_throttle_group
+from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, WeightScale
+from slo_ctl.model.setting import ActError, Lever, Setting, value_text
+from slo_ctl.observe.streams import Inventory
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
 from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
 from slo_ctl.profile.store import Found, ProfileStore
@@ -285,3 +287,47 @@ class Actuators:
         self.drop_libvirt()
         if self._systemd is not None:
             self._systemd.close()
+
+
+class InheritedSettings:
+    """Settings from an earlier run of VMs that were restored from a file or migrated to this host.
+
+    libvirt takes limits and weights of a running VM along, but the journal's entries about them are of the
+    earlier run, which has ended, or of another host.
+    """
+
+    def __init__(self) -> None:
+        self._inspected: set[tuple[str, int]] = set()
+        """UUIDs and numbers of runs."""
+
+    def add_to(
+        self,
+        journal: Journal,
+        inventory: Inventory,
+        libvirt: LibvirtActuator,
+        devices: Collection[DeviceNumber],
+    ) -> None:
+        """Add those of VMs with a disk on these devices, with the values of the VMs' definitions."""
+        running = {
+            (vm.uuid, vm.libvirt_id): vm
+            for vm in inventory.vms
+            if vm.found_by is FoundBy.LIBVIRT and vm.uuid is not None and vm.libvirt_id is not None
+        }
+        self._inspected &= running.keys()
+        for (uuid, run), vm in running.items():
+            targets = {disk.target for disk in vm.disks if disk.device in devices}
+            if (uuid, run) in self._inspected or not targets:
+                continue
+            known = [knob for knob in journal.originals() if knob.place == uuid]
+            targets -= {target for knob in known for target in knob.device.split(",")}
+            weight = vm.resumed and not any(knob.lever is Lever.LIBVIRT_WEIGHT for knob in known)
+            limited = targets and has_throttle_group(inventory.domain_xml.get(uuid, ""))
+            try:
+                found = libvirt.inherited(uuid, sorted(targets), weight=weight) if weight or limited else {}
+                journal.add({knob: Original(value, vm.name) for knob, value in found.items()})
+            except (ActError, JournalError) as error:
+                log.debug("VM %s: settings of its earlier run are not known yet: %s", vm.name, error)
+                continue
+            self._inspected.add((uuid, run))
+            for knob, value in found.items():
+                log.info("VM %s has %s of its earlier run; it was %s", vm.name, knob, value_text(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -110,6 +110,8 @@ _STATES = {
     7: VmState.SUSPENDED,
 }
 """States by virDomainState, which is part of libvirt's ABI."""
+_RESUMED_FOR = frozenset({2, 3, 4, 10})
+"""Reasons of the state running, by virDomainRunningReason: migrated, restored, from a snapshot, post-copy."""
 
 
 class LibvirtError(UserError):
@@ -194,7 +196,8 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
     """
     name = str(domain.name())
     try:
-        state = _STATES.get(domain.state()[0], VmState.UNKNOWN)
+        number, reason = domain.state()
+        state = _STATES.get(number, VmState.UNKNOWN)
         libvirt_id = domain.ID()
         xml = str(domain.XMLDesc(0))
     except module.libvirtError as error:
@@ -216,6 +219,7 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
         uuid=str(domain.UUIDString()),
         libvirt_id=libvirt_id if libvirt_id >= 0 else None,
         disks=disks,
+        resumed=state is VmState.RUNNING and reason in _RESUMED_FOR,
     )
     return DomainReading(vm, xml, notes)
 
@@ -265,6 +269,26 @@ def is_local(uri: str) -> bool:
         return False
     _, _, transport = parts.scheme.partition("+")
     return not parts.netloc and transport in ("", "unix")
+
+
+# Limits that slo-ctl has set on disks, recognized by the name of their throttle group.
+
+_GROUP_PREFIX = "slo-ctl-"
+
+
+def throttle_group(targets: Sequence[str]) -> str:
+    """Name of the throttle group, within its VM, of disks that slo-ctl limits."""
+    return _GROUP_PREFIX + "-".join(targets)
+
+
+def is_throttle_group(name: str) -> bool:
+    """Whether slo-ctl has named this throttle group."""
+    return name.startswith(_GROUP_PREFIX)
+
+
+def has_throttle_group(xml: str) -> bool:
+    """Whether slo-ctl has limited a disk of the domain with this XML, or of one that it was resumed from."""
+    return f"<group_name>{_GROUP_PREFIX}" in xml
 
 
 # The SLO in the metadata of a libvirt domain, which migrates with the VM.

@@ -32,6 +32,8 @@ class DevicePlan:
     decided: tuple[str, ...]
     """One sentence for each move of OPS, limit or weight that the policy would change."""
     reasons: tuple[str, ...]
+    has_ops: bool = True
+    """Whether it has OPS that its policy could move."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,11 @@ class Profile(Stored):
     """Nodes of the last session, if there were several."""
     measurement: tuple[MeasurementRow, ...] = ()
 
+    @property
+    def partial(self) -> str:
+        """Why the last session ended before the stopping rule was met; empty if it did not."""
+        return "" if self.complete else self.stopped
+
     def measurements(self) -> list[Measurement]:
         return [Measurement(**{**dict(row), "access": _BY_NAME[row.access]}) for row in self.measurement]
 

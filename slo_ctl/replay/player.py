@@ -66,10 +66,17 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
 
     reader = open_trace(source.path, format=source.format, on_error=on_error, batch_records=_BATCH_RECORDS)
     notes: list[str] = []
-    trace = _Remapped(reader, _remapping(vm, source, reader, size_bytes, notes))
+    order = Monotonic()
+    trace = _Remapped(reader, _remapping(vm, source, reader, apply(reader, order), size_bytes, notes))
     notes += [f"VM {vm.name}: {source.path.name}: {note}" for note in reader.notes]
     if reader.bad_records:
         notes.append(f"VM {vm.name}: {reader.bad_records} bad records of its trace were skipped")
+    if vm.mode is Mode.OPEN and order.raised_records:
+        late_s = order.most_raised_ns / _NS_PER_S / source.time_scale
+        notes.append(
+            f"VM {vm.name}: its trace is not in order of time: {order.raised_records:,} of "
+            f"{reader.records:,} requests are sent with earlier ones of the file, up to {late_s:.3g} s late"
+        )
     period_ns = round((source.period_s or 0.0) * _NS_PER_S)
 
     def play() -> Iterator[Batch]:
@@ -82,15 +89,20 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
 
 
 def _remapping(
-    vm: VmSpec, source: TraceSource, reader: TraceReader, size_bytes: int, notes: list[str]
+    vm: VmSpec,
+    source: TraceSource,
+    reader: TraceReader,
+    batches: Iterable[Batch],
+    size_bytes: int,
+    notes: list[str],
 ) -> list[remap.Remap]:
-    """Steps that map every request into the namespace; reads the whole trace."""
+    """Steps that map every request into the namespace; reads all `batches` of the reader."""
     from traces import remap
     from traces.batch import PAGE_BYTES
     from traces.summary import summarise
 
     if source.remap in (None, "compact"):
-        compact = remap.Compact(reader)
+        compact = remap.Compact(batches)
         touched_bytes = compact.pages * PAGE_BYTES
         if touched_bytes > size_bytes:
             notes.append(
@@ -98,7 +110,7 @@ def _remapping(
                 "requests beyond the end were wrapped around"
             )
         return [compact, remap.Modulo(size_bytes)]
-    summary = summarise(reader, reader.volumes)
+    summary = summarise(batches, reader.volumes)
     if source.remap == "modulo":
         return [remap.Modulo(size_bytes)]
     if source.remap == "scale":

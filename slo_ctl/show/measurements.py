@@ -121,8 +121,8 @@ def _profile_circumstances(profile: Profile, found: Found | None) -> list[str]:
     ]
     if found is not None:
         lines.append(f"measured {age_text(found.age_s)} ago: {found.stale or 'valid'}")
-    if profile.stopped and not profile.complete:
-        lines.append(f"PARTIAL: {profile.stopped}; run the command again to resume")
+    if profile.partial:
+        lines.append(f"PARTIAL: {profile.partial}; run the command again to resume")
     return lines
 
 

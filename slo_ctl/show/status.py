@@ -258,10 +258,12 @@ def problem_lines(vms: Iterable[VmStatus]) -> Iterator[Text]:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """A setting, its wanted value, and its value now."""
+    """A setting, its wanted value, and its value now, if it is known or the only explanation."""
+    now = outcome.after if outcome.after is not None else outcome.before
+    # A value that could not be read may well be in force.
+    is_now = f", is {setting_value(now)}" if now is not None or not outcome.reason else ""
     return printable(
-        f"{outcome.setting.knob}: wanted {setting_value(outcome.setting.value)}, "
-        f"is {setting_value(outcome.after if outcome.after is not None else outcome.before)}"
+        f"{outcome.setting.knob}: wanted {setting_value(outcome.setting.value)}{is_now}"
         + (f": {outcome.reason}" if outcome.reason else "")
     )
 
@@ -326,7 +328,8 @@ def move_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:
     for device in devices:
         policy = f", policy {printable(device.policy)}" if device.policy else ""
         if not device.decided:
-            yield Text(f"{printable(device.device)}{policy}: no OPS to move")
+            nothing = ": no OPS to move" if device.has_ops else ""
+            yield Text(f"{printable(device.device)}{policy}{nothing}")
         else:
             yield Text(f"{printable(device.device)}{policy}:")
         yield from (Text(f"  {printable(sentence)}") for sentence in device.decided)

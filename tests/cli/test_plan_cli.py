@@ -36,6 +36,14 @@ def test_plan_without_changes_exits_with_0(tmp_path: Path, capsys: pytest.Captur
     assert "/slo/slow" in capsys.readouterr().out
 
 
+def test_plan_of_a_block_device_says_nothing_of_ops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan((SAME,), (DevicePlan("fast", "scheduler bfq", (), ("it seeks",), has_ops=False),))
+    assert planned(tmp_path, plan) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["fast, policy scheduler bfq", "  because it seeks"]
+
+
 def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((SAME, CHANGE), (), ("libvirt is away",))
     assert planned(tmp_path, plan) == 3

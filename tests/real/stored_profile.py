@@ -28,6 +28,7 @@ def store_profile(
     kernel: str | None = None,
     serial: str | None = None,
     sys: Path | None = None,
+    stopped: str = "",
 ) -> Path:
     """Where it was stored; `kernel` and `serial` are those of the device unless given."""
     around = IdentitySources(places) if sys is None else IdentitySources(places, sys)
@@ -58,6 +59,7 @@ def store_profile(
             "span_bytes": 1 << 28,
             "queue_depth": 1,
             "intervals": [asdict(each) for each in DEFAULT_INTERVALS],
+            "stopped": stopped,
             "measurement": rows,
         }
     )

@@ -1,4 +1,4 @@
-"""The daemon beside a real libvirtd that hangs."""
+"""The daemon beside a real libvirtd: that hangs, and with a VM that is saved and restored."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from cgroup_groups import loop_device
-from daemon_host import running
+from daemon_host import row_of, running
 from libvirt_host import (
     LibvirtHost,
+    domain_xml,
     libvirt_host,  # noqa: F401 - a fixture
 )
 
+from slo_ctl.cli import app
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
@@ -49,7 +51,7 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
             (root / "slo-ctl.toml").write_text(text)
 
         def row(status: HostStatus) -> VmStatus:
-            return next(each for each in status.vms if each.vm == NAME)
+            return row_of(status, NAME)
 
         configure(500)
         with running(root) as daemon:
@@ -79,3 +81,57 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
             daemon.eventually("that it is told", lambda s: not row(s).unapplied)
             assert daemon.stop() == 0, daemon.log()
         assert limit() == 0
+
+
+def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+    """libvirt restores a VM with the limits that it had, as it also does after a migration."""
+    with loop_device(16 << 20) as (path, _):
+        disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
+        connection = libvirt_host.connect()
+        domain = connection.defineXML(domain_xml(f"{NAME}-saved", disk))
+        domain.create()
+        file, config = str(libvirt_host.folder / "saved"), root / "slo-ctl.toml"
+        domain_config = {"uri": libvirt_host.uri, "path": path, "name": domain.name()}
+
+        def limit() -> int:
+            return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
+
+        def weight() -> int:
+            return int(domain.blkioParameters(1).get("weight", 0))
+
+        def limit_and_forget() -> None:
+            with running(root) as daemon:
+                daemon.eventually("its limit", lambda _: limit() == 500)
+                daemon.kill()
+            domain.save(file)
+            connection.restore(file)
+            (root / "journal.json").unlink()
+            assert limit() == 500
+
+        try:
+            weight_before = weight()
+            config.write_text(CONFIG.format(**domain_config, maximum=500))
+            with running(root) as daemon:
+                daemon.eventually("its limit", lambda _: limit() == 500)
+                if weight_before:
+                    domain.setBlkioParameters({"weight": 700}, 1)
+                domain.save(file)
+                daemon.eventually("that it is off", lambda s: row_of(s, domain.name()).state == "shut off")
+                connection.restore(file)
+                assert limit() == 500
+                daemon.eventually("its device", lambda s: row_of(s, domain.name()).device == "fast")
+                assert daemon.stop() == 0, daemon.log()
+            assert (limit(), weight()) == (0, weight_before)
+            # Another daemon, as of the host that a VM migrates to, has no SLO for it.
+            limit_and_forget()
+            config.write_text(CONFIG.format(**domain_config, maximum=500).partition("[vm.")[0])
+            with running(root) as daemon:
+                daemon.eventually("no limit", lambda _: limit() == 0)
+            config.write_text(CONFIG.format(**domain_config, maximum=500))
+            limit_and_forget()
+            assert app.run(["apply", "--undo", "--root", str(root)]) == 0
+            assert limit() == 0
+        finally:
+            domain.destroy()
+            domain.undefine()
+            connection.close()

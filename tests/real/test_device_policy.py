@@ -92,6 +92,8 @@ def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.
         status, output = policy(root, capsys, path, "--undo")
         assert (status, queue.all()) == (0, before), output
         assert "slo-ctl has not changed this device" in policy(root, capsys, path, "--undo")[1]
+        store_profile(places(root), number, DISK, stopped="interrupted")
+        assert "ago: valid, PARTIAL: interrupted\n" in policy(root, capsys, path)[1]
 
 
 def test_unsettable_policies_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

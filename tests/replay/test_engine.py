@@ -85,6 +85,18 @@ def test_a_window_is_judged_by_the_slos_and_vms_of_its_own_end() -> None:
     ]
 
 
+def test_a_trace_that_steps_back_in_time_is_told_where_times_count(tmp_path: Path) -> None:
+    lines = ["#slo-ctl-trace 1", "time_ns,op,offset_bytes,length_bytes,volume"]
+    lines += [f"{second * 10**9},write,{4096 * second},4096,v" for second in (0, 3, 1, 2, 4)]
+    trace = tmp_path / "steps.csv"
+    trace.write_text("\n".join(lines) + "\n")
+    result = replay(f"name=a,trace={trace},mode=open,scale=2", TWO[1])
+    (note,) = result.notes
+    assert note.startswith("VM a: its trace is not in order of time: 2 of 5 requests are sent with earlier")
+    assert note.endswith("up to 1 s late")
+    assert not replay(f"name=a,trace={trace}", TWO[1]).notes
+
+
 def test_the_label_says_synthetic_also_of_vms_that_did_not_run() -> None:
     result = replay(TWO[0], TWO[1] + ",start=stopped")
     assert workloads_label(result) == "synthetic workloads"

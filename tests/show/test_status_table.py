@@ -156,7 +156,7 @@ def test_problems_have_reasons() -> None:
     assert lines == [
         "db on ssd0: insufficient: below its minimum",
         "slow on fast: unapplied: a limit could not be applied",
-        "  cgroup limit /slo/slow 8:0 total_iops: wanted 500, is unset: no such file",
+        "  cgroup limit /slo/slow 8:0 total_iops: wanted 500: no such file",
     ]
 
 

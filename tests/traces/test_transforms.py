@@ -145,8 +145,14 @@ def test_merge_raises_times_that_go_back(rows: list[Request], chunk: int) -> Non
     merged = Batch.concat([batch for batch, _ in merge_in_time([cut(batch_of(rows), chunk)])])
     assert merged.time_ns.tolist() == list(itertools.accumulate((row[0] for row in rows), max))
     assert merged.offset_bytes.tolist() == [row[2] for row in rows]
-    clamped = Batch.concat(list(apply(cut(batch_of(rows), chunk), Monotonic())))
+    raising = Monotonic()
+    clamped = Batch.concat(list(apply(cut(batch_of(rows), chunk), raising)))
     assert clamped.time_ns.tolist() == merged.time_ns.tolist()
+    late_ns = [raised - row[0] for raised, row in zip(clamped.time_ns.tolist(), rows, strict=True)]
+    assert (raising.raised_records, raising.most_raised_ns) == (
+        sum(ns > 0 for ns in late_ns),
+        max(late_ns, default=0),
+    )
 
 
 def test_merge_streams_endless_sources() -> None:
