@@ -66,5 +66,6 @@ def next_pause(
         return pause
     effect_windows = max(v.effect_windows for v in missing)
     length = retry_windows(effect_windows, pause.length_windows)
-    names = tuple(sorted(v.vm for v in missing))
-    return MovePause(names, effect_windows, effect_windows + length, length)
+    # In the first measurement are steps that were under way when the pause began.
+    hold = 2 * effect_windows
+    return MovePause(tuple(sorted(v.vm for v in missing)), hold, hold + length, length)

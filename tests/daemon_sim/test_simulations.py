@@ -141,6 +141,12 @@ def test_random_scenarios_pass_all_checks(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [35, 83, 87, 113])
+def test_vms_of_low_and_high_queue_depth_with_large_requests_pass_all_checks(seed: int) -> None:
+    kept(Order(seed=seed, wide=True))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [553, 935])
 def test_minimum_near_the_share_is_kept_exactly_with_requests_of_mixed_sizes(seed: int) -> None:
     kept(Order(seed=seed, checks=("entitled", "settled")))
@@ -148,12 +154,13 @@ def test_minimum_near_the_share_is_kept_exactly_with_requests_of_mixed_sizes(see
 
 def test_moves_of_ops_yield_to_a_p99() -> None:
     def last_minute(target: Fields) -> tuple[float, float | None, Verdict, tuple[MoveStatus, ...]]:
-        scenario = named_scenario("readers", hours=0.055)
-        vms = (scenario.vms[0], replace(scenario.vms[1], slo_fields=target), *scenario.vms[2:])
-        run = simulate(replace(scenario, vms=vms))
-        assert run.vms[1] == "vm1"
+        # The writer sleeps from 100 s on, so that OPS moves.
+        scenario = named_scenario("readers", hours=0.065)
+        events = (Event(130.0, EventKind.SET_SLO, "vm1", target),) if target else ()
+        run = simulate(replace(scenario, events=events, stops=False))
         status = run.epochs[-1].status
         vm = next(vm for vm in status.vms if vm.vm == "vm1")
+        assert run.moves_ns[110:130].sum() > 0
         moves = tuple(move for epoch in run.epochs for move in epoch.status.devices[0].moves)
         return run.moves_ns[-60:].sum() / 60e9, vm.p99_read_us, vm.verdict, moves
 
@@ -163,7 +170,8 @@ def test_moves_of_ops_yield_to_a_p99() -> None:
     assert 300 < (moves[-1].left_s or 0) < 600
     assert p99_us is not None
     assert p99_us > 1000
-    moved, p99_us, verdict, _ = last_minute((("p99_latency_us", 1000.0),))
+    moved, p99_us, verdict, moves = last_minute((("p99_latency_us", 1000.0),))
+    assert moves[-1].waiting == "paused for the p99 of vm1"
     assert moved < 0.01
     assert p99_us is not None
     assert p99_us < 1000
