@@ -297,8 +297,8 @@ class InheritedSettings:
     """
 
     def __init__(self) -> None:
-        self._inspected: set[tuple[str, int]] = set()
-        """UUIDs and numbers of runs."""
+        self._inspected: set[tuple[str, int, bool]] = set()
+        """UUIDs, numbers of runs, and whether these are known to be resumed: at first they are paused."""
 
     def add_to(
         self,
@@ -309,14 +309,15 @@ class InheritedSettings:
     ) -> None:
         """Add those of VMs with a disk on these devices, with the values of the VMs' definitions."""
         running = {
-            (vm.uuid, vm.libvirt_id): vm
+            (vm.uuid, vm.libvirt_id, vm.resumed): vm
             for vm in inventory.vms
             if vm.found_by is FoundBy.LIBVIRT and vm.uuid is not None and vm.libvirt_id is not None
         }
         self._inspected &= running.keys()
-        for (uuid, run), vm in running.items():
+        for run, vm in running.items():
+            uuid = run[0]
             targets = {disk.target for disk in vm.disks if disk.device in devices}
-            if (uuid, run) in self._inspected or not targets:
+            if run in self._inspected or not targets:
                 continue
             known = [knob for knob in journal.originals() if knob.place == uuid]
             targets -= {target for knob in known for target in knob.device.split(",")}
@@ -328,6 +329,6 @@ class InheritedSettings:
             except (ActError, JournalError) as error:
                 log.debug("VM %s: settings of its earlier run are not known yet: %s", vm.name, error)
                 continue
-            self._inspected.add((uuid, run))
+            self._inspected.add(run)
             for knob, value in found.items():
                 log.info("VM %s has %s of its earlier run; it was %s", vm.name, knob, value_text(value))
