@@ -40,9 +40,9 @@ def main() -> int:
     order = Order(
         given.seed,
         given.scenario,
+        given.wide,
         given.size,
         given.hours,
-        given.wide,
         given.policy,
         tuple(given.checks.split(",")) if given.checks else tuple(CHECKS),
         MEASURES[given.shares_of],

@@ -113,8 +113,8 @@ REFUTED_FROM = 0.05
 """Difference in u that is more than noise: from the fitted curve while u is not settled, and between two
 measurements with different OPS.
 """
-MEASURED_FOR_DRIVE_WRITES = 1.0
-"""Age up to which a measurement of u with other OPS counts."""
+MEASURED_FOR_DRIVE_WRITES = 3.0
+"""Age up to which a measurement of u with other OPS counts: longer than OPS takes to come back."""
 STEPS_PER_OPS = 256
 """OPS moves in steps of all OPS blocks / this, so that a plan can be abandoned after any step."""
 _VICTIM_MEMORY_WINDOWS = 32.0
@@ -149,7 +149,7 @@ class OpsTrack(NamedTuple):
     fitted: bool = False
     """Whether the curve was measured; otherwise it is assumed."""
     measured: tuple[Measurement, ...] = ()
-    """Measurements of u in the last drive write, the latest with each number of OPS blocks."""
+    """Measurements of u that count, the latest with each number of OPS blocks."""
     latency_bound: float = 0.0
     """Fraction of the last drive write in which the VM was below its share because of its own latency."""
 
