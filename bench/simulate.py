@@ -38,14 +38,14 @@ def main() -> int:
             print(f"--checks {name:13} {(keep.__doc__ or '').splitlines()[0]}")
         return 0
     order = Order(
-        given.seed,
-        given.scenario,
-        given.wide,
-        given.size,
-        given.hours,
-        given.policy,
-        tuple(given.checks.split(",")) if given.checks else tuple(CHECKS),
-        MEASURES[given.shares_of],
+        seed=given.seed,
+        scenario=given.scenario,
+        wide=given.wide,
+        size=given.size,
+        hours=given.hours,
+        policy=given.policy,
+        checks=tuple(given.checks.split(",")) if given.checks else tuple(CHECKS),
+        measure=MEASURES[given.shares_of],
     )
     if unknown := set(order.checks) - CHECKS.keys():
         print(f"there is no check {sorted(unknown)[0]}; --list tells which there are", file=sys.stderr)
