@@ -24,4 +24,8 @@ def main() -> None:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
+    if status == EXIT_INTERRUPTED:
+        # After an interrupt in code compiled from text, as in an import of a named tuple, `python -m` would
+        # end by the signal instead of this status. Python forgets that when it runs other such code.
+        exec("")  # noqa: S102
     sys.exit(status)

@@ -316,7 +316,7 @@ def test_unreachable_server_exits_with_4(
 
 
 @pytest.mark.parametrize("module", ["slo_ctl.cli.app", "slo_ctl.base.errors", "typer", "slo_ctl.cli.status"])
-def test_ctrl_c_while_a_module_is_imported_prints_no_traceback(module: str) -> None:
+def test_ctrl_c_while_a_module_is_imported_prints_no_traceback(module: str, tmp_path: Path) -> None:
     program = f"""
         import signal, sys
         from slo_ctl.cli import main
@@ -324,15 +324,21 @@ def test_ctrl_c_while_a_module_is_imported_prints_no_traceback(module: str) -> N
         class InterruptedImport:
             def find_spec(self, name, path, target=None):
                 if name == {module!r}:
-                    signal.raise_signal(signal.SIGINT)
+                    # In code compiled from text, as in the definition of a named tuple.
+                    exec("signal.raise_signal(signal.SIGINT)\\nfor _ in range(100): pass")
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.meta_path.insert(0, InterruptedImport())
         sys.argv = ["slo-ctl", "status", "--help"]
         main()
     """
+    (tmp_path / "interrupted.py").write_text(textwrap.dedent(program))
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "interrupted"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 130
     assert "Traceback" not in result.stderr
