@@ -28,8 +28,10 @@ latency_histograms = {measured}
 {slo}
 cgroup = "{web}"
 [vm.noisy1]
+weight = {noisy_weight}
 cgroup = "{noisy1}"
 [vm.noisy2]
+weight = {noisy_weight}
 cgroup = "{noisy2}"
 """
 
@@ -51,12 +53,20 @@ def let_the_kernel_count(groups: Cgroups, number: DeviceNumber) -> None:
 
 
 def configure(
-    root: Path, path: str, slo: str, groups: Cgroups, *, measured: bool = False, window_s: float = 5.0
+    root: Path,
+    path: str,
+    slo: str,
+    groups: Cgroups,
+    *,
+    measured: bool = False,
+    window_s: float = 5.0,
+    noisy_weight: float = 1.0,
 ) -> None:
-    """`slo` is the key of web's; `measured`: latencies of cgroups are."""
+    """`slo` is the key of web's, whose weight is 1; `measured`: latencies of cgroups are."""
     places = {vm: groups.path(vm) for vm in VMS}
     times = {"window_s": window_s, "epoch_ms": 100 * window_s}
-    text = CONFIG.format(path=path, slo=slo, measured=str(measured).lower(), **times, **places)
+    measuring = str(measured).lower()
+    text = CONFIG.format(path=path, slo=slo, measured=measuring, noisy_weight=noisy_weight, **times, **places)
     (root / "slo-ctl.toml").write_text(text)
 
 

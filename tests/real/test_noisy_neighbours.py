@@ -112,7 +112,9 @@ def test_p99_is_met_beside_two_noisy_neighbours(root: Path) -> None:
     with busy_device(root) as device:
         before = device.limits()
         target = f'p99 = "{NO_TARGET}"'
-        configure(root, device.path, target, device.groups, measured=True, window_s=WINDOW_S)
+        configure(
+            root, device.path, target, device.groups, measured=True, window_s=WINDOW_S, noisy_weight=8.0
+        )
         with running(root, environment={"PATH": search_path()}) as daemon:
             first = daemon.eventually("a p99", lambda status: row_of(status, "web").p99_read_us)
             assert device.limits() == before

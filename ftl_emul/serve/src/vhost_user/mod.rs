@@ -152,8 +152,10 @@ impl VhostUser {
 
     /// Serves a client in a thread of its own, unless there is another one. More clients wait to be accepted.
     fn admit(self: &Arc<Self>, slot: &Arc<Slot>, stream: UnixStream) {
-        let client = stream.try_clone().map(|own| Arc::new(Client { stream: own, messages: Mutex::default() }));
-        let Ok(client) = client else { return };
+        let client = match stream.try_clone() {
+            Ok(own) => Arc::new(Client { stream: own, messages: Mutex::default() }),
+            Err(e) => return slot.say(&format!("cannot accept clients: {e}")),
+        };
         {
             let waited = slot.free.wait_timeout_while(slot.current(), ONE_BEFORE, |current| current.is_some());
             let (mut current, _) = waited.unwrap_or_else(PoisonError::into_inner);
