@@ -159,6 +159,8 @@ class RetryDelay:
     """Windows that remain."""
     length_windows: int
     """Whole length of the delay."""
+    max_p99_us: float | None = None
+    """Target of the VM's p99 that was missed: another one is tried at once."""
     result: str = ""
     """Text with the limits and what the VM reached under them."""
 
@@ -203,7 +205,7 @@ class LimitState:
 
 def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState, str]:
     """The state one window later, with the limits to set; and a sentence when limiting starts or ends."""
-    state = _advance_window(state, {v.vm for v in vms})
+    state = _advance_window(state, vms)
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected or (state.limits and not state.protected_vms):
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
@@ -244,17 +246,18 @@ def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
     return state.missed_windows > again * (CONFIRMED_AFTER - 1)
 
 
-def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
+def _advance_window(state: LimitState, vms: Sequence[ControlledVm]) -> LimitState:
     """The state with its counters advanced by one window, and without VMs that no longer exist."""
+    now = {v.vm: v for v in vms}
     return replace(
         state,
-        limits={vm: limit for vm, limit in state.limits.items() if vm in names},
-        protected_vms=tuple(vm for vm in state.protected_vms if vm in names),
+        limits={vm: limit for vm, limit in state.limits.items() if vm in now},
+        protected_vms=tuple(vm for vm in state.protected_vms if vm in now),
         hold_windows=max(0, state.hold_windows - 1),
         retry_delays={
             vm: replace(delay, windows=max(0, delay.windows - 1))
             for vm, delay in state.retry_delays.items()
-            if vm in names
+            if vm in now and now[vm].max_p99_us == delay.max_p99_us
         },
     )
 
@@ -384,7 +387,7 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
     names = {v.vm for v in not_helped}
     for v in not_helped:
         windows = retry_windows(v.effect_windows, delays[v.vm].length_windows if v.vm in delays else 0)
-        delays[v.vm] = RetryDelay(windows, windows, _result_text(state, v))
+        delays[v.vm] = RetryDelay(windows, windows, v.max_p99_us, _result_text(state, v))
     protected_vms = tuple(vm for vm in state.protected_vms if vm not in names)
     state = replace(
         state,

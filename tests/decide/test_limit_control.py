@@ -178,9 +178,11 @@ def test_every_vm_keeps_a_part_of_its_share_and_limits_change_in_steps(
                 assert limit >= 0.69 * min(before[vm], 1000.0)
 
 
-def p99_world(least_ms: float, target_ms: float, windows: int) -> tuple[LimitState, list[float]]:
+def p99_world(
+    least_ms: float, target_ms: float, windows: int, state: LimitState | None = None
+) -> tuple[LimitState, list[float]]:
     """The p99 of `web`, which asks now and then, falls from 40 ms in proportion to what `db` does."""
-    state, rates = LimitState(), []
+    state, rates = state or LimitState(), []
     for _ in range(windows):
         db = min(900.0, state.limits.get("db", 900.0))
         rates.append(db)
@@ -208,3 +210,13 @@ def test_unreachable_p99_lifts_the_limits() -> None:
     state, _ = p99_world(12.0, 10.0, 60)
     assert not state.limits
     assert state.not_helped == ("web",)
+
+
+def test_p99_target_that_is_changed_after_an_unreachable_one_is_tried_at_once() -> None:
+    state, _ = p99_world(12.0, 10.0, 60)
+    assert state.retry_delays["web"].windows > CONFIRMED_AFTER
+    state, _ = p99_world(12.0, 14.0, CONFIRMED_AFTER, state)
+    assert state.limits
+    state, _ = p99_world(12.0, 14.0, 60, state)
+    assert state.limits
+    assert not state.not_helped
