@@ -74,7 +74,7 @@ def test_crowds_at_all_other_namespaces_leave_one_and_the_control_socket_reachab
         with server.control() as control:
             control.statistics()
             control.command("checkpoint")
-        assert "the remaining file descriptors are reserved" in server.log()
+        until(lambda: "the remaining file descriptors are reserved" in server.log(), "a line about them")
 
 
 def test_too_few_descriptors_are_refused_at_the_start_with_the_fix(root: Path) -> None:

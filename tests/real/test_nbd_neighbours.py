@@ -168,5 +168,5 @@ def test_killed_server_is_restarted_for_clients_that_reconnect(root: Path) -> No
             output, _ = guest.communicate("read -P 7 0 128k\n", timeout=READY_S)
         assert "rror" not in output
         assert "failed" not in output
-        assert "restarting it" in server.log()
+        until(lambda: "restarting it" in server.log(), "a line about it")
         assert server.stop() == 0

@@ -137,14 +137,14 @@ def test_renewed_certificates_are_used_for_new_clients(root: Path) -> None:
     shutil.copytree(before, pki)
     (pki / "server-key.pem").chmod(0o644)
     with served(root, "d", "--tls-certificates", str(pki)) as server:
-        assert f"{pki}/server-key.pem can be read by all users" in server.log()
+        until(lambda: f"{pki}/server-key.pem can be read by all users" in server.log(), "a warning")
         assert trusts(server, before)
         assert not trusts(server, renewed)
         until(lambda: "a client of NBD cannot connect: received fatal alert" in server.log(), "the reason")
         # Half of the new files are there.
         shutil.copy(renewed / "server-cert.pem", pki)
         assert trusts(server, before)
-        assert "the certificates before remain in use" in server.log()
+        until(lambda: "the certificates before remain in use" in server.log(), "a line about them")
         shutil.copy(renewed / "server-key.pem", pki)
         assert trusts(server, renewed)
         assert not trusts(server, before)

@@ -197,7 +197,7 @@ def test_device_is_served_and_restarted_on_a_full_disk(small: Path) -> None:
     with NoSpace(small), served(small, "d") as server, NbdClient(run_.export("d"), "d") as client:
         (first,) = processes(server)
         assert client.read(0, 4096) == bytes(4096)
-        assert f"{run_.pid_file} remains empty: No space left" in server.log()
+        until(lambda: f"{run_.pid_file} remains empty: No space left" in server.log(), "a line about it")
         os.kill(first, signal.SIGKILL)
         until(lambda: processes(server) not in ([], [first]), "another server")
 
