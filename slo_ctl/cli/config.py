@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,10 @@ from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.host.block_device import lasting_link
+
+if TYPE_CHECKING:
+    from slo_ctl.config import Config
 
 app = typer.Typer(
     help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check", rich_markup_mode=None
@@ -24,6 +29,8 @@ app = typer.Typer(
 @app.command()
 def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
     """Check the configuration, and report all errors and values that a later file overrides.
+
+    A note names the devices whose path may be that of another drive after the next boot.
 
     Exit status 0: valid; 2: errors.
 
@@ -36,7 +43,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     check_config(config)
     folder = DaemonPlaces.in_use(root, config).config
     errors = find_errors(folder)
-    notes = [] if errors else list(load(folder).notes)
+    notes = [] if errors else _notes(load(folder))
     if json_:
         listed = [{"message": error.message, "hint": error.hint or None} for error in errors]
         print_json({"directory": str(folder), "errors": listed, "notes": notes})
@@ -51,6 +58,19 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
                 warn(f"hint: {error.hint}")
     if errors:
         raise typer.Exit(EXIT_USAGE)
+
+
+def _notes(config: Config) -> list[str]:
+    """What may not be meant: values that are overridden, and paths that may change."""
+    found = list(config.notes)
+    for device in config.devices:
+        link = lasting_link(Path(device.path)) if device.path is not None else None
+        if link is not None:
+            found.append(
+                f"device {device.name} ({device.source}): {device.path} may be another drive after a boot; "
+                f"{link} stays"
+            )
+    return found
 
 
 @app.command()

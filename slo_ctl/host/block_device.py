@@ -51,6 +51,17 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
     return DeviceNumber(int(major), int(minor)) if major.isdigit() and minor.isdigit() else device
 
 
+def lasting_link(path: Path, by_id: Path = Path("/dev/disk/by-id")) -> Path | None:
+    """A link of udev to the device, which stays when the kernel names devices in another order.
+
+    None if the path is a link already, or udev has none.
+    """
+    if path.is_symlink() or not by_id.is_dir():
+        return None
+    links = [link for link in by_id.iterdir() if link.resolve() == path]
+    return min(links, key=lambda link: (len(link.name), link.name), default=None)
+
+
 def is_held(path: Path) -> bool:
     """Whether the device is in use by a mount, swap, RAID or the like.
 

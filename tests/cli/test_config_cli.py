@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from fake_daemon import FakeDaemon
 
 from slo_ctl.cli import app
+from slo_ctl.host.block_device import lasting_link
 
 
 @pytest.fixture
@@ -32,6 +34,26 @@ def test_valid_configuration_passes_the_check(folder: Path, capsys: pytest.Captu
     assert capsys.readouterr() == (f"{folder}: configuration is valid\n", f"note: {note}\n")
     assert config(folder, "check", "--json") == 0
     assert json.loads(capsys.readouterr().out)["notes"] == [note]
+
+
+def test_check_notes_a_path_that_may_be_another_drive_after_a_boot(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drive, by_id = folder / "nvme0n1", folder / "by-id"
+    drive.touch()
+    by_id.mkdir()
+    for name in ("nvme-Model_Serial_1", "nvme-Model_Serial", "nvme-other"):
+        (by_id / name).symlink_to(drive if "Model" in name else folder)
+    monkeypatch.setattr("slo_ctl.cli.config.lasting_link", partial(lasting_link, by_id=by_id))
+    file = folder / "slo-ctl.toml"
+    file.write_text(f'[[device]]\nname = "fast"\npath = "{drive}"\n')
+    assert config(folder, "check") == 0
+    link = by_id / "nvme-Model_Serial"
+    note = f"device fast (slo-ctl.toml:1): {drive} may be another drive after a boot; {link} stays"
+    assert capsys.readouterr().err == f"note: {note}\n"
+    file.write_text(f'[[device]]\nname = "fast"\npath = "{link}"\n')
+    assert config(folder, "check") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_all_errors_of_all_files_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

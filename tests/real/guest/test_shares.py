@@ -38,9 +38,11 @@ major, minor = sys.argv[1].split(":")
 lines = dict.fromkeys((SEQ_WRITE, RAND_WRITE, SEQ_READ, RAND_READ), (10.0, 1e6 / {_MODEL_IOPS} - 40.0))
 store_profile(places(None), DeviceNumber(int(major), int(minor)), lines)
 """
+_PATH = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_PLAIN0"
+"""The kernel names drives in any order at a boot."""
 _CONFIGURATION = "\n".join(
     (
-        '[libvirt]\nuri = "none"\n[[device]]\nname = "nvme"\npath = "/dev/{name}"',
+        f'[libvirt]\nuri = "none"\n[[device]]\nname = "nvme"\npath = "{_PATH}"',
         *(each.configuration(weight=_WEIGHTS[each.vm]) for each in _SCOPES),
     )
 )
@@ -127,9 +129,7 @@ def test_weights_become_shares_with_the_profile(guest: Guest) -> None:
     guest.run("cat >/root/before", stdin=state(guest))
     without, _ = shares(guest)
     assert without["c"] < 0.45
-    guest.run(
-        "cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION.replace("{name}", guest.disk("PLAIN0"))
-    )
+    guest.run("cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION)
     start_daemon(guest)
     until_weights(guest, a=100, b=300, c=600)
     assert f"wrandiops={_MODEL_IOPS}" in state(guest)
