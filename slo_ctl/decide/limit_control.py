@@ -289,9 +289,8 @@ def _lower(
         # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
     wanted = _wanted_limits(donors, urgent)
-    # Where the device is slow for a moment, the rate is lower than the limit: a step is of the limit.
     lowered = {
-        donor.vm: max(wanted[donor.vm], (1.0 - MOST_DECREASE) * state.limits.get(donor.vm, donor.rate_iops))
+        donor.vm: max(wanted[donor.vm], (1.0 - MOST_DECREASE) * donor.rate_iops)
         for donor in donors
         if wanted[donor.vm] < donor.rate_iops
     }
