@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,7 +132,8 @@ def apply(
 
     Refused while a daemon runs, which applies them every epoch. OPS that a device moves back by itself after
     --undo is shown as restoring. Exit status 0: all settings were applied; 1:
-    some were not, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
+    some were not, a device could not be used, or an error; 2: a usage error, or a daemon runs. With --dry-run as
+    slo-ctl plan.
 
     Examples:
     slo-ctl apply --dry-run     # what would change, and why
@@ -152,25 +154,33 @@ def apply(
         return
     with only_daemon(places.lock):
         daemon = _daemon(root, dry_run=False)
+        problems: list[str] = []
+        notes: list[str] = []
         if undo:
             outcomes = daemon.undo()
         else:
             try:
                 outcomes = run_two_epochs(daemon)
+                problems, notes = daemon.device_problems, list(daemon.notes)
             finally:
                 daemon.stop(undo=False)
-    print_results(outcomes, json_, undo=undo)
-    if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
+    if json_:
+        notes = [*problems, *notes]  # otherwise problems have been logged
+    print_results(outcomes, json_, notes, undo=undo)
+    if problems or any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
 
 
-def print_results(outcomes: list[Outcome], json_: bool, *, undo: bool = False) -> None:
-    """The outcome of each setting, as a table or one JSON object."""
+def print_results(
+    outcomes: list[Outcome], json_: bool, notes: Sequence[str] = (), *, undo: bool = False
+) -> None:
+    """The outcome of each setting, and notes, as a table or one JSON object."""
     if json_:
         from slo_ctl.model.status_json import plain
 
-        print_json({"outcomes": plain(tuple(outcomes))})
+        print_json({"outcomes": plain(tuple(outcomes)), "notes": list(notes)})
         return
+    warn_notes(notes)
     from slo_ctl.show.status import changes, outcome_counts
     from slo_ctl.show.terminal import console_for
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -108,6 +109,18 @@ def _holder(lock: int) -> str:
     return f"PID {holder or 'unknown, still starting'}"
 
 
+def daemon_of(path: Path) -> str:
+    """The process that holds the lock at `path`, or held it last; empty if there was none."""
+    try:
+        lock = open_lock(path, "run as root", flags=0)
+    except (OSError, UserError):
+        return ""
+    try:
+        return _holder(lock)
+    finally:
+        os.close(lock)
+
+
 @contextmanager
 def only_daemon(
     path: Path, while_running: str = "`slo-ctl status` queries it; stop it first, or use another directory"
@@ -151,7 +164,7 @@ class DeviceClaims:
             return ""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-            lock = open_lock(self._folder / f"block-{number}.lock", "run as root")
+            lock = open_lock(self._path(number), "run as root")
         except (OSError, UserError):
             return ""
         if not try_lock(lock):
@@ -161,6 +174,21 @@ class DeviceClaims:
         _sign(lock)
         self._held[number] = lock
         return ""
+
+    def holder(self, number: DeviceNumber) -> str:
+        """The other process that has claimed a device, if it is known, without claiming it."""
+        try:
+            lock = open_lock(self._path(number), "run as root", flags=0)
+        except (OSError, UserError):
+            return ""
+        try:
+            # Shared and for a moment: two that only look do not see each other.
+            return "" if try_lock(lock, fcntl.LOCK_SH) else _holder(lock)
+        finally:
+            os.close(lock)
+
+    def _path(self, number: DeviceNumber) -> Path:
+        return self._folder / f"block-{number}.lock"
 
     def keep(self, numbers: Collection[DeviceNumber]) -> None:
         """Release all other devices."""

@@ -29,7 +29,7 @@ from slo_ctl.daemon.device_view import (
     host_observer,
     view_or_problem,
 )
-from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims
+from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
@@ -192,8 +192,11 @@ class Daemon:
         self._inherited = InheritedSettings()
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
-        claims = None if dry_run else DeviceClaims(run / "slo-ctl")
-        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
+        self._claims = DeviceClaims(run / "slo-ctl")
+        self._blocks = BlockDevices(
+            *(places.devices, sys, run, self._problems, clock),
+            claims=None if dry_run else self._claims,
+        )
         self._epoch_log = EpochLog()
         self._recorder = Recorder(places.history, config.history)
         self._verdict_changes = VerdictChanges()
@@ -284,14 +287,34 @@ class Daemon:
                 changes = (*device.refusals, *map(str, device.moves))
             devices.append(DevicePlan(device.name, device.policy, changes, device.decision.reasons))
         devices += self._blocks.plans
-        status = self.controller.status()
         outcomes = [
             outcome for outcome in self._keeper.plan(self._settings) if self._can_act_on(outcome.setting)
         ]
-        if status is None:
-            return Plan(tuple(outcomes), tuple(devices))
-        problems = [f"device {device.name}: {device.problem}" for device in status.devices if device.problem]
-        return Plan(tuple(outcomes), tuple(devices), (*problems, *status.notes))
+        notes = self._notes_about_others() if self._dry_run else []
+        return Plan(tuple(outcomes), tuple(devices), (*self.device_problems, *notes, *self.notes))
+
+    @property
+    def device_problems(self) -> list[str]:
+        """A sentence for each device that could not be used in the last epoch."""
+        status = self.controller.status()
+        devices = status.devices if status is not None else ()
+        return [f"device {device.name}: {device.problem}" for device in devices if device.problem]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes of the last epoch."""
+        status = self.controller.status()
+        return status.notes if status is not None else ()
+
+    def _notes_about_others(self) -> list[str]:
+        """A sentence for each block device of another daemon, which a dry run does not compete with."""
+        own = daemon_of(self.places.lock)
+        holders = {name: self._claims.holder(number) for name, number in self._blocks.numbers.items()}
+        return [
+            f"device {name}: another daemon ({holder}) manages it: nothing is set until that one leaves it"
+            for name, holder in holders.items()
+            if holder and holder != own
+        ]
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""

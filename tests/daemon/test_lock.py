@@ -98,6 +98,19 @@ def test_a_device_is_claimed_by_one_daemon_until_it_releases_it(tmp_path: Path) 
     second.keep([])
 
 
+def test_looking_at_a_claim_does_not_take_it(tmp_path: Path) -> None:
+    owner, viewer = DeviceClaims(tmp_path / "run"), DeviceClaims(tmp_path / "run")
+    disk = DeviceNumber(7, 0)
+    assert viewer.holder(disk) == ""
+    assert not (tmp_path / "run").exists()
+    assert owner.take(disk) == ""
+    assert viewer.holder(disk) == f"PID {os.getpid()}"
+    owner.keep([])
+    assert viewer.holder(disk) == ""
+    assert owner.take(disk) == ""
+    owner.keep([])
+
+
 def test_a_daemon_that_cannot_write_locks_claims_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     claims = DeviceClaims(tmp_path / "file" / "run")
