@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
@@ -62,6 +62,18 @@ ROTATION_EPOCHS = 10
 
 OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 """Levers that `apply` does not restore, only `undo`: decisions move OPS without settings."""
+
+
+_REPLACEABLE = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY})
+"""Levers whose values change only when a program writes them. Those of queues change with the scheduler, those
+of a VM of libvirt when it is restored, those of a drive when its server restarts."""
+
+_CORRECTED = "another program had set it to "
+
+
+def is_correction(outcome: Outcome) -> bool:
+    """Whether another program had changed a setting that was in force, and it was set again."""
+    return outcome.state is OutcomeState.APPLIED and outcome.reason.startswith(_CORRECTED)
 
 
 def _all_knobs(_knob: Knob) -> bool:
@@ -188,11 +200,12 @@ class SettingKeeper:
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
         """Restore all knobs that were ever changed; those that fail stay in the journal."""
         self._last = _Wanted([], {}, [], [])
-        self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.
         knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)
-        return self._restore(knobs, "as before slo-ctl")
+        outcomes = self._restore(knobs, "as before slo-ctl")
+        self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
+        return outcomes
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:
@@ -229,6 +242,7 @@ class SettingKeeper:
             for step in changes
             if step.setting.knob not in self._journal
         }
+        self._adopt([step for step in changes if step.setting.knob not in untouched])
         try:
             self._journal.add(untouched)
         except JournalError as error:
@@ -254,6 +268,24 @@ class SettingKeeper:
             outcomes[step.setting.knob] = self._read_back(step, kept[step.setting.knob])
         return outcomes
 
+    def _adopt(self, steps: Iterable[_Step]) -> None:
+        """Restore later what another program has set meanwhile, not what it has replaced."""
+        originals = self._journal.originals()
+        replaced = {
+            knob: replace(originals[knob], value=step.before)
+            for step in steps
+            if (knob := step.setting.knob).lever in _REPLACEABLE
+            and self._is_foreign(self._kept.get(knob), step.before)
+        }
+        # If the journal cannot be written, the value before is restored.
+        with suppress(JournalError):
+            self._journal.correct(replaced)
+
+    @staticmethod
+    def _is_foreign(kept: _Kept | None, value: SettingValue) -> bool:
+        """Whether another program has set `value` since a setting was brought in force."""
+        return kept is not None and not in_force(kept.outcome.after, value)
+
     def _not_changed(self, step: _Step, error: ActError) -> Outcome:
         self._forget(step.setting.knob, error)
         return Outcome(step.setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
@@ -277,8 +309,8 @@ class SettingKeeper:
         settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
         self._kept[knob] = _Kept(setting, settled)
         drift = ""
-        if kept is not None and kept.setting.value == setting.value:
-            drift = f"another program had set it to {value_text(step.before)}"
+        if self._is_foreign(kept, step.before):
+            drift = f"{_CORRECTED}{value_text(step.before)}"
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
@@ -301,8 +333,7 @@ class SettingKeeper:
             for knob in waiting:
                 original = originals[knob]
                 setting = Setting(knob, original.value, original.vm, why)
-                outcomes[knob] = self._restore_one(setting)
-                self._kept.pop(knob, None)
+                outcomes[knob] = self._restore_one(setting, self._kept.pop(knob, None))
             refused = [knob for knob in waiting if outcomes[knob].state is OutcomeState.UNAPPLIED]
             if len(refused) == len(waiting):
                 break
@@ -310,12 +341,15 @@ class SettingKeeper:
         self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
         return [outcomes[knob] for knob in knobs]
 
-    def _restore_one(self, setting: Setting) -> Outcome:
+    def _restore_one(self, setting: Setting, kept: _Kept | None) -> Outcome:
         knob = setting.knob
         before: SettingValue = None
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
+            if knob.lever in _REPLACEABLE and self._is_foreign(kept, before):
+                reason = f"another program has set it to {value_text(before)} meanwhile, which stays"
+                return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.
             if before != setting.value:
                 actuator.write(knob, setting.value)

@@ -18,7 +18,9 @@ from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.termination import Waker
+from slo_ctl.base.text import counted
 from slo_ctl.config import Config, load
+from slo_ctl.config.load import has_files
 from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
@@ -96,6 +98,11 @@ class Recorder:
 
     def _open_history(self) -> History:
         return History(self._path, self._config.keep_s, self._config.max_bytes)
+
+
+def _size_text(config: Config) -> str:
+    devices, vms = counted(len(config.devices), "device"), counted(len(config.vms), "VM")
+    return f"{devices}, {vms}"
 
 
 MIN_INTERVAL_S = 0.2
@@ -247,8 +254,14 @@ class Daemon:
             self._config_problem = str(error)
             log.error("configuration rejected: %s", error)
         else:
+            before = _size_text(self.config)
             self._use(config)
-            log.info("configuration reloaded")
+            now = _size_text(config)
+            change = "" if now == before else f": {now} (before: {before})"
+            if has_files(self.places.config):
+                log.info("configuration reloaded%s", change)
+            else:
+                log.warning("there is no configuration in %s any more%s", self.places.config, change)
         # The next request is checked with it, and the next epoch, at once, applies and reports it.
         self.controller.published = replace(
             self.controller.published, config=self.config, config_problem=self._config_problem
@@ -454,6 +467,7 @@ class Daemon:
 
     def _log_epoch(self) -> None:
         self._epoch_log.log_problems(self._problems.by_device, self._changes)
+        self._epoch_log.log_corrections(self._changes)
         for device in self._emulated.devices.values():
             self._epoch_log.log_decisions(device.name, [*device.decision.reasons, *device.refusals])
         for name, reasons in self._blocks.policies.reasons.items():

@@ -117,6 +117,41 @@ def test_rounded_values_are_reported(world: World) -> None:
     assert clipped.reason == "4000 is rounded to 1000"
 
 
+def test_what_another_program_sets_meanwhile_is_what_is_restored(world: World) -> None:
+    """Its value replaced the one before slo-ctl, and was lost when the daemon stopped."""
+    knob, other = WEIGHTS[0], WEIGHTS[1]
+    wanted = [want(knob, 300), want(other, 300)]
+    world.keeper.apply(wanted)
+    world.actuator.values[knob] = 700
+    world.keeper.apply(wanted, verify_all=True)
+    assert world.actuator.values[knob] == 300
+    world.start()  # as after a crash: it is in the journal
+    world.keeper.undo()
+    assert world.actuator.values[knob] == 700
+    assert world.actuator.values[other] == originals()[other]
+
+
+@pytest.mark.parametrize("at_stop", [False, True])
+def test_a_setting_that_another_program_has_replaced_is_left_to_it(world: World, at_stop: bool) -> None:
+    knob = LIMITS[0]
+    world.keeper.apply([want(knob, 300)])
+    world.actuator.values[knob] = 50
+    (outcome,) = world.keeper.undo() if at_stop else world.keeper.apply([])
+    assert (outcome.state, outcome.after) == (OutcomeState.RESTORED, 50)
+    assert outcome.reason == "another program has set it to 50 meanwhile, which stays"
+    assert world.actuator.values[knob] == 50
+    assert len(Journal(world.path)) == 0
+
+
+def test_a_changed_wish_is_no_change_by_another_program(world: World) -> None:
+    knob = LIMITS[0]
+    for value in (300, 200, 400):
+        (outcome,) = world.keeper.apply([want(knob, value)])
+        assert outcome.reason == ""
+    world.keeper.undo()
+    assert world.actuator.values == originals()
+
+
 def test_drift_is_corrected_within_one_rotation_of_checks(world: World) -> None:
     wanted = [want(knob, 300) for knob in KNOBS]
     world.keeper.apply(wanted)
@@ -129,7 +164,7 @@ def test_drift_is_corrected_within_one_rotation_of_checks(world: World) -> None:
     assert {o.reason for o in drifted} == {"another program had set it to 7"}
     assert set(world.actuator.values.values()) == {300}
     world.keeper.undo()
-    assert world.actuator.values == originals()
+    assert set(world.actuator.values.values()) == {7}
 
 
 def test_settings_in_force_are_read_in_rotation(tmp_path: Path) -> None:
@@ -168,6 +203,7 @@ def test_value_close_to_the_original_is_restored_exactly(world: World) -> None:
     world.keeper.apply([want(LIMITS[1], 600.0)])
     nearly = 500.00000000000006
     world.actuator.values[LIMITS[1]] = nearly
+    world.start()
     assert [outcome.state for outcome in world.keeper.undo()] == [OutcomeState.RESTORED]
     assert world.actuator.values == originals()
 

@@ -297,6 +297,29 @@ def test_invalid_configuration_keeps_the_last_valid_one(tmp_path: Path) -> None:
         assert observer.cgroups == {"web": "/y"}
 
 
+def test_the_log_says_what_a_reload_adds_and_removes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that an editor had truncated, or that was gone, was reloaded without a word."""
+    caplog.set_level(logging.INFO, "slo_ctl.daemon")
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text('[libvirt]\nuri = "none"\n[vm.web]\ncgroup = "/x/web"\n[vm.db]\ncgroup = "/x/db"\n')
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        daemon.reload()
+        file.write_text("")
+        daemon.reload()
+        file.write_text("[vm.web]\n")
+        daemon.reload()
+        file.unlink()
+        daemon.reload()
+    assert [record.message for record in caplog.records if "configuration" in record.message] == [
+        "configuration reloaded",
+        "configuration reloaded: 0 devices, 0 VMs (before: 0 devices, 2 VMs)",
+        "configuration reloaded: 0 devices, 1 VM (before: 0 devices, 0 VMs)",
+        f"there is no configuration in {tmp_path} any more: 0 devices, 0 VMs (before: 0 devices, 1 VM)",
+    ]
+
+
 def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(UserError, match=r"journal\.json"):
