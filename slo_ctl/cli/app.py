@@ -194,7 +194,7 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
             hint,
         )
     return re.sub(
-        rf"(^|: )({PROGRAM} [^;:]+)(?=;|$)",
+        rf"(^|: )({PROGRAM} (?:'[^']*'|[^;:'])+)(?=;|$)",  # names in quotes may contain anything
         lambda match: match[0] + option if takes_root(match[2]) else match[0],
         hint,
     )
