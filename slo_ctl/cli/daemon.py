@@ -54,7 +54,7 @@ def command(
         print_plan(plan_of(Daemon(settings, places, dry_run=True)), include_unchanged=False)
         return
     log_events()
-    with only_daemon(places.lock):
+    with only_daemon(places.lock) as lock:
         daemon = Daemon(settings, places)
         if once:
             outcomes = run_two_epochs(daemon)
@@ -68,7 +68,7 @@ def command(
             return
         try:
             not_restored = serve(
-                daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_print_line
+                daemon, lock, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_print_line
             )
         except StoppedAtOnce:
             raise FailedError("stopped immediately: settings stay applied until the next start") from None
