@@ -101,6 +101,12 @@ class Journal:
             self._originals = kept
             self.changes += 1
 
+    def rename(self, knobs: Mapping[Knob, Knob]) -> None:
+        """Give entries the present names of their knobs. Raises JournalError."""
+        if knobs:
+            self._write({knobs.get(knob, knob): original for knob, original in self._originals.items()})
+            self._objects |= {new.place: self._originals[new].object for new in knobs.values()}
+
     def remove(self, knobs: Iterable[Knob]) -> None:
         """Remove knobs that were restored or no longer exist. Raises JournalError."""
         unwanted: Collection[Knob] = {knob for knob in knobs if knob in self._originals}

@@ -56,6 +56,11 @@ class Actuator(Protocol[Value]):
         del knob
         return ""
 
+    def renamed(self, knob: Knob, identity: str) -> Knob | None:
+        """The knob by its present name, if what had it, of this identity, was renamed."""
+        del knob, identity
+        return None
+
 
 ROTATION_EPOCHS = 10
 """Number of calls of `apply` within which every setting in force is verified once."""
@@ -228,6 +233,7 @@ class SettingKeeper:
     def _forget(self, knob: Knob, error: ActError) -> None:
         self._kept.pop(knob, None)
         if error.target_removed:
+            self._identify([knob])
             # A new object with the same name has other original values.
             self._drop([knob])
 
@@ -314,19 +320,32 @@ class SettingKeeper:
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
-    def _identify(self, knobs: Iterable[Knob]) -> None:
-        """Drop the original values of what no longer exists, though something of the same name does."""
-        identities = {}
+    def _identify(self, knobs: Iterable[Knob]) -> dict[Knob, Knob]:
+        """Compare what has the knobs now with what had them when they were changed.
+
+        Original values of what was renamed follow it; those of what no longer exists are dropped, if something
+        else has its name. Returns the knobs that were renamed, with their present names.
+        """
+        identities, renamed = {}, {}
+        originals = self._journal.originals()
         for knob in knobs:
             with suppress(ActError):
-                identities[knob.place] = self._owner(knob).identity(knob)
+                owner = self._owner(knob)
+                identities[knob.place] = identity = owner.identity(knob)
+                before = originals[knob].object if knob in originals else ""
+                if before and before != identity and (now := owner.renamed(knob, before)) is not None:
+                    renamed[knob] = now
+        # If the journal cannot be written, the next start finds them by itself.
+        with suppress(JournalError):
+            self._journal.rename(renamed)
         self._journal.identify({place: identity for place, identity in identities.items() if identity})
+        return renamed
 
     def _restore(self, knobs: list[Knob], why: str) -> list[Outcome]:
         """Restore originals; repeats while any succeeds, because some depend on others."""
-        self._identify(knobs)
+        renamed = self._identify(knobs)
         originals = self._journal.originals()
-        knobs = [knob for knob in knobs if knob in originals]
+        knobs = [now for knob in knobs if (now := renamed.get(knob, knob)) in originals]
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
         while waiting:

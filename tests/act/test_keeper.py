@@ -143,6 +143,39 @@ def test_a_setting_that_another_program_has_replaced_is_left_to_it(world: World,
     assert len(Journal(world.path)) == 0
 
 
+@pytest.mark.parametrize("config_follows", [False, True])
+@pytest.mark.parametrize("at_stop", [False, True])
+def test_settings_of_a_renamed_group_are_restored(world: World, at_stop: bool, config_follows: bool) -> None:
+    """As `mv` renames cgroups of v1: its limits stayed for good, and later counted as its own."""
+    old, new = LIMITS[1], Knob(Lever.CGROUP_LIMIT, "/shop", "read_iops", "7:0")
+    world.actuator.identities = {"/vm1": "11"}
+    world.keeper.apply([want(old, 300)])
+    world.actuator.identities = {"/shop": "11"}
+    world.actuator.values[new] = world.actuator.values.pop(old)
+    if not at_stop:
+        wanted = [want(new if config_follows else old, 300)]
+        world.keeper.apply(wanted, verify_all=True)
+        world.keeper.apply(wanted, verify_all=True)
+        assert world.actuator.values[new] == (300 if config_follows else 500)
+    world.start()
+    world.keeper.undo()
+    assert world.actuator.values[new] == 500
+    assert len(Journal(world.path)) == 0
+
+
+def test_a_group_that_took_the_name_of_a_renamed_one_keeps_its_values(world: World) -> None:
+    knob, moved = LIMITS[1], Knob(Lever.CGROUP_LIMIT, "/shop", "read_iops", "7:0")
+    world.actuator.identities = {"/vm1": "11"}
+    world.keeper.apply([want(knob, 300)])
+    world.actuator.identities = {"/shop": "11", "/vm1": "12"}
+    world.actuator.values |= {moved: 300, knob: 40}
+    for _ in range(2):
+        world.keeper.apply([want(knob, 300)], verify_all=True)
+    assert (world.actuator.values[knob], world.actuator.values[moved]) == (300, 500)
+    world.keeper.undo()
+    assert (world.actuator.values[knob], world.actuator.values[moved]) == (40, 500)
+
+
 def test_a_changed_wish_is_no_change_by_another_program(world: World) -> None:
     knob = LIMITS[0]
     for value in (300, 200, 400):
