@@ -7,11 +7,12 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.api.page import Page
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
@@ -44,7 +45,7 @@ from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.model.host import Vm
 from slo_ctl.model.replies import DevicePlan, Plan
-from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
+from slo_ctl.model.setting import FTL_LEVERS, Knob, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus
 from slo_ctl.observe.host import HostObserver
@@ -98,6 +99,11 @@ class Recorder:
 
     def _open_history(self) -> History:
         return History(self._path, self._config.keep_s, self._config.max_bytes)
+
+
+def _device_of(knob: Knob) -> str:
+    """The emulated device of a knob, whose place is `DEVICE` or `DEVICE/NAMESPACE`."""
+    return knob.place.partition("/")[0]
 
 
 def _size_text(config: Config) -> str:
@@ -333,7 +339,7 @@ class Daemon:
         """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
         # Hooks end while settings are restored.
         self._hooks.begin_stop()
-        outcomes = self._restore_all() if undo and not self._dry_run else []
+        outcomes, _waiting = self._restore_all() if undo and not self._dry_run else ([], [])
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
                 log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
@@ -343,33 +349,49 @@ class Daemon:
     def undo(self) -> list[Outcome]:
         """Restore all settings that were ever changed, without running any epoch, and close everything.
 
-        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes.
+        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes, also of
+        devices that are not served.
         """
         self._dry_run = True
         try:
             self.epoch()
             self._add_inherited(self._observer.observe())
-            return self._restore_all()
+            outcomes, waiting = self._restore_all()
+            return [*outcomes, *waiting]
         finally:
             self._close()
 
-    def _restore_all(self) -> list[Outcome]:
+    def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
+        """Outcomes, and those of devices that are not served, whose settings the journal keeps until they are."""
         self._actuators.wait_longer()
+        self._forget_deleted_devices()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for device in self._emulated.devices.values():
             if device.sample is None:
                 self._actuators.add_device(device)
             self._problems.guard(device.name, partial(device.actuator.restore_ops, deadline_s))
         self._actuators.add_drives(self._journal)
-        outcomes = []
+        outcomes, waiting = [], []
         for outcome in self._keeper.undo():
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
-                # The journal keeps it until the device is served again.
-                text = outcome_line(outcome)
-                log.warning("kept until the device is served: %s", text, extra=journal_fields(outcome))
+                name = _device_of(outcome.setting.knob)
+                kept = replace(outcome, reason=f"kept until {name} is served: `slo-ctl device serve {name}`")
+                log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
+                waiting.append(kept)
             else:
                 outcomes.append(outcome)
-        return outcomes
+        return outcomes, waiting
+
+    def _forget_deleted_devices(self) -> None:
+        """Remove the original values of emulated devices that were deleted, which nothing can have any more."""
+        gone = [
+            knob
+            for knob in self._journal.originals()
+            if knob.lever in FTL_LEVERS and not self.places.devices.device(_device_of(knob)).exists()
+        ]
+        # If the journal cannot be written, they are only tried in vain.
+        with suppress(JournalError):
+            self._journal.remove(gone)
 
     def _close(self) -> None:
         self._hooks.close()
@@ -462,7 +484,7 @@ class Daemon:
         knob = setting.knob
         if knob.lever not in FTL_LEVERS:
             return True
-        device = self._emulated.devices.get(knob.place.partition("/")[0])
+        device = self._emulated.devices.get(_device_of(knob))
         return device is not None and device.timed
 
     def _log_epoch(self) -> None:

@@ -433,6 +433,18 @@ def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "history.db").exists()
 
 
+def test_undo_tells_of_what_waits_for_a_server_and_forgets_deleted_devices(tmp_path: Path) -> None:
+    """It was `nothing to restore`, and entries of a deleted device stayed in the journal for good."""
+    (tmp_path / "devices" / "ssd0").mkdir(parents=True)
+    kept, gone = (Knob(Lever.FTL_WEIGHT, f"{name}/web", "weight") for name in ("ssd0", "old"))
+    Journal(tmp_path / "journal.json").add({kept: Original(1.0, "web"), gone: Original(1.0, "web")})
+    daemon = Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
+    (outcome,) = daemon.undo()
+    assert (outcome.setting.knob, outcome.state) == (kept, OutcomeState.UNAPPLIED)
+    assert outcome.reason == "kept until ssd0 is served: `slo-ctl device serve ssd0`"
+    assert list(Journal(tmp_path / "journal.json").originals()) == [kept]
+
+
 def test_slos_are_resolved_only_after_changes() -> None:
     resolver, config = Resolver(), dataclasses.replace(CONFIG, daemon=DaemonConfig())
     first = resolver.resolve(["a", "b"], {"a": SloEntry({"weight": 2.0})}, {}, config)
