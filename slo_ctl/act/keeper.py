@@ -127,6 +127,8 @@ class SettingKeeper:
         self._actuators = actuators
         self._journal = journal
         self._kept: dict[Knob, _Kept] = {}
+        self._removed: list[Knob] = []
+        """Knobs of this `apply` that no longer exist."""
         self._turn = 0
         self._last = _Wanted([], {}, [], [])
         self._all_wanted_at_change = -1
@@ -141,6 +143,7 @@ class SettingKeeper:
         Returns the outcomes of restored knobs, followed by one for each setting in its order.
         """
         wanted = self._last = self._wanted(list(settings))
+        self._removed = []
         self._turn = (self._turn + 1) % ROTATION_EPOCHS
         restored = self._restore_unwanted(wanted.by_knob, within)
 
@@ -156,6 +159,7 @@ class SettingKeeper:
             knob = due[index].knob
             outcomes[index] = changed[knob] if isinstance(result, _Step) else result
             wanted.kept[index] = self._outcome_of_kept(due[index])
+        self._drop_removed()
         return [*restored, *(outcome for outcome in outcomes if outcome is not None), *wanted.conflicts]
 
     def _wanted(self, settings: list[Setting]) -> _Wanted:
@@ -195,10 +199,10 @@ class SettingKeeper:
         for knob, original in self._journal.originals().items():
             if knob not in wanted and knob.lever not in OPS_LEVERS and within(knob):
                 setting = Setting(knob, original.value, original.vm, "no longer wanted")
-                result = self._inspect(setting, exact=True)
+                result = self._inspect(setting, exact=True, plan=True)
                 planned.append(result if isinstance(result, Outcome) else _planned(result))
         for setting in wanted.values():
-            result = self._inspect(setting)
+            result = self._inspect(setting, plan=True)
             planned.append(result if isinstance(result, Outcome) else _planned(result))
         return [*planned, *conflicts]
 
@@ -218,24 +222,32 @@ class SettingKeeper:
                 return actuator
         raise ActError(f"this host has nothing that sets {knob}", "see `slo-ctl doctor`")
 
-    def _inspect(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
-        """The step for one setting. `exact`: its value was read from the knob and needs no rounding."""
+    def _inspect(self, setting: Setting, *, exact: bool = False, plan: bool = False) -> _Step | Outcome:
+        """The step for one setting. `exact`: its value was read from the knob and needs no rounding.
+
+        `plan`: nothing is done about a knob that cannot be read.
+        """
         knob = setting.knob
         try:
             actuator = self._owner(knob)
             target = setting.value if exact else actuator.normalise(knob, setting.value)
             before = actuator.read(knob)
         except ActError as error:
-            self._forget(knob, error)
+            if not plan:
+                self._forget(knob, error)
             return Outcome(setting, OutcomeState.UNAPPLIED, None, None, str(error))
         return _Step(setting, actuator, before, target)
 
     def _forget(self, knob: Knob, error: ActError) -> None:
         self._kept.pop(knob, None)
         if error.target_removed:
-            self._identify([knob])
-            # A new object with the same name has other original values.
-            self._drop([knob])
+            self._removed.append(knob)
+
+    def _drop_removed(self) -> None:
+        """Drop the original values of what no longer exists: a new object of the same name has others."""
+        if self._removed:
+            self._identify(self._removed)
+            self._drop(self._removed)
 
     def _carry_out(self, steps: list[_Step]) -> dict[Knob, Outcome]:
         outcomes = {

@@ -176,6 +176,33 @@ def test_a_group_that_took_the_name_of_a_renamed_one_keeps_its_values(world: Wor
     assert (world.actuator.values[knob], world.actuator.values[moved]) == (40, 500)
 
 
+def test_a_plan_leaves_the_journal_as_it_is(world: World) -> None:
+    """A dry run beside the daemon replaced its journal when a group had gone."""
+    world.keeper.apply([want(knob, 300) for knob in KNOBS])
+    content = world.path.read_bytes()
+    del world.actuator.values[LIMITS[0]]
+    viewer = SettingKeeper([world.actuator], Journal(world.path))
+    for wanted in ([want(LIMITS[0], 200)], []):
+        viewer.plan(wanted)
+        assert world.path.read_bytes() == content
+    world.keeper.apply([want(knob, 300) for knob in KNOBS], verify_all=True)
+    assert LIMITS[0] not in Journal(world.path)
+
+
+def test_many_groups_that_went_are_one_change_of_the_journal(tmp_path: Path) -> None:
+    """Each rewrote it: a thousand VMs that stopped at once delayed an epoch by a minute."""
+    knobs = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(500)]
+    actuator = MemoryActuator(dict.fromkeys(knobs, 100.0))
+    journal = Journal(tmp_path / "journal.json")
+    keeper = SettingKeeper([actuator], journal)
+    keeper.apply([want(knob, 200) for knob in knobs])
+    actuator.values.clear()
+    before = journal.changes
+    keeper.apply([want(knob, 300) for knob in knobs])
+    assert len(journal) == 0
+    assert journal.changes - before <= 2
+
+
 def test_a_changed_wish_is_no_change_by_another_program(world: World) -> None:
     knob = LIMITS[0]
     for value in (300, 200, 400):
