@@ -70,8 +70,8 @@ OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 
 
 _REPLACEABLE = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY})
-"""Levers whose values change only when a program writes them. Those of queues change with the scheduler, those
-of a VM of libvirt when it is restored, those of a drive when its server restarts."""
+"""Levers whose values change only when a program writes them. Those of queues change with the scheduler, of a
+VM of libvirt when it is restored, of an emulated drive when its server restarts."""
 
 _CORRECTED = "another program had set it to "
 
@@ -335,8 +335,8 @@ class SettingKeeper:
     def _identify(self, knobs: Iterable[Knob]) -> dict[Knob, Knob]:
         """Compare what has the knobs now with what had them when they were changed.
 
-        Original values of what was renamed follow it; those of what no longer exists are dropped, if something
-        else has its name. Returns the knobs that were renamed, with their present names.
+        Original values of what was renamed follow it; those of what no longer exists are dropped, if
+        something else has its name. Returns the knobs that were renamed, with their present names.
         """
         identities, renamed = {}, {}
         originals = self._journal.originals()

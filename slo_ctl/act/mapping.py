@@ -460,7 +460,7 @@ class MappingRun:
             if user := self._user_of(nsid):
                 raise UserError(
                     f"VM {mapping.vm} does not exist any more, but namespace {nsid} is in use: {user}",
-                    "if the VM was renamed, remove the disk with `virsh detach-disk --config`, then repeat this",
+                    "if the VM was renamed: `virsh detach-disk --config`, then repeat this command",
                 ) from None
 
     def _wait_until_unused(self, nsid: int, vm: str) -> None:

@@ -113,8 +113,8 @@ def remove(
 ) -> None:
     """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
 
-    Refused while a VM has it as a disk, running or in its definition, the configuration gives it to a VM, or a
-    client is connected to it or to all namespaces of the device.
+    Refused while a VM has it as a disk, running or in its definition, the configuration gives it to a VM, or
+    a client is connected to it or to all namespaces of the device.
 
     Examples:
     slo-ctl device remove ssd0/web
@@ -167,9 +167,11 @@ def refuse_named(root: Path | None, device: str, namespace: str | None = None) -
             warn(f"note: it is not known whether a VM of libvirt names {device}: {error.message}")
     for tenant, user in users.items():
         if tenant.device == device and namespace in (None, tenant.namespace):
-            vm, _, target = user.rstrip(")").rpartition(" (")
-            detach = f"slo-ctl vm detach {shlex.quote(vm)} {target}{root_option(root)}"
-            raise UserError(f"{tenant} is disk {target} of VM {vm}", f"detach it first: {detach}; or add --force")
+            owner, _, target = user.rstrip(")").rpartition(" (")
+            detach = f"slo-ctl vm detach {shlex.quote(owner)} {target}{root_option(root)}"
+            raise UserError(
+                f"{tenant} is disk {target} of VM {owner}", f"detach it first: {detach}; or add --force"
+            )
     for vm in host.config.vms.values():
         for tenant in (Tenant(*name.split("/", 1)) for name in vm.namespaces):
             if tenant.device == device and namespace in (None, tenant.namespace):

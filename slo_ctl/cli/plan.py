@@ -131,9 +131,8 @@ def apply(
     """Observe, decide and apply all settings once, without a daemon. They stay until --undo.
 
     Refused while a daemon runs, which applies them every epoch. OPS that a device moves back by itself after
-    --undo is shown as restoring. Exit status 0: all settings were applied; 1:
-    some were not, a device could not be used, or an error; 2: a usage error, or a daemon runs. With --dry-run as
-    slo-ctl plan.
+    --undo is shown as restoring. Exit status 0: all settings were applied; 1: some were not, a device could
+    not be used, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
 
     Examples:
     slo-ctl apply --dry-run     # what would change, and why

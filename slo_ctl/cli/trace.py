@@ -390,7 +390,8 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
         ("page writes", f"{summary.written_page_count:,} of 4 KiB"),
         (
             "footprint",
-            f"{counted(summary.footprint_pages, 'page')} ({numbers.size(summary.footprint_pages * PAGE_BYTES)})",
+            f"{counted(summary.footprint_pages, 'page')}"
+            f" ({numbers.size(summary.footprint_pages * PAGE_BYTES)})",
         ),
         (
             "written pages",
@@ -403,7 +404,9 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
         ),
     ]
     if summary.backward_records:
-        rows.append(("out of order", f"{counted(summary.backward_records, 'record')} earlier than the one before"))
+        rows.append(
+            ("out of order", f"{counted(summary.backward_records, 'record')} earlier than the one before")
+        )
     rows += [("skipped", f"{count:,} x {reason}") for reason, count in sorted(reader.skipped.items())]
     rows += [("note", note) for note in reader.notes]
     rows.append(("read in", f"{wall_s:.2f} s, {summary.records / max(wall_s, 1e-9) / 1e6:.2f} M records/s"))

@@ -313,7 +313,8 @@ def map_(
         if unfinished:
             raise UserError(
                 f"{unfinished[0]} is unfinished",
-                f"complete it: slo-ctl vm map {shlex.quote(name)} --resume; or undo it: {_unmap_command(unfinished[0])}",
+                f"complete it: slo-ctl vm map {shlex.quote(name)} --resume; "
+                f"or undo it: {_unmap_command(unfinished[0])}",
             )
         if device is None:
             raise UserError("--device is missing", "such as --device /dev/nvme0, see `nvme list`")

@@ -265,7 +265,7 @@ class Layers:
         )
 
     def _refuse_shared_resources(self, vms: dict[str, VmConfig]) -> None:
-        """No two VMs may be the same cgroup or use the same namespace, and none be inside another's cgroup."""
+        """No two VMs may be the same cgroup, one inside the other, or use the same namespace."""
         owners: dict[str, str] = {}
         for name, vm in vms.items():
             for key, values in (("cgroup", (vm.cgroup,)), ("namespaces", vm.namespaces)):
@@ -279,11 +279,11 @@ class Layers:
                     )
         for name, vm in vms.items():
             for parent in PurePosixPath(vm.cgroup or "/").parents:
-                if (owner := owners.get(f"cgroup {parent}")) is not None:
+                if outer := owners.get(f"cgroup {parent}"):
                     self._report(
                         self.named["vm"][name].keys["cgroup"],
-                        f"VM {name}: cgroup: {vm.cgroup} is inside {parent}, that of VM {owner}: its I/O would "
-                        "count for both",
+                        f"VM {name}: cgroup: {vm.cgroup} is inside {parent}, that of VM {outer}: "
+                        "its I/O would count for both",
                         "give each VM a cgroup that contains no other",
                     )
 

@@ -126,7 +126,7 @@ class DaemonLock:
     """A lock of a running daemon."""
 
     def __init__(self, path: Path, descriptor: int, mode: int) -> None:
-        """`descriptor`: of the locked file, which this closes. `mode`: of the file, if it is created again."""
+        """`descriptor`: of the locked file, closed with this. `mode`: of the file, if it is created again."""
         self._path = path
         self._descriptor = descriptor
         self._mode = mode

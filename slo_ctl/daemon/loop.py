@@ -362,7 +362,7 @@ class Daemon:
             self._close()
 
     def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
-        """Outcomes, and those of devices that are not served, whose settings the journal keeps until they are."""
+        """Outcomes, and those of devices that are not served, which the journal keeps until they are."""
         self._actuators.wait_longer()
         self._forget_deleted_devices()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
@@ -383,7 +383,7 @@ class Daemon:
         return outcomes, waiting
 
     def _forget_deleted_devices(self) -> None:
-        """Remove the original values of emulated devices that were deleted, which nothing can have any more."""
+        """Remove the original values of emulated devices that were deleted."""
         gone = [
             knob
             for knob in self._journal.originals()

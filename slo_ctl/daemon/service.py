@@ -45,9 +45,10 @@ def serve(
 ) -> int:
     """Run epochs until SIGTERM or SIGINT, then stop cleanly. SIGHUP reloads the configuration.
 
-    `lock`: held by this process. `epoch_s`: overrides the configuration. `keep`: do not restore settings. `say`: called with `ready` when
-    the API answers and the first epoch is complete. Returns the number of settings that were not restored.
-    Raises UserError if the API, metrics or page cannot listen, and StoppedAtOnce at a second signal.
+    `lock`: held by this process. `epoch_s`: overrides the configuration. `keep`: do not restore settings.
+    `say`: called with `ready` when the API answers and the first epoch is complete. Returns the number of
+    settings that were not restored. Raises UserError if the API, metrics or page cannot listen, and
+    StoppedAtOnce at a second signal.
     """
     notify = notifier()
     with _handle_signals(daemon) as signals, ExitStack() as stack:

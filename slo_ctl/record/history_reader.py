@@ -118,9 +118,9 @@ class VmHistory:
 def read_vm(
     path: Path, name: str, since: float | None = None, until: float | None = None, limit: int = 500
 ) -> VmHistory:
-    """History of a VM between two times (default: the last hour), in at most `limit` buckets of what is recorded.
+    """History of a VM between two times (default: the last hour).
 
-    All verdicts, and the latest _MAX_EVENTS of other events. Raises UserError for an unknown VM, and
+    What is recorded is in at most `limit` buckets. All verdicts, and the latest _MAX_EVENTS of other events. Raises UserError for an unknown VM, and
     HistoryError when the file cannot be read.
     """
     until = time.time() if until is None else until
@@ -263,7 +263,8 @@ def _points(
 def _first_s(connection: sqlite3.Connection, until: float) -> float:
     """Time of the first epoch before `until`, or of means; `until` without any."""
     (first,) = connection.execute(
-        "SELECT min(at_ms) FROM (SELECT min(at_ms) AS at_ms FROM epochs UNION ALL SELECT min(at_ms) FROM minute_marks)"
+        "SELECT min(at_ms) FROM"
+        " (SELECT min(at_ms) AS at_ms FROM epochs UNION ALL SELECT min(at_ms) FROM minute_marks)"
     ).fetchone()
     return until - 1.0 if first is None else min(first / 1000, until - 1.0)
 

@@ -181,7 +181,9 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     else:
         misspelt = next((key for key in fields.rest() if get_close_matches(key, _SOURCES)), "")
         if misspelt:
-            raise UserError(f"{fields.place(misspelt)}: unknown key {misspelt}", did_you_mean(misspelt, _SOURCES))
+            raise UserError(
+                f"{fields.place(misspelt)}: unknown key {misspelt}", did_you_mean(misspelt, _SOURCES)
+            )
         raise UserError(
             f"{fields.where}: neither trace nor workload is given",
             f"add trace=FILE or workload=NAME ({', '.join(workload_names())})",

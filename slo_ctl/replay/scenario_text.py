@@ -70,7 +70,6 @@ class ScenarioText:
         if text is not None:
             self.settings[key] = (f"--{key.replace('_', '-')}", text)
 
-
     def fields(self, where: str, values: Mapping[str, object]) -> Fields:
         """The keys of the table at `where`."""
         return Fields(

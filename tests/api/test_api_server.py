@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pwd
@@ -275,7 +275,7 @@ def test_stale_socket_is_replaced(tmp_path: Path) -> None:
 def test_a_socket_that_cannot_be_removed_does_not_disturb_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a directory that has become read-only: the daemon reported it as a bug of slo-ctl."""
 
-    def refuse(_path: Path, missing_ok: bool = False) -> None:
+    def refuse(_path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     with tempfile.TemporaryDirectory(prefix="slo-") as folder:
