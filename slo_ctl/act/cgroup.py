@@ -128,7 +128,7 @@ class CgroupActuator(Actuator[float | None]):
             return ""
 
     def renamed(self, knob: Knob, identity: str) -> Knob | None:
-        """The knob of the group that has this inode now; groups of v1 are renamed only within their parent."""
+        """The knob of the group that has this inode; groups of v1 are renamed only within their parent."""
         parent = PurePosixPath(knob.place).parent
         with suppress(OSError), os.scandir(self._tree.folder(str(parent))) as entries:
             for entry in entries:

@@ -373,6 +373,7 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
 
     ops = ", ".join(f"{count:,} {op}" for op, count in summary.records_by_op.items())
     gap_us = summary.mean_gap_ns / 1000
+    footprint = numbers.size(summary.footprint_pages * PAGE_BYTES)
     rows = [
         ("file", ", ".join(str(path) for path in reader.paths)),
         ("format", reader.format),
@@ -390,8 +391,7 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
         ("page writes", f"{summary.written_page_count:,} of 4 KiB"),
         (
             "footprint",
-            f"{counted(summary.footprint_pages, 'page')}"
-            f" ({numbers.size(summary.footprint_pages * PAGE_BYTES)})",
+            f"{counted(summary.footprint_pages, 'page')} ({footprint})",
         ),
         (
             "written pages",

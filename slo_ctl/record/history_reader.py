@@ -120,8 +120,8 @@ def read_vm(
 ) -> VmHistory:
     """History of a VM between two times (default: the last hour).
 
-    What is recorded is in at most `limit` buckets. All verdicts, and the latest _MAX_EVENTS of other events. Raises UserError for an unknown VM, and
-    HistoryError when the file cannot be read.
+    What is recorded is in at most `limit` buckets. All verdicts, and the latest _MAX_EVENTS of other events.
+    Raises UserError for an unknown VM, and HistoryError when the file cannot be read.
     """
     until = time.time() if until is None else until
     since = until - _DEFAULT_SINCE_S if since is None else since
