@@ -166,8 +166,10 @@ class Journal:
         for number, entry in enumerate(content["entries"], 1):
             try:
                 knob, original = _entry(entry)
-            except (KeyError, TypeError, ValueError) as error:
-                raise self._damaged(f"entry {number}: {error!r}") from None
+            except KeyError as error:
+                raise self._damaged(f"entry {number} has no {error}") from None
+            except ValueError as error:
+                raise self._damaged(f"entry {number}: {error}") from None
             originals[knob] = original
         if content.get("boot_id") != self._boot:
             # Settings in the kernel do not survive a reboot; the same names now belong to new objects.
@@ -183,6 +185,9 @@ class Journal:
 
 
 def _entry(entry: Any) -> tuple[Knob, Original]:
+    """Raises KeyError for a missing field, and ValueError for one that is not valid."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{entry!r:.80} is not an object")
     words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
     words["object"] = entry.get("object", "")
     data_blocks = entry.get("data_blocks")
