@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.text import and_list, counted
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
@@ -132,7 +133,8 @@ def apply(
 
     Refused while a daemon runs, which applies them every epoch. OPS that a device moves back by itself after
     --undo is shown as restoring. Exit status 0: all settings were applied; 1: some were not, a device could
-    not be used, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
+    not be used, or an error; 2: a usage error, or a daemon runs; 4: settings of a device that is not served
+    could not be restored. With --dry-run as slo-ctl plan.
 
     Examples:
     slo-ctl apply --dry-run     # what would change, and why
@@ -155,8 +157,9 @@ def apply(
         daemon = _daemon(root, dry_run=False)
         problems: list[str] = []
         notes: list[str] = []
+        waiting: list[Outcome] = []
         if undo:
-            outcomes = daemon.undo()
+            outcomes, waiting = daemon.undo()
         else:
             try:
                 outcomes = run_two_epochs(daemon)
@@ -165,9 +168,15 @@ def apply(
                 daemon.stop(undo=False)
     if json_:
         notes = [*problems, *notes]  # otherwise problems have been logged
-    print_results(outcomes, json_, notes, undo=undo)
+    print_results([*outcomes, *waiting], json_, notes, undo=undo)
     if problems or any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
+    if waiting:
+        devices = {outcome.setting.knob.place.partition("/")[0] for outcome in waiting}
+        raise UnreachableError(
+            f"{counted(len(waiting), 'setting')} not restored, as not served: device {and_list(devices)}",
+            f"serve it, such as with `slo-ctl device serve {min(devices)}`, then repeat this",
+        )
 
 
 def print_results(

@@ -346,18 +346,17 @@ class Daemon:
         self._close()
         return outcomes
 
-    def undo(self) -> list[Outcome]:
+    def undo(self) -> tuple[list[Outcome], list[Outcome]]:
         """Restore all settings that were ever changed, without running any epoch, and close everything.
 
-        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes, also of
-        devices that are not served.
+        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes, and
+        those of devices that are not served, which the journal keeps until they are.
         """
         self._dry_run = True
         try:
             self.epoch()
             self._add_inherited(self._observer.observe())
-            outcomes, waiting = self._restore_all()
-            return [*outcomes, *waiting]
+            return self._restore_all()
         finally:
             self._close()
 

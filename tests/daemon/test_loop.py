@@ -425,7 +425,7 @@ def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
     observer.tree = CgroupTree(2, tmp_path / "cgroup")
     config = dataclasses.replace(CONFIG, default_slo=Slo(5.0))
     daemon = Daemon(config, DaemonPlaces(tmp_path), make_observer=lambda *_: observer)
-    (outcome,) = daemon.undo()
+    (outcome,), _ = daemon.undo()
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.RESTORED, 700.0, 300.0)
     assert weight.read_text() == "default 300\n"
     assert observer.closed
@@ -439,7 +439,8 @@ def test_undo_tells_of_what_waits_for_a_server_and_forgets_deleted_devices(tmp_p
     kept, gone = (Knob(Lever.FTL_WEIGHT, f"{name}/web", "weight") for name in ("ssd0", "old"))
     Journal(tmp_path / "journal.json").add({kept: Original(1.0, "web"), gone: Original(1.0, "web")})
     daemon = Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
-    (outcome,) = daemon.undo()
+    restored, (outcome,) = daemon.undo()
+    assert restored == []
     assert (outcome.setting.knob, outcome.state) == (kept, OutcomeState.UNAPPLIED)
     assert outcome.reason == "kept until ssd0 is served: `slo-ctl device serve ssd0`"
     assert list(Journal(tmp_path / "journal.json").originals()) == [kept]
