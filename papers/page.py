@@ -41,7 +41,8 @@ def summary_line(result: PapersResult) -> str:
     """How many figures agree, as a sentence."""
     found = [figure.agreement for figure in result.figures]
     parts = [f"{found.count(each)} {each.value}" for each in Agreement if each in found]
-    return f"{len(found)} figures and tables: {', '.join(parts)}"
+    total = "1 figure or table" if len(found) == 1 else f"{len(found)} figures and tables"
+    return f"{total}: {', '.join(parts)}"
 
 
 def source_of(figure: FigureOutcome) -> str:

@@ -29,7 +29,9 @@ class TimeScale:
         """Scale, rounding down to the nanosecond. Raises ValueError where 146 years are exceeded."""
         scaled = np.floor(batch.time_ns.astype(np.float64) * self.factor)
         if (np.abs(scaled) > _MAX_TIME_NS).any():
-            raise ValueError(f"time scale {self.factor} stretches the trace beyond 146 years")
+            raise ValueError(
+                f"time scale {self.factor:g} stretches the trace beyond 146 years; give a smaller factor"
+            )
         return batch.at(scaled.astype(np.int64))
 
 
@@ -114,18 +116,28 @@ class OnlyOps:
         return batch.take(np.isin(batch.op, [int(op) for op in self.ops]))
 
 
-def loop(trace: Iterable[Batch], times: int | None = None, period_ns: int = 0) -> Iterator[Batch]:
+def loop(
+    trace: Iterable[Batch], times: int | None = None, period_ns: int = 0, *, timed: bool = True
+) -> Iterator[Batch]:
     """The trace `times` times, None for endlessly, in continuing time.
 
     `trace` is iterated each time (a TraceReader can be; a generator cannot). Between two rounds lies the
     trace's mean time between records; with `period_ns` a round takes so long where its records do not take
-    longer. Stops after a round without records.
+    longer. Stops after a round without records. `timed`: False for requests that are not sent by their time:
+    each round then has the times of the file.
+
+    Raises ValueError where 146 years are exceeded.
     """
     if times is not None and times < 1:
         raise ValueError(f"loops is {times}, not positive")
     base_ns = 0
     done = 0
     while times is None or done < times:
+        if base_ns > _MAX_TIME_NS:
+            raise ValueError(
+                "the repeated trace is longer than 146 years; repeat it fewer times, or shorten its pauses "
+                "with `slo-ctl trace convert --max-gap 1h`"
+            )
         records = 0
         earliest_ns, latest_ns = _MAX_TIME_NS, 0
         for batch in trace:
@@ -136,7 +148,6 @@ def loop(trace: Iterable[Batch], times: int | None = None, period_ns: int = 0) -
                 yield batch.at(batch.time_ns + base_ns) if base_ns else batch
         if not records:
             return
-        base_ns += max(period_ns, latest_ns + (latest_ns - earliest_ns) // max(records - 1, 1))
-        if base_ns > _MAX_TIME_NS:
-            raise ValueError("the looped trace is longer than 146 years")
+        if timed:
+            base_ns += max(period_ns, latest_ns + (latest_ns - earliest_ns) // max(records - 1, 1))
         done += 1

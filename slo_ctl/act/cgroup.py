@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from slo_ctl.act.keeper import Actuator
@@ -124,6 +126,15 @@ class CgroupActuator(Actuator[float | None]):
             return str(Path(self._folder(knob)).stat().st_ino)
         except OSError:
             return ""
+
+    def renamed(self, knob: Knob, identity: str) -> Knob | None:
+        """The knob of the group that has this inode; groups of v1 are renamed only within their parent."""
+        parent = PurePosixPath(knob.place).parent
+        with suppress(OSError), os.scandir(self._tree.folder(str(parent))) as entries:
+            for entry in entries:
+                if str(entry.inode()) == identity and entry.is_dir(follow_symlinks=False):
+                    return replace(knob, place=str(parent / entry.name))
+        return None
 
     def _scale(self, knob: Knob) -> WeightScale:
         if knob.name == IO_COST.knob:

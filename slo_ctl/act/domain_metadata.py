@@ -29,6 +29,10 @@ _METADATA_ELEMENT = 2
 _XML_INACTIVE = 2
 
 
+class NoDomainError(UserError):
+    """libvirt has no VM of this name."""
+
+
 class WritableDomain:
     """A VM of libvirt, over a read-write connection. Methods raise UserError."""
 
@@ -91,7 +95,7 @@ def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
             raise UserError(f"VM {name}: {error}", "see the log of libvirtd") from None
         names = [str(domain.name()) for domain in connection.listAllDomains()]
         hint = did_you_mean(name, names) if names else "libvirt has no VMs"
-        raise UserError(f"libvirt has no VM {name}", hint) from None
+        raise NoDomainError(f"libvirt has no VM {name}", hint) from None
 
 
 def read_metadata(domain: WritableDomain) -> SloFields:

@@ -101,6 +101,12 @@ class Journal:
             self._originals = kept
             self.changes += 1
 
+    def rename(self, knobs: Mapping[Knob, Knob]) -> None:
+        """Give entries the present names of their knobs. Raises JournalError."""
+        if knobs:
+            self._write({knobs.get(knob, knob): original for knob, original in self._originals.items()})
+            self._objects |= {new.place: self._originals[new].object for new in knobs.values()}
+
     def remove(self, knobs: Iterable[Knob]) -> None:
         """Remove knobs that were restored or no longer exist. Raises JournalError."""
         unwanted: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
@@ -160,8 +166,10 @@ class Journal:
         for number, entry in enumerate(content["entries"], 1):
             try:
                 knob, original = _entry(entry)
-            except (KeyError, TypeError, ValueError) as error:
-                raise self._damaged(f"entry {number}: {error!r}") from None
+            except KeyError as error:
+                raise self._damaged(f"entry {number} has no {error}") from None
+            except ValueError as error:
+                raise self._damaged(f"entry {number}: {error}") from None
             originals[knob] = original
         if content.get("boot_id") != self._boot:
             # Settings in the kernel do not survive a reboot; the same names now belong to new objects.
@@ -177,6 +185,9 @@ class Journal:
 
 
 def _entry(entry: Any) -> tuple[Knob, Original]:
+    """Raises KeyError for a missing field, and ValueError for one that is not valid."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{entry!r:.80} is not an object")
     words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
     words["object"] = entry.get("object", "")
     data_blocks = entry.get("data_blocks")

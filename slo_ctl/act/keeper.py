@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
@@ -56,12 +56,29 @@ class Actuator(Protocol[Value]):
         del knob
         return ""
 
+    def renamed(self, knob: Knob, identity: str) -> Knob | None:
+        """The knob by its present name, if what had it, of this identity, was renamed."""
+        del knob, identity
+        return None
+
 
 ROTATION_EPOCHS = 10
 """Number of calls of `apply` within which every setting in force is verified once."""
 
 OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 """Levers that `apply` does not restore, only `undo`: decisions move OPS without settings."""
+
+
+_REPLACEABLE = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY})
+"""Levers whose values change only when a program writes them. Those of queues change with the scheduler, of a
+VM of libvirt when it is restored, of an emulated drive when its server restarts."""
+
+_CORRECTED = "another program had set it to "
+
+
+def is_correction(outcome: Outcome) -> bool:
+    """Whether another program had changed a setting that was in force, and it was set again."""
+    return outcome.state is OutcomeState.APPLIED and outcome.reason.startswith(_CORRECTED)
 
 
 def _all_knobs(_knob: Knob) -> bool:
@@ -110,6 +127,8 @@ class SettingKeeper:
         self._actuators = actuators
         self._journal = journal
         self._kept: dict[Knob, _Kept] = {}
+        self._removed: list[Knob] = []
+        """Knobs of this `apply` that no longer exist."""
         self._turn = 0
         self._last = _Wanted([], {}, [], [])
         self._all_wanted_at_change = -1
@@ -124,6 +143,7 @@ class SettingKeeper:
         Returns the outcomes of restored knobs, followed by one for each setting in its order.
         """
         wanted = self._last = self._wanted(list(settings))
+        self._removed = []
         self._turn = (self._turn + 1) % ROTATION_EPOCHS
         restored = self._restore_unwanted(wanted.by_knob, within)
 
@@ -139,6 +159,7 @@ class SettingKeeper:
             knob = due[index].knob
             outcomes[index] = changed[knob] if isinstance(result, _Step) else result
             wanted.kept[index] = self._outcome_of_kept(due[index])
+        self._drop_removed()
         return [*restored, *(outcome for outcome in outcomes if outcome is not None), *wanted.conflicts]
 
     def _wanted(self, settings: list[Setting]) -> _Wanted:
@@ -178,21 +199,22 @@ class SettingKeeper:
         for knob, original in self._journal.originals().items():
             if knob not in wanted and knob.lever not in OPS_LEVERS and within(knob):
                 setting = Setting(knob, original.value, original.vm, "no longer wanted")
-                result = self._inspect(setting, exact=True)
+                result = self._inspect(setting, exact=True, plan=True)
                 planned.append(result if isinstance(result, Outcome) else _planned(result))
         for setting in wanted.values():
-            result = self._inspect(setting)
+            result = self._inspect(setting, plan=True)
             planned.append(result if isinstance(result, Outcome) else _planned(result))
         return [*planned, *conflicts]
 
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
         """Restore all knobs that were ever changed; those that fail stay in the journal."""
         self._last = _Wanted([], {}, [], [])
-        self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.
         knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)
-        return self._restore(knobs, "as before slo-ctl")
+        outcomes = self._restore(knobs, "as before slo-ctl")
+        self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
+        return outcomes
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:
@@ -200,23 +222,32 @@ class SettingKeeper:
                 return actuator
         raise ActError(f"this host has nothing that sets {knob}", "see `slo-ctl doctor`")
 
-    def _inspect(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
-        """The step for one setting. `exact`: its value was read from the knob and needs no rounding."""
+    def _inspect(self, setting: Setting, *, exact: bool = False, plan: bool = False) -> _Step | Outcome:
+        """The step for one setting. `exact`: its value was read from the knob and needs no rounding.
+
+        `plan`: nothing is done about a knob that cannot be read.
+        """
         knob = setting.knob
         try:
             actuator = self._owner(knob)
             target = setting.value if exact else actuator.normalise(knob, setting.value)
             before = actuator.read(knob)
         except ActError as error:
-            self._forget(knob, error)
+            if not plan:
+                self._forget(knob, error)
             return Outcome(setting, OutcomeState.UNAPPLIED, None, None, str(error))
         return _Step(setting, actuator, before, target)
 
     def _forget(self, knob: Knob, error: ActError) -> None:
         self._kept.pop(knob, None)
         if error.target_removed:
-            # A new object with the same name has other original values.
-            self._drop([knob])
+            self._removed.append(knob)
+
+    def _drop_removed(self) -> None:
+        """Drop the original values of what no longer exists: a new object of the same name has others."""
+        if self._removed:
+            self._identify(self._removed)
+            self._drop(self._removed)
 
     def _carry_out(self, steps: list[_Step]) -> dict[Knob, Outcome]:
         outcomes = {
@@ -229,6 +260,7 @@ class SettingKeeper:
             for step in changes
             if step.setting.knob not in self._journal
         }
+        self._adopt([step for step in changes if step.setting.knob not in untouched])
         try:
             self._journal.add(untouched)
         except JournalError as error:
@@ -254,6 +286,24 @@ class SettingKeeper:
             outcomes[step.setting.knob] = self._read_back(step, kept[step.setting.knob])
         return outcomes
 
+    def _adopt(self, steps: Iterable[_Step]) -> None:
+        """Restore later what another program has set meanwhile, not what it has replaced."""
+        originals = self._journal.originals()
+        replaced = {
+            knob: replace(originals[knob], value=step.before)
+            for step in steps
+            if (knob := step.setting.knob).lever in _REPLACEABLE
+            and self._is_foreign(self._kept.get(knob), step.before)
+        }
+        # If the journal cannot be written, the value before is restored.
+        with suppress(JournalError):
+            self._journal.correct(replaced)
+
+    @staticmethod
+    def _is_foreign(kept: _Kept | None, value: SettingValue) -> bool:
+        """Whether another program has set `value` since a setting was brought in force."""
+        return kept is not None and not in_force(kept.outcome.after, value)
+
     def _not_changed(self, step: _Step, error: ActError) -> Outcome:
         self._forget(step.setting.knob, error)
         return Outcome(step.setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
@@ -277,32 +327,44 @@ class SettingKeeper:
         settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
         self._kept[knob] = _Kept(setting, settled)
         drift = ""
-        if kept is not None and kept.setting.value == setting.value:
-            drift = f"another program had set it to {value_text(step.before)}"
+        if self._is_foreign(kept, step.before):
+            drift = f"{_CORRECTED}{value_text(step.before)}"
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
-    def _identify(self, knobs: Iterable[Knob]) -> None:
-        """Drop the original values of what no longer exists, though something of the same name does."""
-        identities = {}
+    def _identify(self, knobs: Iterable[Knob]) -> dict[Knob, Knob]:
+        """Compare what has the knobs now with what had them when they were changed.
+
+        Original values of what was renamed follow it; those of what no longer exists are dropped, if
+        something else has its name. Returns the knobs that were renamed, with their present names.
+        """
+        identities, renamed = {}, {}
+        originals = self._journal.originals()
         for knob in knobs:
             with suppress(ActError):
-                identities[knob.place] = self._owner(knob).identity(knob)
+                owner = self._owner(knob)
+                identities[knob.place] = identity = owner.identity(knob)
+                before = originals[knob].object if knob in originals else ""
+                if before and before != identity and (now := owner.renamed(knob, before)) is not None:
+                    renamed[knob] = now
+        # If the journal cannot be written, the next start finds them by itself.
+        with suppress(JournalError):
+            self._journal.rename(renamed)
         self._journal.identify({place: identity for place, identity in identities.items() if identity})
+        return renamed
 
     def _restore(self, knobs: list[Knob], why: str) -> list[Outcome]:
         """Restore originals; repeats while any succeeds, because some depend on others."""
-        self._identify(knobs)
+        renamed = self._identify(knobs)
         originals = self._journal.originals()
-        knobs = [knob for knob in knobs if knob in originals]
+        knobs = [now for knob in knobs if (now := renamed.get(knob, knob)) in originals]
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
         while waiting:
             for knob in waiting:
                 original = originals[knob]
                 setting = Setting(knob, original.value, original.vm, why)
-                outcomes[knob] = self._restore_one(setting)
-                self._kept.pop(knob, None)
+                outcomes[knob] = self._restore_one(setting, self._kept.pop(knob, None))
             refused = [knob for knob in waiting if outcomes[knob].state is OutcomeState.UNAPPLIED]
             if len(refused) == len(waiting):
                 break
@@ -310,12 +372,15 @@ class SettingKeeper:
         self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
         return [outcomes[knob] for knob in knobs]
 
-    def _restore_one(self, setting: Setting) -> Outcome:
+    def _restore_one(self, setting: Setting, kept: _Kept | None) -> Outcome:
         knob = setting.knob
         before: SettingValue = None
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
+            if knob.lever in _REPLACEABLE and self._is_foreign(kept, before):
+                reason = f"another program has set it to {value_text(before)} meanwhile, which stays"
+                return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.
             if before != setting.value:
                 actuator.write(knob, setting.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 
 from pydantic import ConfigDict
 
-from slo_ctl.act.domain_metadata import DomainState, WritableDomain
+from slo_ctl.act.domain_metadata import DomainState, NoDomainError, WritableDomain
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
@@ -425,20 +426,19 @@ class MappingRun:
                     self._namespaces.attach(nsid, step.controller_id)
             case Deallocate():
                 block = self._namespaces.block(nsid)
-                self._wait_until_unused(nsid)
+                self._wait_until_unused(nsid, mapping.vm)
                 self._namespaces.deallocate(block, step.offset_bytes, step.length_bytes)
             case AddDisk():
                 return self._give(mapping, step, nsid)
             case RemoveDisk():
-                with self._domains(mapping.vm) as domain:
-                    remove_disk(domain, mapping.target, mapping.path, unplug=step.unplug)
+                self._take(mapping, step, nsid)
             case DetachNamespace():
                 if namespace is not None and namespace.attached:
-                    self._wait_until_unused(nsid)
+                    self._wait_until_unused(nsid, mapping.vm)
                     self._namespaces.detach(nsid, step.controller_id)
             case DeleteNamespace():
                 if namespace is not None:
-                    self._wait_until_unused(nsid)
+                    self._wait_until_unused(nsid, mapping.vm)
                     self._namespaces.delete(nsid)
         return mapping
 
@@ -446,18 +446,30 @@ class MappingRun:
         path = stable_path(self._dev / self._namespaces.block(nsid), nsid)
         with self._domains(mapping.vm) as domain:
             if target_of(domain, path) is None:
-                self._wait_until_unused(nsid)
+                self._wait_until_unused(nsid, mapping.vm)
             size_bytes = None if step.whole else step.size_bytes
             target = add_disk(domain, path, step.target, step.bus, size_bytes)
         return replace(mapping, target=target, path=str(path))
 
-    def _wait_until_unused(self, nsid: int) -> None:
+    def _take(self, mapping: NamespaceMapping, step: RemoveDisk, nsid: int) -> None:
+        try:
+            with self._domains(mapping.vm) as domain:
+                remove_disk(domain, mapping.target, mapping.path, unplug=step.unplug)
+        except NoDomainError:
+            # It was undefined, and its disk with it; or it was renamed, and has the disk under its new name.
+            if user := self._user_of(nsid):
+                raise UserError(
+                    f"VM {mapping.vm} does not exist any more, but namespace {nsid} is in use: {user}",
+                    "if the VM was renamed: `virsh detach-disk --config`, then repeat this command",
+                ) from None
+
+    def _wait_until_unused(self, nsid: int, vm: str) -> None:
         """Wait until QEMU has closed a removed disk, or udev a written one. Raises UserError if none does."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while user := self._user_of(nsid):
             if time.monotonic() > deadline:
                 raise UserError(
                     f"namespace {nsid} of {self._device.controller.name} is still in use: {user}",
-                    "stop that, then continue with `slo-ctl vm map VM --resume`",
+                    f"stop that, then continue with `slo-ctl vm map {shlex.quote(vm)} --resume`",
                 )
             time.sleep(_POLL_S)

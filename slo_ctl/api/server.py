@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 from slo_ctl.api.messages import DESCRIPTION_PATH, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
 from slo_ctl.base.clock import wait_for
+from slo_ctl.base.errors import UserError
 from slo_ctl.host.peer import peer_of
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
@@ -171,17 +173,37 @@ class ApiServer:
 
         Raises UserError when another process listens there, or the path cannot be used.
         """
-        make_socket_folder(path.parent)
+        self._controller = controller
         self._path = path
-        self._server = _Server(Api(controller), listen(path, _MODE, own_group_id(group)))
-        self._inode = path.stat().st_ino
-        self._server.start()
+        self._group = group
+        self._server = self._listen()
+
+    def _listen(self) -> _Server:
+        make_socket_folder(self._path.parent)
+        server = _Server(Api(self._controller), listen(self._path, _MODE, own_group_id(self._group)))
+        self._inode = self._path.stat().st_ino
+        server.start()
+        return server
+
+    def restore(self) -> bool:
+        """Listen again if the socket was removed; False if there was nothing to do, or it failed."""
+        if self._path.exists():
+            return False
+        try:
+            server = self._listen()
+        except (OSError, UserError):
+            return False
+        self._server.stop()
+        self._server = server
+        return True
 
     def close(self) -> None:
         """Complete requests in progress, and remove the socket."""
         self._server.stop()
-        if self._path.exists() and self._path.stat().st_ino == self._inode:
-            self._path.unlink(missing_ok=True)
+        # What is left in a directory that is read-only by now is taken for stale by the next daemon.
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
 
 
 class _Server(BoundedServer):

@@ -76,17 +76,25 @@ def join_pairs(pairs: Mapping[str, str]) -> str:
 class Fields:
     """The values of one table by key; `finish` refuses keys that were never read."""
 
-    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+    def __init__(
+        self, where: str, values: Mapping[str, object], places: Mapping[str, str] | None = None
+    ) -> None:
+        """`where`: the table. `places`: those of its keys that are elsewhere, such as on lines below."""
         self.where = where
-        self._values = {key: _as_text(where, key, value) for key, value in values.items()}
+        self._places = places or {}
+        self._values = {key: _as_text(self.place(key), key, value) for key, value in values.items()}
         self._read: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def place(self, key: str) -> str:
+        """Where a key is, or would be."""
+        return self._places.get(key, self.where)
+
     def fail(self, key: str, problem: str, hint: str = "") -> NoReturn:
         """Raise UserError about the value of `key`: `WHERE: key=value PROBLEM`."""
-        raise UserError(f"{self.where}: {key}={self._values.get(key, '')} {problem}", hint)
+        raise UserError(f"{self.place(key)}: {key}={self._values.get(key, '')} {problem}", hint)
 
     def text(self, key: str) -> str | None:
         """The value as text; None when absent."""
@@ -155,7 +163,7 @@ class Fields:
         """Raise UserError for a key that was never read."""
         for key in self._values:
             if key not in self._read:
-                raise UserError(f"{self.where}: unknown key {key}", did_you_mean(key, self._read))
+                raise UserError(f"{self.place(key)}: unknown key {key}", did_you_mean(key, self._read))
 
     def _parse(self, key: str, parse: Callable[[str], T]) -> T | None:
         value = self.text(key)

@@ -194,7 +194,7 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
             hint,
         )
     return re.sub(
-        rf"(^|: )({PROGRAM} [^;:]+)(?=;|$)",
+        rf"(^|: )({PROGRAM} (?:'[^']*'|[^;:'])+)(?=;|$)",  # names in quotes may contain anything
         lambda match: match[0] + option if takes_root(match[2]) else match[0],
         hint,
     )
@@ -325,7 +325,9 @@ def _report_trace_error(error: Exception) -> int | None:
     errors = sys.modules.get("traces.errors")
     if errors is None or not isinstance(error, errors.TraceError):
         return None
-    return _report_error(error.message, error.hint)
+    # Commands with the option --format report such errors themselves; in a scenario it is a key.
+    hint = re.sub(r"try --format (\S+)", r"try format=\1 in --vm", error.hint)
+    return _report_error(error.message, hint.replace("--format", "format= in --vm"))
 
 
 _FILE_ERRORS = {

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from slo_ctl.base.errors import FailedError, UserError
-from slo_ctl.base.text import counted
+from slo_ctl.base.text import and_list, counted
 from slo_ctl.cli.options import CONFIG, ROOT, check_config, time_s_of
 from slo_ctl.daemon.files import DaemonPlaces, only_daemon
+from slo_ctl.model.setting import OutcomeState
 
 
 def command(
@@ -21,7 +22,9 @@ def command(
         str | None,
         typer.Option(metavar="TIME", help="Control interval, such as 1s. [default: as configured]"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Run one epoch, then stop cleanly.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Measure for an epoch, act once, then stop cleanly.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what one epoch would change; change nothing.")
     ] = False,
@@ -51,15 +54,21 @@ def command(
         print_plan(plan_of(Daemon(settings, places, dry_run=True)), include_unchanged=False)
         return
     log_events()
-    with only_daemon(places.lock):
+    with only_daemon(places.lock) as lock:
         daemon = Daemon(settings, places)
         if once:
-            run_two_epochs(daemon)
-            daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
+            outcomes = run_two_epochs(daemon)
+            problems = daemon.device_problems
+            outcomes += daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
+            failed = sum(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes)
+            if failed or problems:
+                parts = [counted(len(problems), "device problem")] if problems else []
+                parts += [f"{counted(failed, 'setting')} not applied or not restored"] if failed else []
+                raise FailedError(f"{and_list(parts, in_order=True)}, see above", "see `slo-ctl plan`")
             return
         try:
             not_restored = serve(
-                daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_print_line
+                daemon, lock, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_print_line
             )
         except StoppedAtOnce:
             raise FailedError("stopped immediately: settings stay applied until the next start") from None

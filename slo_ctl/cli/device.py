@@ -425,14 +425,26 @@ app.command()(device_namespace.remove)
 
 
 @app.command()
-def delete(name: DEVICE, yes: YES = False, root: ROOT = None) -> None:
+def delete(
+    name: DEVICE,
+    yes: YES = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it although a VM or the configuration names it.")
+    ] = False,
+    root: ROOT = None,
+) -> None:
     """Delete a device and all data on it.
+
+    Refused while it is served, and while a VM has a disk on it, running or in its definition, or the
+    configuration names it.
 
     Examples:
     slo-ctl device delete ssd0 --yes
     """
     store = device_store(root)
     store.require(name)
+    if not force:
+        device_namespace.refuse_named(root, name)
     confirm(yes, f"deleting {name} destroys its data", f"Delete device {name} and all data on it?")
     store.delete(name)
     print_lines(f"deleted device {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
 from slo_ctl.cli.completion import complete_namespace, namespaces
 from slo_ctl.cli.options import DEVICE, ROOT, YES, bytes_of, confirm, device_store, root_option
-from slo_ctl.cli.output import print_lines
+from slo_ctl.cli.output import print_lines, warn, warn_notes
 from slo_ctl.model.host import Tenant
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def remove(
 ) -> None:
     """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
 
-    Refused while a VM uses it as a disk, or a client is connected to it or to all namespaces of the device.
+    Refused while a VM has it as a disk, running or in its definition, the configuration gives it to a VM, or
+    a client is connected to it or to all namespaces of the device.
 
     Examples:
     slo-ctl device remove ssd0/web
@@ -125,6 +127,7 @@ def remove(
     require_namespace(record, namespace)
     if not force:
         _refuse_in_use(root, store, record, namespace)
+        refuse_named(root, name, namespace)
     confirm(yes, f"removing {path} destroys its data", f"Remove namespace {path} and all data in it?")
     remove_namespace(store, record, namespace)
     print_lines(f"removed {path}")
@@ -145,6 +148,46 @@ def _split(path: str, root: Path | None) -> tuple[str, str]:
     return name, namespace
 
 
+def refuse_named(root: Path | None, device: str, namespace: str | None = None) -> None:
+    """Raise UserError when a VM's definition or the configuration names the device, or the namespace of it.
+
+    If libvirt is not reachable, a note says that the definitions of its VMs are not known.
+    """
+    from slo_ctl.cli.vm_host import VmHost
+    from slo_ctl.drives.attach import users_of
+    from slo_ctl.host.libvirt import connect
+
+    host = VmHost(root)
+    users: dict[Tenant, str] = {}
+    if host.libvirt_uri is not None:
+        try:
+            with connect(host.libvirt_uri) as libvirt:
+                users = users_of(libvirt.all_xml(), host.places.devices)
+        except UserError as error:
+            warn(f"note: it is not known whether a VM of libvirt names {device}: {error.message}")
+    for tenant, user in users.items():
+        if tenant.device == device and namespace in (None, tenant.namespace):
+            owner, _, target = user.rstrip(")").rpartition(" (")
+            detach = f"slo-ctl vm detach {shlex.quote(owner)} {target}{root_option(root)}"
+            raise UserError(
+                f"{tenant} is disk {target} of VM {owner}", f"detach it first: {detach}; or add --force"
+            )
+    for vm in host.config.vms.values():
+        for tenant in (Tenant(*name.split("/", 1)) for name in vm.namespaces):
+            if tenant.device == device and namespace in (None, tenant.namespace):
+                raise UserError(
+                    f"{tenant} is a namespace of VM {vm.name} ({vm.source})",
+                    "remove it from the configuration first, or add --force",
+                )
+    for entry in host.config.devices if namespace is None else ():
+        if entry.name == device and entry.path is None:
+            raise UserError(
+                f"device {device} is in the configuration ({entry.source})",
+                "remove its [[device]] table first, or add --force",
+            )
+    warn_notes(host.gaps)
+
+
 def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, namespace: str) -> None:
     """Raise UserError when a VM has the namespace, or a process is or may be connected to it."""
     from slo_ctl.cli.vm_host import VmHost
@@ -157,7 +200,7 @@ def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, 
         disk = user.disk.target if user.disk is not None else ""
         raise UserError(
             f"namespace {tenant} is used by VM {user.vm}{f' ({disk})' if disk else ''}",
-            f"detach it first: slo-ctl vm detach {user.vm} {disk}{root_option(root)}"
+            f"detach it first: slo-ctl vm detach {shlex.quote(user.vm)} {disk}{root_option(root)}"
             if disk
             else "stop the VM, or add --force",
         )

@@ -178,7 +178,7 @@ class _DeviceSettings:
     def _is_own(self, knob: Knob) -> bool:
         return knob.lever in DEVICE_LEVERS and knob.place == self._name
 
-    def _without_daemon(self, scheduler: str) -> AbstractContextManager[None]:
+    def _without_daemon(self, scheduler: str) -> AbstractContextManager[object]:
         hint = (
             f'the daemon sets it: write scheduler = "{scheduler}" in the [[device]] with {self._table} in '
             "slo-ctl.toml, then `slo-ctl config reload`"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.text import and_list, counted
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
@@ -130,8 +132,9 @@ def apply(
     """Observe, decide and apply all settings once, without a daemon. They stay until --undo.
 
     Refused while a daemon runs, which applies them every epoch. OPS that a device moves back by itself after
-    --undo is shown as restoring. Exit status 0: all settings were applied; 1:
-    some were not, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
+    --undo is shown as restoring. Exit status 0: all settings were applied; 1: some were not, a device could
+    not be used, or an error; 2: a usage error, or a daemon runs; 4: settings of a device that is not served
+    could not be restored. With --dry-run as slo-ctl plan.
 
     Examples:
     slo-ctl apply --dry-run     # what would change, and why
@@ -152,25 +155,40 @@ def apply(
         return
     with only_daemon(places.lock):
         daemon = _daemon(root, dry_run=False)
+        problems: list[str] = []
+        notes: list[str] = []
+        waiting: list[Outcome] = []
         if undo:
-            outcomes = daemon.undo()
+            outcomes, waiting = daemon.undo()
         else:
             try:
                 outcomes = run_two_epochs(daemon)
+                problems, notes = daemon.device_problems, list(daemon.notes)
             finally:
                 daemon.stop(undo=False)
-    print_results(outcomes, json_, undo=undo)
-    if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
+    if json_:
+        notes = [*problems, *notes]  # otherwise problems have been logged
+    print_results([*outcomes, *waiting], json_, notes, undo=undo)
+    if problems or any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
+    if waiting:
+        devices = {outcome.setting.knob.place.partition("/")[0] for outcome in waiting}
+        raise UnreachableError(
+            f"{counted(len(waiting), 'setting')} not restored, as not served: device {and_list(devices)}",
+            f"serve it, such as with `slo-ctl device serve {min(devices)}`, then repeat this",
+        )
 
 
-def print_results(outcomes: list[Outcome], json_: bool, *, undo: bool = False) -> None:
-    """The outcome of each setting, as a table or one JSON object."""
+def print_results(
+    outcomes: list[Outcome], json_: bool, notes: Sequence[str] = (), *, undo: bool = False
+) -> None:
+    """The outcome of each setting, and notes, as a table or one JSON object."""
     if json_:
         from slo_ctl.model.status_json import plain
 
-        print_json({"outcomes": plain(tuple(outcomes))})
+        print_json({"outcomes": plain(tuple(outcomes)), "notes": list(notes)})
         return
+    warn_notes(notes)
     from slo_ctl.show.status import changes, outcome_counts
     from slo_ctl.show.terminal import console_for
 

@@ -18,7 +18,7 @@ import typer
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 from slo_ctl.cli import trace_record, write_size
 from slo_ctl.cli.options import JSON, LABORATORY, ON_ERROR, TRACE_FORMAT, on_error_of
 from slo_ctl.cli.output import print_json, warn, warn_notes
@@ -165,7 +165,7 @@ def convert(
     for reason, count in sorted(reader.skipped.items()):
         warn(f"skipped {count:,} x {reason}")
     warn_notes(reader.notes)
-    warn(f"{writer.records:,} records written to {target}")
+    warn(f"{counted(writer.records, 'record')} written to {target}")
 
 
 app.command("record")(trace_record.record)
@@ -373,6 +373,7 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
 
     ops = ", ".join(f"{count:,} {op}" for op, count in summary.records_by_op.items())
     gap_us = summary.mean_gap_ns / 1000
+    footprint = numbers.size(summary.footprint_pages * PAGE_BYTES)
     rows = [
         ("file", ", ".join(str(path) for path in reader.paths)),
         ("format", reader.format),
@@ -390,7 +391,7 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
         ("page writes", f"{summary.written_page_count:,} of 4 KiB"),
         (
             "footprint",
-            f"{summary.footprint_pages:,} pages ({numbers.size(summary.footprint_pages * PAGE_BYTES)})",
+            f"{counted(summary.footprint_pages, 'page')} ({footprint})",
         ),
         (
             "written pages",
@@ -403,7 +404,9 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
         ),
     ]
     if summary.backward_records:
-        rows.append(("out of order", f"{summary.backward_records:,} records earlier than the one before"))
+        rows.append(
+            ("out of order", f"{counted(summary.backward_records, 'record')} earlier than the one before")
+        )
     rows += [("skipped", f"{count:,} x {reason}") for reason, count in sorted(reader.skipped.items())]
     rows += [("note", note) for note in reader.notes]
     rows.append(("read in", f"{wall_s:.2f} s, {summary.records / max(wall_s, 1e-9) / 1e6:.2f} M records/s"))

@@ -12,7 +12,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.termination import ending_signals, stop_requests
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
@@ -76,7 +76,7 @@ def record(
         _print(recording)
     dropped = sum(vm.dropped for vm in recording.vms)
     if dropped:
-        warn(f"slo-ctl: {dropped:,} requests came too fast and were not recorded")
+        warn(f"slo-ctl: {counted(dropped, 'request')} not recorded: too many at a time")
     if recording.scenario is None:
         raise UserError("no request was recorded", "record while the VMs do I/O")
 

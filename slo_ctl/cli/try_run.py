@@ -18,7 +18,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import ObserveGone, UnreachableError, UserError
 from slo_ctl.base.progress import drive_writes_on
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 from slo_ctl.cli.options import root_option
 from slo_ctl.cli.try_guest import Guests
 from slo_ctl.cli.try_host import DEVICE, TryHost
@@ -286,7 +286,7 @@ def _start_client(host: TryHost, vm: ComparedVm, trace: Path | None) -> None:
         return
     requests = host.start_fio(vm.vm, vm.queue_depth, trace)
     if trace is not None:
-        _print_line(f"{vm.vm} repeats {requests:,} requests of {vm.trace}")
+        _print_line(f"{vm.vm} repeats {counted(requests, 'request')} of {vm.trace}")
 
 
 def with_verdicts(vms: tuple[ComparedVm, ...], status: HostStatus) -> tuple[ComparedVm, ...]:

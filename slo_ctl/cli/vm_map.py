@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -257,7 +258,7 @@ def _forget_hint(mapping: NamespaceMapping) -> str:
 
 
 def _unmap_command(mapping: NamespaceMapping) -> str:
-    return " ".join(["slo-ctl vm unmap", mapping.vm, *([str(mapping.nsid)] if mapping.nsid else [])])
+    return shlex.join(["slo-ctl", "vm", "unmap", mapping.vm, *([str(mapping.nsid)] if mapping.nsid else [])])
 
 
 _DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; change nothing.")]
@@ -312,7 +313,8 @@ def map_(
         if unfinished:
             raise UserError(
                 f"{unfinished[0]} is unfinished",
-                f"complete it: slo-ctl vm map {name} --resume; or undo it: {_unmap_command(unfinished[0])}",
+                f"complete it: slo-ctl vm map {shlex.quote(name)} --resume; "
+                f"or undo it: {_unmap_command(unfinished[0])}",
             )
         if device is None:
             raise UserError("--device is missing", "such as --device /dev/nvme0, see `nvme list`")

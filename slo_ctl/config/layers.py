@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from slo_ctl.base.errors import UserError
@@ -264,7 +265,7 @@ class Layers:
         )
 
     def _refuse_shared_resources(self, vms: dict[str, VmConfig]) -> None:
-        """No two VMs may be the same cgroup or use the same namespace."""
+        """No two VMs may be the same cgroup, one inside the other, or use the same namespace."""
         owners: dict[str, str] = {}
         for name, vm in vms.items():
             for key, values in (("cgroup", (vm.cgroup,)), ("namespaces", vm.namespaces)):
@@ -275,6 +276,15 @@ class Layers:
                         self.named["vm"][name].keys[key],
                         f"VM {name}: {key}: {value} is already that of VM {owner}",
                         "give each VM its own",
+                    )
+        for name, vm in vms.items():
+            for parent in PurePosixPath(vm.cgroup or "/").parents:
+                if outer := owners.get(f"cgroup {parent}"):
+                    self._report(
+                        self.named["vm"][name].keys["cgroup"],
+                        f"VM {name}: cgroup: {vm.cgroup} is inside {parent}, that of VM {outer}: "
+                        "its I/O would count for both",
+                        "give each VM a cgroup that contains no other",
                     )
 
     def _check_patterns(self, patterns: dict[str, VmConfig]) -> None:

@@ -101,7 +101,7 @@ def read_file(path: Path) -> ConfigFile | None:
     try:
         return ConfigFile(path, tomllib.loads(text), key_lines(text))
     except tomllib.TOMLDecodeError as error:
-        raise _syntax(path, text, str(error)) from None
+        raise syntax_error(path, text, str(error)) from None
     except RecursionError:
         raise UserError(
             f"{path}:1: is nested too deeply", "no setting needs more than three levels"
@@ -125,7 +125,8 @@ def _content(path: Path) -> bytes | None:
         ) from None
 
 
-def _syntax(path: Path, text: str, message: str) -> UserError:
+def syntax_error(path: Path, text: str, message: str) -> UserError:
+    """The error about a text that is not TOML; `message`: that of the parser."""
     found = _AT.search(message)
     line = found["line"] if found and found["line"] else str(len(text.splitlines()) or 1)
     problem, hint = _AT.sub("", message), 'TOML has [table] and key = value; texts need "quotes"'

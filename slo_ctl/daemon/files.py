@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -92,6 +93,7 @@ class DaemonPlaces:
 
 
 _MAX_PID_BYTES = 32
+_MODE, _CLAIM_MODE = 0o644, 0o600
 
 
 def _sign(lock: int) -> None:
@@ -108,10 +110,60 @@ def _holder(lock: int) -> str:
     return f"PID {holder or 'unknown, still starting'}"
 
 
+def daemon_of(path: Path) -> str:
+    """The process that holds the lock at `path`, or held it last; empty if there was none."""
+    try:
+        lock = open_lock(path, "run as root", flags=0)
+    except (OSError, UserError):
+        return ""
+    try:
+        return _holder(lock)
+    finally:
+        os.close(lock)
+
+
+class DaemonLock:
+    """A lock of a running daemon."""
+
+    def __init__(self, path: Path, descriptor: int, mode: int) -> None:
+        """`descriptor`: of the locked file, closed with this. `mode`: of the file, if it is created again."""
+        self._path = path
+        self._descriptor = descriptor
+        self._mode = mode
+
+    def restore(self) -> str:
+        """Lock the path again if the file there was removed.
+
+        Returns the process that has locked it meanwhile, else an empty text.
+        """
+        try:
+            if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
+                return ""
+        except OSError:
+            pass  # it is missing
+        try:
+            make_socket_folder(self._path.parent)
+            lock = open_lock(self._path, "run as root", mode=self._mode)
+        except (OSError, UserError):
+            return ""  # tried again later
+        if not try_lock(lock):
+            holder = _holder(lock)
+            os.close(lock)
+            return holder
+        _sign(lock)
+        os.close(self._descriptor)
+        self._descriptor = lock
+        return ""
+
+    def close(self) -> None:
+        """Release it. The file stays, because another daemon could then lock a new file of the same name."""
+        os.close(self._descriptor)
+
+
 @contextmanager
 def only_daemon(
     path: Path, while_running: str = "`slo-ctl status` queries it; stop it first, or use another directory"
-) -> Iterator[None]:
+) -> Iterator[DaemonLock]:
     """Hold the lock at `path`, and write the process ID to it.
 
     Raises UserError if another process, which it names, holds the lock (hint: `while_running`), or if the
@@ -121,17 +173,17 @@ def only_daemon(
     make_socket_folder(path.parent)
     hint = "see --root, or run as root"
     try:
-        descriptor = open_lock(path, hint, mode=0o644)
+        descriptor = open_lock(path, hint, mode=_MODE)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", hint) from None
+    lock = DaemonLock(path, descriptor, _MODE)
     try:
         if not try_lock(descriptor):
             raise UserError(f"daemon already running ({_holder(descriptor)})", while_running)
         _sign(descriptor)
-        yield
+        yield lock
     finally:
-        # The file is not removed, because another daemon could then lock a new file of the same name.
-        os.close(descriptor)
+        lock.close()
 
 
 class DeviceClaims:
@@ -143,15 +195,15 @@ class DeviceClaims:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held: dict[DeviceNumber, int] = {}
+        self._held: dict[DeviceNumber, DaemonLock] = {}
 
     def take(self, number: DeviceNumber) -> str:
         """Claim a device. Returns the process that has claimed it, else an empty text."""
         if number in self._held:
-            return ""
+            return self._held[number].restore()
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-            lock = open_lock(self._folder / f"block-{number}.lock", "run as root")
+            lock = open_lock(self._path(number), "run as root", mode=_CLAIM_MODE)
         except (OSError, UserError):
             return ""
         if not try_lock(lock):
@@ -159,10 +211,25 @@ class DeviceClaims:
             os.close(lock)
             return holder
         _sign(lock)
-        self._held[number] = lock
+        self._held[number] = DaemonLock(self._path(number), lock, _CLAIM_MODE)
         return ""
+
+    def holder(self, number: DeviceNumber) -> str:
+        """The other process that has claimed a device, if it is known, without claiming it."""
+        try:
+            lock = open_lock(self._path(number), "run as root", flags=0)
+        except (OSError, UserError):
+            return ""
+        try:
+            # Shared and for a moment: two that only look do not see each other.
+            return "" if try_lock(lock, fcntl.LOCK_SH) else _holder(lock)
+        finally:
+            os.close(lock)
+
+    def _path(self, number: DeviceNumber) -> Path:
+        return self._folder / f"block-{number}.lock"
 
     def keep(self, numbers: Collection[DeviceNumber]) -> None:
         """Release all other devices."""
         for number in self._held.keys() - set(numbers):
-            os.close(self._held.pop(number))
+            self._held.pop(number).close()

@@ -9,10 +9,11 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
+from slo_ctl.act.keeper import is_correction
 from slo_ctl.base.text import counted, printable
 from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.model.decision import Decision
-from slo_ctl.model.setting import Outcome, OutcomeState, change_of, value_text
+from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, change_of, value_text
 
 # Text of decisions and outcomes, for logs and plans.
 
@@ -95,6 +96,7 @@ class EpochLog:
         self._fields: dict[str, dict[str, str]] = {}
         """Journal fields of the problems of the previous epoch."""
         self._reasons: dict[str, RecentSentences] = {}
+        self._corrections = RecentSentences(MANY_SENTENCES)
 
     def log_problems(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
         """Log new and ended problems of devices, and settings that could not be applied."""
@@ -109,6 +111,17 @@ class EpochLog:
         for line in self._problems.ended:
             log.info("over: %s", line, extra=self._fields[line])
         self._fields = sentences
+
+    def log_corrections(self, outcomes: Iterable[Outcome]) -> None:
+        """Log settings that another program had changed; the last are not repeated if it does so again."""
+        lines = {
+            outcome_line(outcome): journal_fields(outcome)
+            for outcome in outcomes
+            # A server that was restarted has the settings of its last checkpoint.
+            if is_correction(outcome) and outcome.setting.knob.lever not in FTL_LEVERS
+        }
+        for line in self._corrections.add(lines):
+            log.warning("set again: %s", line, extra=lines[line])
 
     def log_verdicts(self, changes: Iterable[VerdictChange]) -> None:
         """Log SLOs that are no longer met, and SLOs that are met again; the history has all changes."""

@@ -7,18 +7,21 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.api.page import Page
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.termination import Waker
+from slo_ctl.base.text import counted
 from slo_ctl.config import Config, load
+from slo_ctl.config.load import has_files
 from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
@@ -29,7 +32,7 @@ from slo_ctl.daemon.device_view import (
     host_observer,
     view_or_problem,
 )
-from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims
+from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
@@ -42,7 +45,7 @@ from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.model.host import Vm
 from slo_ctl.model.replies import DevicePlan, Plan
-from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
+from slo_ctl.model.setting import FTL_LEVERS, Knob, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus
 from slo_ctl.observe.host import HostObserver
@@ -96,6 +99,16 @@ class Recorder:
 
     def _open_history(self) -> History:
         return History(self._path, self._config.keep_s, self._config.max_bytes)
+
+
+def _device_of(knob: Knob) -> str:
+    """The emulated device of a knob, whose place is `DEVICE` or `DEVICE/NAMESPACE`."""
+    return knob.place.partition("/")[0]
+
+
+def _size_text(config: Config) -> str:
+    devices, vms = counted(len(config.devices), "device"), counted(len(config.vms), "VM")
+    return f"{devices}, {vms}"
 
 
 MIN_INTERVAL_S = 0.2
@@ -192,8 +205,11 @@ class Daemon:
         self._inherited = InheritedSettings()
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
-        claims = None if dry_run else DeviceClaims(run / "slo-ctl")
-        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
+        self._claims = DeviceClaims(run / "slo-ctl")
+        self._blocks = BlockDevices(
+            *(places.devices, sys, run, self._problems, clock),
+            claims=None if dry_run else self._claims,
+        )
         self._epoch_log = EpochLog()
         self._recorder = Recorder(places.history, config.history)
         self._verdict_changes = VerdictChanges()
@@ -244,8 +260,14 @@ class Daemon:
             self._config_problem = str(error)
             log.error("configuration rejected: %s", error)
         else:
+            before = _size_text(self.config)
             self._use(config)
-            log.info("configuration reloaded")
+            now = _size_text(config)
+            change = "" if now == before else f": {now} (before: {before})"
+            if has_files(self.places.config):
+                log.info("configuration reloaded%s", change)
+            else:
+                log.warning("there is no configuration in %s any more%s", self.places.config, change)
         # The next request is checked with it, and the next epoch, at once, applies and reports it.
         self.controller.published = replace(
             self.controller.published, config=self.config, config_problem=self._config_problem
@@ -284,30 +306,51 @@ class Daemon:
                 changes = (*device.refusals, *map(str, device.moves))
             devices.append(DevicePlan(device.name, device.policy, changes, device.decision.reasons))
         devices += self._blocks.plans
-        status = self.controller.status()
         outcomes = [
             outcome for outcome in self._keeper.plan(self._settings) if self._can_act_on(outcome.setting)
         ]
-        if status is None:
-            return Plan(tuple(outcomes), tuple(devices))
-        problems = [f"device {device.name}: {device.problem}" for device in status.devices if device.problem]
-        return Plan(tuple(outcomes), tuple(devices), (*problems, *status.notes))
+        notes = self._notes_about_others() if self._dry_run else []
+        return Plan(tuple(outcomes), tuple(devices), (*self.device_problems, *notes, *self.notes))
+
+    @property
+    def device_problems(self) -> list[str]:
+        """A sentence for each device that could not be used in the last epoch."""
+        status = self.controller.status()
+        devices = status.devices if status is not None else ()
+        return [f"device {device.name}: {device.problem}" for device in devices if device.problem]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes of the last epoch."""
+        status = self.controller.status()
+        return status.notes if status is not None else ()
+
+    def _notes_about_others(self) -> list[str]:
+        """A sentence for each block device of another daemon, which a dry run does not compete with."""
+        own = daemon_of(self.places.lock)
+        holders = {name: self._claims.holder(number) for name, number in self._blocks.numbers.items()}
+        return [
+            f"device {name}: another daemon ({holder}) manages it: nothing is set until that one leaves it"
+            for name, holder in holders.items()
+            if holder and holder != own
+        ]
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
         # Hooks end while settings are restored.
         self._hooks.begin_stop()
-        outcomes = self._restore_all() if undo and not self._dry_run else []
+        outcomes, _waiting = self._restore_all() if undo and not self._dry_run else ([], [])
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
                 log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
         self._close()
         return outcomes
 
-    def undo(self) -> list[Outcome]:
+    def undo(self) -> tuple[list[Outcome], list[Outcome]]:
         """Restore all settings that were ever changed, without running any epoch, and close everything.
 
-        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes.
+        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes, and
+        those of devices that are not served, which the journal keeps until they are.
         """
         self._dry_run = True
         try:
@@ -317,23 +360,37 @@ class Daemon:
         finally:
             self._close()
 
-    def _restore_all(self) -> list[Outcome]:
+    def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
+        """Outcomes, and those of devices that are not served, which the journal keeps until they are."""
         self._actuators.wait_longer()
+        self._forget_deleted_devices()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for device in self._emulated.devices.values():
             if device.sample is None:
                 self._actuators.add_device(device)
             self._problems.guard(device.name, partial(device.actuator.restore_ops, deadline_s))
         self._actuators.add_drives(self._journal)
-        outcomes = []
+        outcomes, waiting = [], []
         for outcome in self._keeper.undo():
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
-                # The journal keeps it until the device is served again.
-                text = outcome_line(outcome)
-                log.warning("kept until the device is served: %s", text, extra=journal_fields(outcome))
+                name = _device_of(outcome.setting.knob)
+                kept = replace(outcome, reason=f"kept until {name} is served: `slo-ctl device serve {name}`")
+                log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
+                waiting.append(kept)
             else:
                 outcomes.append(outcome)
-        return outcomes
+        return outcomes, waiting
+
+    def _forget_deleted_devices(self) -> None:
+        """Remove the original values of emulated devices that were deleted."""
+        gone = [
+            knob
+            for knob in self._journal.originals()
+            if knob.lever in FTL_LEVERS and not self.places.devices.device(_device_of(knob)).exists()
+        ]
+        # If the journal cannot be written, they are only tried in vain.
+        with suppress(JournalError):
+            self._journal.remove(gone)
 
     def _close(self) -> None:
         self._hooks.close()
@@ -426,11 +483,12 @@ class Daemon:
         knob = setting.knob
         if knob.lever not in FTL_LEVERS:
             return True
-        device = self._emulated.devices.get(knob.place.partition("/")[0])
+        device = self._emulated.devices.get(_device_of(knob))
         return device is not None and device.timed
 
     def _log_epoch(self) -> None:
         self._epoch_log.log_problems(self._problems.by_device, self._changes)
+        self._epoch_log.log_corrections(self._changes)
         for device in self._emulated.devices.values():
             self._epoch_log.log_decisions(device.name, [*device.decision.reasons, *device.refusals])
         for name, reasons in self._blocks.policies.reasons.items():

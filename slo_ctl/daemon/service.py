@@ -16,6 +16,7 @@ import sdnotify
 
 from slo_ctl.api.server import ApiServer
 from slo_ctl.base.text import counted
+from slo_ctl.daemon.files import DaemonLock
 from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import DEGRADED, HostStatus
@@ -39,12 +40,15 @@ class _Signals:
     reload: bool = False
 
 
-def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]) -> int:
+def serve(
+    daemon: Daemon, lock: DaemonLock, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]
+) -> int:
     """Run epochs until SIGTERM or SIGINT, then stop cleanly. SIGHUP reloads the configuration.
 
-    `epoch_s`: overrides the configuration. `keep`: do not restore settings. `say`: called with `ready` when
-    the API answers and the first epoch is complete. Returns the number of settings that were not restored.
-    Raises UserError if the API, metrics or page cannot listen, and StoppedAtOnce at a second signal.
+    `lock`: held by this process. `epoch_s`: overrides the configuration. `keep`: do not restore settings.
+    `say`: called with `ready` when the API answers and the first epoch is complete. Returns the number of
+    settings that were not restored. Raises UserError if the API, metrics or page cannot listen, and
+    StoppedAtOnce at a second signal.
     """
     notify = notifier()
     with _handle_signals(daemon) as signals, ExitStack() as stack:
@@ -53,7 +57,7 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
         api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api.group)
         stack.callback(api.close)
         try:
-            _run(daemon, signals, epoch_s, notify, lambda: say("ready"))
+            _run(daemon, signals, epoch_s, notify, lambda: say("ready"), _RunFiles(lock, api))
         finally:
             notify("STOPPING=1")
             undo = not (keep or daemon.config.daemon.keep_on_stop)
@@ -76,6 +80,7 @@ def _run(
     epoch_s: float | None,
     notify: Callable[[str], object],
     ready: Callable[[], None],
+    files: _RunFiles,
 ) -> None:
     schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
     runner = _EpochRunner(notify, ready)
@@ -99,9 +104,28 @@ def _run(
         schedule.start_epoch(time.monotonic())
         daemon.missed_epochs = schedule.missed
         runner.run(daemon)
+        files.restore()
         if time.monotonic() - collected_s >= _COLLECT_S:
             gc.collect()
             collected_s = time.monotonic()
+
+
+class _RunFiles:
+    """Lock and socket, without which nobody reaches the daemon, and a second one could start beside it."""
+
+    def __init__(self, lock: DaemonLock, api: ApiServer) -> None:
+        self._lock = lock
+        self._api = api
+        self._holder = ""
+
+    def restore(self) -> None:
+        """Create those that were removed."""
+        holder = self._lock.restore()
+        if holder and holder != self._holder:
+            log.error("the lock of this daemon was removed, and another one (%s) started: stop one", holder)
+        self._holder = holder
+        if self._api.restore():
+            log.warning("the socket of the API had been removed, and was created again")
 
 
 class _EpochRunner:

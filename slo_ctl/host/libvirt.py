@@ -114,6 +114,10 @@ _RESUMED_FOR = frozenset({2, 3, 4, 10})
 """Reasons of the state running, by virDomainRunningReason: migrated, restored, from a snapshot, post-copy."""
 
 
+_XML_INACTIVE = 2
+"""virDomainXMLFlags."""
+
+
 class LibvirtError(UserError):
     """libvirt is not installed or does not respond."""
 
@@ -166,6 +170,21 @@ class LibvirtHost:
                 for sentence in reading.notes:
                     note(sentence)
         return readings
+
+    def all_xml(self) -> list[tuple[str, str]]:
+        """Name and XML of every VM, of the running one and of its definition. Raises LibvirtError."""
+        found = []
+        try:
+            for domain in self._connection.listAllDomains():
+                try:
+                    flags = [0, *([_XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
+                    found += [(str(domain.name()), str(domain.XMLDesc(each))) for each in flags]
+                except self._module.libvirtError as error:
+                    if error.get_error_code() != self._module.VIR_ERR_NO_DOMAIN:
+                        raise
+        except self._module.libvirtError as error:
+            raise LibvirtError(str(error), "check that libvirtd is running") from None
+        return found
 
     def close(self) -> None:
         """Close the connection."""

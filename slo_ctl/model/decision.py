@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slo_ctl.base.text import counted
+
 
 @dataclass(frozen=True, slots=True)
 class OpsMove:
@@ -14,7 +16,7 @@ class OpsMove:
     blocks: int
 
     def __str__(self) -> str:
-        return f"{self.blocks} blocks from {self.source or 'spare'} to {self.target or 'spare'}"
+        return f"{counted(self.blocks, 'block')} from {self.source or 'spare'} to {self.target or 'spare'}"
 
 
 @dataclass(frozen=True, slots=True)

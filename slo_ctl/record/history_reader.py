@@ -118,10 +118,10 @@ class VmHistory:
 def read_vm(
     path: Path, name: str, since: float | None = None, until: float | None = None, limit: int = 500
 ) -> VmHistory:
-    """History of a VM between two times (default: the last hour), in at most `limit` buckets.
+    """History of a VM between two times (default: the last hour).
 
-    All verdicts, and the latest _MAX_EVENTS of other events. Raises UserError for an unknown VM, and
-    HistoryError when the file cannot be read.
+    What is recorded is in at most `limit` buckets. All verdicts, and the latest _MAX_EVENTS of other events.
+    Raises UserError for an unknown VM, and HistoryError when the file cannot be read.
     """
     until = time.time() if until is None else until
     since = until - _DEFAULT_SINCE_S if since is None else since
@@ -141,7 +141,7 @@ def read_vm(
                     "there are no VMs in it yet; `slo-ctl vm list` shows VMs of the host",
                 )
                 raise UserError(f"VM {name} not found in the history", hint)
-            width_ms = bucket_ms(until - since, limit)
+            width_ms = bucket_ms(until - max(since, _first_s(connection, until)), limit)
             span = (round(since * 1000), round(until * 1000))
             return VmHistory(
                 vm=name,
@@ -258,6 +258,15 @@ def _points(
         )
         found += [Point(bucket / 1000, device, int(count), *values) for bucket, count, *values in rows]
     return tuple(sorted(found, key=lambda point: (point.at, point.device)))
+
+
+def _first_s(connection: sqlite3.Connection, until: float) -> float:
+    """Time of the first epoch before `until`, or of means; `until` without any."""
+    (first,) = connection.execute(
+        "SELECT min(at_ms) FROM"
+        " (SELECT min(at_ms) AS at_ms FROM epochs UNION ALL SELECT min(at_ms) FROM minute_marks)"
+    ).fetchone()
+    return until - 1.0 if first is None else min(first / 1000, until - 1.0)
 
 
 def _samples_from(connection: sqlite3.Connection) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import counted
 from slo_ctl.replay.scenario import Mode, SyntheticSource, TraceSource, VmSpec
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
     trace = _Remapped(reader, _remapping(vm, source, reader, apply(reader, order), size_bytes, notes))
     notes += [f"VM {vm.name}: {source.path.name}: {note}" for note in reader.notes]
     if reader.bad_records:
-        notes.append(f"VM {vm.name}: {reader.bad_records} bad records of its trace were skipped")
+        notes.append(f"VM {vm.name}: {counted(reader.bad_records, 'bad record')} of its trace skipped")
     if vm.mode is Mode.OPEN and order.raised_records:
         late_s = order.most_raised_ns / _NS_PER_S / source.time_scale
         notes.append(
@@ -80,10 +81,15 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
     period_ns = round((source.period_s or 0.0) * _NS_PER_S)
 
     def play() -> Iterator[Batch]:
-        batches = loop(trace, source.loops, period_ns)
-        if vm.mode is Mode.OPEN:
+        is_open = vm.mode is Mode.OPEN
+        batches = loop(trace, source.loops, period_ns, timed=is_open)
+        if is_open:
             batches = apply(batches, TimeScale(1.0 / source.time_scale), Monotonic())
-        return _in_bulk(batches)
+        try:
+            yield from _in_bulk(batches)
+        except ValueError as error:
+            problem, _, hint = str(error).partition("; ")
+            raise UserError(f"VM {vm.name}: {source.path}: {problem}", hint) from None
 
     return Requests(play, tuple(notes))
 

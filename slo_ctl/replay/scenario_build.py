@@ -120,11 +120,11 @@ def build_scenario(text: ScenarioText) -> Scenario:
 
 
 def _scenario(text: ScenarioText) -> Scenario:
-    device = device_spec(Fields(text.device_where, text.device))
+    device = device_spec(text.device_fields)
     return Scenario(
         device=device,
-        vms=_vms(text.vms, device.size_bytes),
-        events=tuple(_event(Fields(where, values)) for where, values in text.events),
+        vms=_vms(text.vm_fields, device.size_bytes),
+        events=tuple(_event(text.fields(where, values)) for where, values in text.events),
         policy=_policy(*text.settings.get("policy", ("", DEFAULT_POLICY))),
         compare=_compare(text),
         duration=_duration(text, "duration", Duration(drive_writes=20.0)),
@@ -142,15 +142,14 @@ def _scenario(text: ScenarioText) -> Scenario:
 def check_on_any_drive(text: ScenarioText) -> None:
     """Raise UserError for errors that do not depend on the drive and the number of VMs."""
     for where, values in text.vms:
-        Fields(where, values).size("size")
+        text.fields(where, values).size("size")
         without_size = {key: value for key, value in values.items() if key != "size"}
         build_scenario(replace(text, vms=[(where, without_size)], events=[]))
 
 
-def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:
-    fields = [Fields(where, values) for where, values in tables]
-    sizes = divide(device_bytes, [(vm.where, vm.size("size")) for vm in fields])
-    return tuple(_vm(vm, size) for vm, size in zip(fields, sizes, strict=True))
+def _vms(tables: Sequence[Fields], device_bytes: int) -> tuple[VmSpec, ...]:
+    sizes = divide(device_bytes, [(vm.place("size"), vm.size("size")) for vm in tables])
+    return tuple(_vm(vm, size) for vm, size in zip(tables, sizes, strict=True))
 
 
 def _vm(fields: Fields, size_bytes: int) -> VmSpec:
@@ -182,7 +181,9 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     else:
         misspelt = next((key for key in fields.rest() if get_close_matches(key, _SOURCES)), "")
         if misspelt:
-            raise UserError(f"{fields.where}: unknown key {misspelt}", did_you_mean(misspelt, _SOURCES))
+            raise UserError(
+                f"{fields.place(misspelt)}: unknown key {misspelt}", did_you_mean(misspelt, _SOURCES)
+            )
         raise UserError(
             f"{fields.where}: neither trace nor workload is given",
             f"add trace=FILE or workload=NAME ({', '.join(workload_names())})",

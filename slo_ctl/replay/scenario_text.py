@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.keyvalue import did_you_mean, join_pairs, split_pairs
+from slo_ctl.base.keyvalue import Fields, did_you_mean, join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
-from slo_ctl.config.toml_file import Location, key_lines
+from slo_ctl.config.toml_file import Location, key_lines, syntax_error
 from slo_ctl.drives.build import device_pairs
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
@@ -37,7 +37,7 @@ _SETTINGS = (
 
 @dataclass
 class ScenarioText:
-    """A scenario as tables of keys and values, each with its place for messages."""
+    """A scenario as tables of keys and values, each table with its place for messages."""
 
     device: dict[str, object] = field(default_factory=dict)
     device_where: str = "--device"
@@ -45,12 +45,16 @@ class ScenarioText:
     events: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     settings: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Other settings: place and text by key."""
+    places: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Place of a key, by that of its table, where it is another one."""
     file: str = ""
     """Name of the scenario file; empty without one."""
 
     def add_device(self, text: str) -> None:
         """Add the keys of a `--device`, which override earlier ones."""
-        self.device |= split_pairs("--device", text)
+        pairs = split_pairs("--device", text)
+        self.device |= pairs
+        self.places |= {(self.device_where, key): "--device" for key in pairs}
 
     def add_vm(self, text: str) -> None:
         """Add a `--vm`."""
@@ -66,6 +70,22 @@ class ScenarioText:
         if text is not None:
             self.settings[key] = (f"--{key.replace('_', '-')}", text)
 
+    def fields(self, where: str, values: Mapping[str, object]) -> Fields:
+        """The keys of the table at `where`."""
+        return Fields(
+            where,
+            values,
+            {key: self.places[where, key] for key in values if (where, key) in self.places},
+        )
+
+    @property
+    def device_fields(self) -> Fields:
+        return self.fields(self.device_where, self.device)
+
+    @property
+    def vm_fields(self) -> list[Fields]:
+        return [self.fields(where, values) for where, values in self.vms]
+
 
 def read_toml(path: Path) -> ScenarioText:
     """Read a scenario file.
@@ -74,18 +94,33 @@ def read_toml(path: Path) -> ScenarioText:
     """
     tables, lines = _parsed(path)
     text = ScenarioText()
+
+    lines_in: dict[Location, dict[str, int]] = {}
+    for (*outer, last), line in lines.items():
+        lines_in.setdefault(tuple(outer), {})[str(last).casefold()] = line
+
+    def place_of(table: Location, name: str) -> str:
+        """The place of a table, after noting those of its keys."""
+        place = f"{path}:{lines[table]}: {name}"
+        for key, line in lines_in.get(table, {}).items():
+            text.places[place, key] = f"{path}:{line}: {name}"
+            if key in _SETTINGS:
+                hint = f"write {key} = above the first table: it is about the whole scenario"
+                raise UserError(f"{path}:{line}: {name}: {key} is not a key of this table", hint)
+        return place
+
     for key, value in tables.items():
         where = f"{path}:{lines[key,]}: {key}"
         if key == "device":
-            text.device, text.device_where = _table(where, value), f"{path}:{lines[key,]}: [device]"
+            text.device, text.device_where = _table(where, value), place_of((key,), "[device]")
         elif key == "vm":
-            for number, vm in enumerate(_tables(where, value), 1):
-                place = f"{path}:{lines[key, number - 1]}: [[vm]] {vm.get('name') or number}"
+            for number, vm in enumerate(_tables(where, value)):
+                place = place_of((key, number), f"[[vm]] {vm.get('name') or number + 1}")
                 text.vms.append((place, _relative_to(vm, path.parent)))
         elif key == "event":
             text.events += [
-                (f"{path}:{lines[key, number - 1]}: [[event]] {number}", event)
-                for number, event in enumerate(_tables(where, value), 1)
+                (place_of((key, number), f"[[event]] {number + 1}"), event)
+                for number, event in enumerate(_tables(where, value))
             ]
         elif key in _SETTINGS:
             text.settings[key] = (where, _setting_text(where, value))
@@ -108,7 +143,7 @@ def _parsed(path: Path) -> tuple[dict[str, Any], dict[Location, int]]:
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
+        raise syntax_error(path, content, str(error)) from None
     except RecursionError:
         raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
     except ValueError as error:  # a number with thousands of digits

@@ -18,7 +18,7 @@ from statistics import fmean
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import partial_of
-from slo_ctl.base.keyvalue import Fields, split_pairs
+from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
@@ -98,11 +98,12 @@ def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
     """The scenario with `point.vms` copies of its VMs on the drive of `point`."""
     text = copy.deepcopy(base)
     if point.drive:
-        text.device |= split_pairs("--drive", point.drive)
-        text.device_where = f"--drive {point.drive}"
+        pairs = split_pairs("--drive", point.drive)
+        text.device |= pairs
+        text.places |= {(text.device_where, key): f"--drive {point.drive}" for key in pairs}
     if point.op:
         text.device["op"] = point.op
-        text.device_where = f"{text.device_where}, --op" if point.drive else "--op"
+        text.places[text.device_where, "op"] = "--op"
     copies = range(1, point.vms + 1)
     text.vms = [(where, _copy(values, "name", n)) for n in copies for where, values in base.vms]
     text.events = [(where, _copy(values, "vm", n)) for n in copies for where, values in base.events]
@@ -119,8 +120,8 @@ def _copy(values: Mapping[str, object], key: str, number: int) -> dict[str, obje
 
 def _use_rest_as_ops(text: ScenarioText) -> None:
     """Increase `op` by the part of the drive that the VMs do not occupy."""
-    spec = device_spec(Fields(text.device_where, text.device))
-    sizes = [Fields(where, values).size("size") for where, values in text.vms]
+    spec = device_spec(text.device_fields)
+    sizes = [fields.size("size") for fields in text.vm_fields]
     occupied = sum(size or 0 for size in sizes)
     if all(sizes) and 0 < occupied < spec.size_bytes:
         text.device["op"] = f"{100 * (spec.size_bytes * (1 + spec.op) / occupied - 1):.6f}%"

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from slo_ctl.base import numbers
-from slo_ctl.base.text import and_list
+from slo_ctl.base.text import and_list, counted
 from slo_ctl.model.setting import OutcomeState, SettingValue
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import plain
@@ -307,7 +307,7 @@ def met_text(summary: Summary) -> str:
         f"{word} {numbers.percent(part)}{' not judged' if word == Verdict.SETTLING else ''}"
         for word, part in summary.by_verdict
     )
-    return f"SLO met in {numbers.percent(summary.met)} of {summary.epochs:,} epochs ({parts})"
+    return f"SLO met in {numbers.percent(summary.met)} of {counted(summary.epochs, 'epoch')} ({parts})"
 
 
 def worst_text(summary: Summary, report: HostReport) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.base import numbers
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 from slo_ctl.replay.result import TOLERANCE
 from slo_ctl.show.charts import key_class
 from slo_ctl.show.html import render_page
@@ -114,7 +114,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts = [
         ("Device", f"{device.preset} ({result.label})"),
         ("Logical size", numbers.size(device.logical_bytes)),
-        ("Over-provisioning", f"{numbers.percent(device.op)}, {device.ops_blocks:,} blocks"),
+        ("Over-provisioning", f"{numbers.percent(device.op)}, {counted(device.ops_blocks, 'block')}"),
         ("Pages", f"{numbers.size(device.page_bytes)}, {device.pages_per_block:,} to a block"),
         ("Parallelism", f"{device.channels} channels, {device.dies} dies, planes per die: {device.planes}"),
         ("Mapping", f"{device.mapping}{spans}"),

@@ -116,7 +116,7 @@ def ops_text(vm: VmStatus) -> str:
     """OPS in bytes, and per cent of the VM's logical size."""
     if vm.ops_blocks is None and vm.ops_bytes is None:
         return numbers.UNKNOWN
-    amount = numbers.size(vm.ops_bytes) if vm.ops_bytes is not None else f"{vm.ops_blocks:,} blocks"
+    amount = numbers.size(vm.ops_bytes) if vm.ops_bytes is not None else counted(vm.ops_blocks or 0, "block")
     return amount if vm.ops_share is None else f"{amount}, {numbers.percent(vm.ops_share)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -323,7 +324,9 @@ def print_mappings(console: Console, mappings: Iterable[NamespaceMapping]) -> No
     """A row for each mapping."""
     rows = []
     for mapping in mappings:
-        steps = f"{mapping.done} of {len(mapping.steps)} steps done: vm map {mapping.vm} --resume"
+        steps = (
+            f"{mapping.done} of {len(mapping.steps)} steps done: vm map {shlex.quote(mapping.vm)} --resume"
+        )
         state = (
             ("created" if mapping.created else "adopted")
             if mapping.complete

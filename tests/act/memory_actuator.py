@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slo_ctl.model.setting import ActError, Knob, Lever
 
 
@@ -28,6 +30,10 @@ class MemoryActuator:
 
     def identity(self, knob: Knob) -> str:
         return self.identities.get(knob.place, "")
+
+    def renamed(self, knob: Knob, identity: str) -> Knob | None:
+        place = next((place for place, found in self.identities.items() if found == identity), None)
+        return None if place is None else replace(knob, place=place)
 
     def owns(self, knob: Knob) -> bool:
         return knob.lever in self.levers and not knob.place.startswith("/elsewhere")

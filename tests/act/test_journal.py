@@ -126,6 +126,23 @@ def test_damaged_journal_is_refused_and_kept(tmp_path: Path, content: Any) -> No
     assert path.read_bytes() == raw
 
 
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (5, "entry 2: 5 is not an object"),
+        ({"lever": "cgroup limit"}, "entry 2 has no 'place'"),
+        ({**ENTRY, "lever": "crowbar"}, "entry 2: 'crowbar' is not a valid Lever"),
+        ({**ENTRY, "original": "5"}, "entry 2: original '5' is not a valid number"),
+    ],
+)
+def test_a_damaged_entry_is_described_in_words(tmp_path: Path, entry: Any, why: str) -> None:
+    path = tmp_path / "journal.json"
+    path.write_text(json.dumps({"format_version": 2, "entries": [ENTRY, entry]}))
+    with pytest.raises(UserError) as refused:
+        Journal(path)
+    assert refused.value.message.endswith(f": {why}")
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pwd
@@ -269,6 +270,23 @@ def test_stale_socket_is_replaced(tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(UserError, match="not a socket"):
             ApiServer(FakeController(), tmp_path / "file", "no-such-group")
+
+
+def test_a_socket_that_cannot_be_removed_does_not_disturb_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a directory that has become read-only: the daemon reported it as a bug of slo-ctl."""
+
+    def refuse(_path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder:
+        path = Path(folder) / "api.sock"
+        server = ApiServer(FakeController(), path, "no-such-group")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", refuse)
+            server.close()
+        assert path.exists()
+        ApiServer(FakeController(), path, "no-such-group").close()
+        assert not path.exists()
 
 
 def _raw(path: Path, data: bytes) -> bytes:

@@ -41,6 +41,7 @@ def test_add_to_a_full_device_reports_its_free_space(
 
 def test_add_that_does_not_fit_suggests_a_size(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "remove", "ssd0/db", "--yes") == 0
+    capsys.readouterr()
     for size, problem, hint in (
         ("200MiB", "no space for 200 MiB: 156 MiB of 256 MiB is unallocated", "write size=156MiB, or"),
         ("6410000", "size=6410000 is not a multiple of the page size, 4KiB", "write size=6256KiB"),

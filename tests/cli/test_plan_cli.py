@@ -10,9 +10,10 @@ import pytest
 from fake_daemon import FakeDaemon
 from fake_status import outcome
 
+from slo_ctl.act.journal import Journal, Original
 from slo_ctl.cli import app
 from slo_ctl.model.replies import DevicePlan, Plan
-from slo_ctl.model.setting import OutcomeState
+from slo_ctl.model.setting import Knob, Lever, OutcomeState
 from slo_ctl.model.status_json import plain
 
 SAME = outcome("web", OutcomeState.UNCHANGED)
@@ -81,3 +82,18 @@ def test_plan_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     plan = Plan((CHANGE,))
     assert planned(tmp_path, plan, "--json") == 3
     assert json.loads(capsys.readouterr().out) == {"format_version": 1, **plain(plan)}
+
+
+def test_undo_without_the_server_of_a_device_exits_with_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "devices" / "ssd0").mkdir(parents=True)
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+    knob = Knob(Lever.FTL_WEIGHT, "ssd0/web", "weight")
+    Journal(tmp_path / "journal.json").add({knob: Original(1.0, "web")})
+    assert app.run(["apply", "--undo", "--root", str(tmp_path)]) == 4
+    shown = capsys.readouterr()
+    assert "kept until ssd0 is served" in " ".join(shown.out.split())
+    problem, hint = shown.err.splitlines()[-2:]
+    assert problem == "slo-ctl: 1 setting not restored, as not served: device ssd0"
+    assert f"`slo-ctl device serve ssd0 --root {tmp_path}`" in hint

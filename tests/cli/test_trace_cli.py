@@ -115,6 +115,32 @@ def test_convert_refuses_bad_options(
     assert list(tmp_path.iterdir()) == [spc]
 
 
+def test_one_record_is_counted_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "one.csv"
+    rows = "5,write,0,4096,0\n4,write,0,4096,0\n"
+    source.write_text(f"#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n{rows}")
+    assert run(["trace", "convert", str(source), str(tmp_path / "out.csv"), "--stop", "5ns"]) == 0
+    assert capsys.readouterr().err.startswith("1 record written to ")
+    assert run(["trace", "info", str(source)]) == 0
+    out = capsys.readouterr().out
+    assert "1 record earlier than the one before" in out
+    assert "1 page (4 KiB)" in out
+
+
+def test_a_trace_of_146_years_is_converted_but_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "long.csv"
+    rows = f"0,write,0,4096,0\n{2**62},write,4096,4096,0\n"
+    source.write_text(f"#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n{rows}")
+    assert run(["trace", "convert", str(source), str(tmp_path / "once.csv")]) == 0
+    capsys.readouterr()
+    assert run(["trace", "convert", str(source), str(tmp_path / "twice.csv"), "--loops", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "the repeated trace is longer than 146 years" in error
+    assert "hint: repeat it fewer times, or shorten its pauses" in error
+
+
 def test_convert_does_not_overwrite(spc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.csv"
     assert run(["trace", "convert", str(spc), str(out)]) == 0

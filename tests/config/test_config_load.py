@@ -340,6 +340,12 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("[vm.web]\n[[vm]]\nname='db'", 2, "[[vm]] is in the same file as a table [vm] or [vm.NAME]", "same"),
         ("[vm.web]\nweight = 1\nweight = 2", 3, "a key is given twice", "give each key once"),
         ("[vm.a]\ncgroup='/x'\n[vm.b]\ncgroup='x'", 4, "VM b: cgroup: /x is already that of VM a", "its own"),
+        (
+            "[vm.a]\ncgroup='/x/y/z'\n[vm.b]\ncgroup='/x'",
+            2,
+            "VM a: cgroup: /x/y/z is inside /x, that of VM b: its I/O would count for both",
+            "contains no other",
+        ),
         ('[vm.web]\n"wei\\u0007ght\\n" = 1', 2, "unknown key wei\\x07ght\\n", "did you mean weight?"),
         ('[daemon]\npolicy = "a\\nb"', 2, "is not valid text", "known"),
         ('[vm."a\\u0000"]', 1, "is not valid text", "vm list"),

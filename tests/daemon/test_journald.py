@@ -7,12 +7,14 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slo_ctl.daemon.log import EpochLog, JournalHandler, is_journal
 from slo_ctl.daemon.status import VerdictChange
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.status import Verdict
 
 
@@ -83,6 +85,17 @@ def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
     epoch_log.log_problems({"ssd0": "no answer"}, ())
     epoch_log.log_problems({}, ())
     assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
+
+
+def test_a_setting_that_another_program_had_changed_is_logged_once(stderr: io.StringIO) -> None:
+    knob = Knob(Lever.CGROUP_WEIGHT, "/web", "weight")
+    drift = "another program had set it to 700"
+    corrected = Outcome(Setting(knob, 300.0, "web", "weight 3"), OutcomeState.APPLIED, 700.0, 300.0, drift)
+    epoch_log = EpochLog()
+    for outcomes in ([corrected], [], [corrected], [replace(corrected, reason="")]):
+        epoch_log.log_corrections(outcomes)
+    (line,) = stderr.getvalue().splitlines()
+    assert line == f"set again: web: {knob}: 700 -> 300 (applied; weight 3): {drift}"
 
 
 def test_changes_between_met_slos_are_not_logged(stderr: io.StringIO) -> None:

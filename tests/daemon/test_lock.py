@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,44 @@ def test_a_device_is_claimed_by_one_daemon_until_it_releases_it(tmp_path: Path) 
     first.keep([])
     assert not second.take(disk)
     second.keep([])
+
+
+def test_looking_at_a_claim_does_not_take_it(tmp_path: Path) -> None:
+    owner, viewer = DeviceClaims(tmp_path / "run"), DeviceClaims(tmp_path / "run")
+    disk = DeviceNumber(7, 0)
+    assert viewer.holder(disk) == ""
+    assert not (tmp_path / "run").exists()
+    assert owner.take(disk) == ""
+    assert viewer.holder(disk) == f"PID {os.getpid()}"
+    owner.keep([])
+    assert viewer.holder(disk) == ""
+    assert owner.take(disk) == ""
+    owner.keep([])
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+    """A second daemon could start beside the first one, with the same journal."""
+    path = tmp_path / "run" / "daemon.lock"
+    with only_daemon(path) as lock:
+        assert lock.restore() == ""
+        shutil.rmtree(path.parent)
+        assert lock.restore() == ""
+        with pytest.raises(UserError, match="daemon already running"), only_daemon(path):
+            pass
+        path.unlink()
+        with only_daemon(path):  # it was faster
+            assert lock.restore() == f"PID {os.getpid()}"
+        assert lock.restore() == ""
+
+
+def test_a_claim_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+    first, second = DeviceClaims(tmp_path / "run"), DeviceClaims(tmp_path / "run")
+    disk = DeviceNumber(7, 0)
+    assert first.take(disk) == ""
+    shutil.rmtree(tmp_path / "run")
+    assert first.take(disk) == ""
+    assert second.take(disk) == f"PID {os.getpid()}"
+    first.keep([])
 
 
 def test_a_daemon_that_cannot_write_locks_claims_nothing(tmp_path: Path) -> None:

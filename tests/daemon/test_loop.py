@@ -297,6 +297,29 @@ def test_invalid_configuration_keeps_the_last_valid_one(tmp_path: Path) -> None:
         assert observer.cgroups == {"web": "/y"}
 
 
+def test_the_log_says_what_a_reload_adds_and_removes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that an editor had truncated, or that was gone, was reloaded without a word."""
+    caplog.set_level(logging.INFO, "slo_ctl.daemon")
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text('[libvirt]\nuri = "none"\n[vm.web]\ncgroup = "/x/web"\n[vm.db]\ncgroup = "/x/db"\n')
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        daemon.reload()
+        file.write_text("")
+        daemon.reload()
+        file.write_text("[vm.web]\n")
+        daemon.reload()
+        file.unlink()
+        daemon.reload()
+    assert [record.message for record in caplog.records if "configuration" in record.message] == [
+        "configuration reloaded",
+        "configuration reloaded: 0 devices, 0 VMs (before: 0 devices, 2 VMs)",
+        "configuration reloaded: 0 devices, 1 VM (before: 0 devices, 0 VMs)",
+        f"there is no configuration in {tmp_path} any more: 0 devices, 0 VMs (before: 0 devices, 1 VM)",
+    ]
+
+
 def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(UserError, match=r"journal\.json"):
@@ -402,12 +425,25 @@ def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
     observer.tree = CgroupTree(2, tmp_path / "cgroup")
     config = dataclasses.replace(CONFIG, default_slo=Slo(5.0))
     daemon = Daemon(config, DaemonPlaces(tmp_path), make_observer=lambda *_: observer)
-    (outcome,) = daemon.undo()
+    (outcome,), _ = daemon.undo()
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.RESTORED, 700.0, 300.0)
     assert weight.read_text() == "default 300\n"
     assert observer.closed
     assert len(Journal(tmp_path / "journal.json")) == 0
     assert not (tmp_path / "history.db").exists()
+
+
+def test_undo_tells_of_what_waits_for_a_server_and_forgets_deleted_devices(tmp_path: Path) -> None:
+    """It was `nothing to restore`, and entries of a deleted device stayed in the journal for good."""
+    (tmp_path / "devices" / "ssd0").mkdir(parents=True)
+    kept, gone = (Knob(Lever.FTL_WEIGHT, f"{name}/web", "weight") for name in ("ssd0", "old"))
+    Journal(tmp_path / "journal.json").add({kept: Original(1.0, "web"), gone: Original(1.0, "web")})
+    daemon = Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
+    restored, (outcome,) = daemon.undo()
+    assert restored == []
+    assert (outcome.setting.knob, outcome.state) == (kept, OutcomeState.UNAPPLIED)
+    assert outcome.reason == "kept until ssd0 is served: `slo-ctl device serve ssd0`"
+    assert list(Journal(tmp_path / "journal.json").originals()) == [kept]
 
 
 def test_slos_are_resolved_only_after_changes() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.cli.app import run
+from slo_ctl.drives.attach import disk_xml
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
@@ -247,6 +248,47 @@ def test_namespace_in_use_is_removed_only_with_force(root: Path, capsys: pytest.
     assert "namespace ssd0/vm2 may be in use: 1 client connection to all namespaces of ssd0" in shown
     assert device(root, "remove", "ssd0/vm1", "--yes", "--force") == 0
     assert device(root, "remove", "ssd0/vm2", "--yes") == 0
+
+
+def test_a_device_that_the_configuration_names_is_deleted_only_with_force(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = root / "slo-ctl.toml"
+    config.write_text('[libvirt]\nuri = "none"\n[vm.web]\nnamespaces = ["ssd0/vm1", "ssd1/vm2"]\n')
+    assert device(root, "delete", "ssd0", "--yes") == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem == "slo-ctl: ssd0/vm1 is a namespace of VM web (slo-ctl.toml:3)"
+    assert hint == "hint: remove it from the configuration first, or add --force"
+    config.write_text('[libvirt]\nuri = "none"\n[[device]]\nname = "ssd0"\npolicy = "static"\n')
+    assert device(root, "delete", "ssd0", "--yes") == 2
+    assert "device ssd0 is in the configuration (slo-ctl.toml:3)" in capsys.readouterr().err
+    assert device(root, "delete", "ssd0", "--yes", "--force") == 0
+
+
+@pytest.mark.parametrize("runstate", [1, 5])
+def test_a_disk_of_a_vm_of_libvirt_is_removed_only_with_force(
+    root: Path, runstate: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a VM that does not run: it could not start any more."""
+    pytest.importorskip("libvirt")
+    disk = disk_xml(places(root).run_of("ssd0").export("vm1"), "vm1", "vdb", "virtio")
+    node = root / "node.xml"
+    node.write_text(
+        "<node><domain type='test' xmlns:test='http://libvirt.org/schemas/domain/test/1.0'>"
+        f"<test:runstate>{runstate}</test:runstate>"
+        "<name>my web</name><memory>8192</memory><os><type>hvm</type></os>"
+        f"<devices>{disk}</devices></domain></node>"
+    )
+    (root / "slo-ctl.toml").write_text(f'[libvirt]\nuri = "test://{node}"\n')
+    for words in (("delete", "ssd0"), ("remove", "ssd0/vm1")):
+        assert device(root, *words, "--yes") == 2
+        error = capsys.readouterr().err
+        assert "my web" in error
+        assert f"slo-ctl vm detach 'my web' vdb --root {root}" in error
+    assert device(root, "remove", "ssd0/vm2", "--yes") == 0
+    node.unlink()
+    assert device(root, "delete", "ssd0", "--yes") == 0
+    assert "note: it is not known whether a VM of libvirt names ssd0: " in capsys.readouterr().err
 
 
 def test_connections_of_nvme_hosts_are_counted_at_the_port_of_the_server() -> None:

@@ -158,6 +158,33 @@ def test_missing_vm_keeps_the_namespace_until_undo(host: Host) -> None:
     assert host.drive.namespaces == {}
 
 
+def test_namespace_of_a_vm_that_was_undefined_is_unmapped(host: Host) -> None:
+    """`vm unmap` failed for want of the VM, and the namespace could not be deleted with it."""
+    mapping = host.run(host.plan(MapRequest("web", GIB)), None)
+    assert mapping is not None
+    del host.domains.by_name["web"]
+    undo = plan_unmap(mapping, host.read_device(), "", delete=True, unplug=False)
+    assert host.run(undo, mapping) is None
+    assert host.drive.namespaces == {}
+
+
+def test_namespace_of_a_vm_that_was_renamed_is_not_taken_away(host: Host) -> None:
+    mapping = host.run(host.plan(MapRequest("web", GIB)), None)
+    assert mapping is not None
+    host.domains.by_name["shop"] = host.domains.by_name.pop("web")
+    undo = plan_unmap(mapping, host.read_device(), "", delete=True, unplug=False)
+    device = host.read_device()
+    with pytest.raises(UserError) as refusal:
+        MappingRun(
+            *(host.store, device, host.namespaces(device), host.domains, host.drive.dev),
+            user_of=lambda _nsid: "disk vda of VM shop",
+        ).carry_out(undo, mapping, lambda _step: None)
+    message = "VM web does not exist any more, but namespace 1 is in use: disk vda of VM shop"
+    assert refusal.value.message == message
+    assert "renamed" in refusal.value.hint
+    assert host.drive.namespaces[1]["attached"]
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 11))
 def test_crash_at_any_moment_can_be_resumed(tmp_path: Path, at: int, after: bool) -> None:

@@ -142,6 +142,18 @@ def test_unfinished_mapping_is_undone_by_the_suggested_command(shell: Shell, tmp
     assert shell.drive.namespaces == {}
 
 
+def test_suggested_commands_quote_the_name_of_the_vm(shell: Shell, tmp_path: Path) -> None:
+    shell.json("map", "web; reboot", *NEW[2:], "--yes")
+    path = tmp_path / "root" / "mappings.json"
+    output = json.loads(path.read_text())
+    output["mappings"][0] |= {"done": 1}
+    path.write_text(json.dumps(output))
+    _, _, err = shell("map", "web; reboot", *NEW[2:], "--yes")
+    assert "slo-ctl vm map 'web; reboot' --resume" in err
+    assert "slo-ctl vm unmap 'web; reboot' 1" in err
+    assert "vm map 'web; reboot' --resume" in " ".join(shell("maps")[1].split())
+
+
 def test_resume_refuses_a_replaced_namespace(shell: Shell, tmp_path: Path) -> None:
     """Another program deleted ours and created one with its NSID while we were interrupted."""
     shell.json(*NEW, "--yes")

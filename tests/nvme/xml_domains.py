@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-from slo_ctl.act.domain_metadata import DomainState
-from slo_ctl.base.errors import UserError
+from slo_ctl.act.domain_metadata import DomainState, NoDomainError
 
 
 class XmlDomain:
@@ -54,5 +53,5 @@ class XmlDomains:
     @contextmanager
     def __call__(self, name: str) -> Iterator[Any]:
         if name not in self.by_name:
-            raise UserError(f"libvirt has no VM {name}")
+            raise NoDomainError(f"libvirt has no VM {name}")
         yield self.by_name[name]

@@ -108,6 +108,7 @@ def test_newer_results_replace_earlier_ones_in_the_order_of_the_papers() -> None
     assert [figure.key for figure in found.figures] == ["fast15:8", "fast15:9", "beyond:p99"]
     assert found.figures[1] == newer.figures[0]
     assert "3 figures and tables: 1 agrees, 1 differs, explained, 1 differs; 2 CPUs." in markdown(found)
+    assert "1 figure or table: 1 differs; " in markdown(result(outcome("fast15:9", Agreement.DIFFERS)))
 
 
 def test_a_figure_that_could_not_be_run_keeps_its_earlier_result() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from cgroup_groups import loop_device, remove_group
 from own_process import READY_S
 
 from slo_ctl.cli import app
+from slo_ctl.daemon.files import DeviceClaims
+from slo_ctl.host.block_device import device_behind
 
 BLKIO = Path("/sys/fs/cgroup/blkio")
 
@@ -123,3 +127,29 @@ def test_apply_is_refused_while_a_daemon_runs(root: Path, capsys: pytest.Capture
         daemon.terminate()
         assert daemon.wait(READY_S) == 0
         daemon.stdout.close()  # type: ignore[union-attr]
+
+
+def test_a_device_of_another_daemon_is_a_failure_of_apply_and_a_note_of_the_plan(
+    root: Path, loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was set, and the exit status was 0; the plan did not know of the other daemon."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "slo-ctl.toml").write_text((root / "slo-ctl.toml").read_text())
+    number = device_behind(loop, Path("/sys"))
+    assert number is not None
+    claims = DeviceClaims(Path("/run/slo-ctl"))
+    assert claims.take(number) == ""
+    try:
+        assert slo_ctl(other, "plan") == 3
+        note = f"note: device fast: another daemon (PID {os.getpid()}) manages it"
+        assert note in capsys.readouterr().err
+        assert slo_ctl(other, "apply", "--json") == 1
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["outcomes"] == []
+        assert "is managed by another daemon" in answer["notes"][0]
+        assert slo_ctl(other, "daemon", "--once") == 1
+        assert "1 device problem, see above" in capsys.readouterr().err
+    finally:
+        claims.keep([])
+    assert slo_ctl(other, "daemon", "--once") == 0

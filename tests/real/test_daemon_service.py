@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from daemon_host import DaemonProcess, row_of, running, with_listener
 from own_process import READY_S
+from waiting import until
 
 from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import SilentError, UserError
@@ -139,6 +141,18 @@ def test_socket_in_use_is_refused(root: Path) -> None:
         daemon.kill()
     with running(root) as daemon:  # nor after kill -9
         assert daemon.api.get("/v1/health")
+
+
+def test_a_daemon_whose_run_directory_was_removed_is_reached_again(root: Path) -> None:
+    """It ran on, but no command reached it, and a second daemon started beside it."""
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    with running(root) as daemon:
+        shutil.rmtree(root / "run")
+        until(lambda: (root / "run" / "api.sock").is_socket(), "the socket is there again")
+        assert daemon.api.get("/v1/health")["pid"] == daemon.process.pid
+        second = _run(root)
+        assert second.returncode == 2
+        assert "daemon already running" in second.stderr
 
 
 def test_daemon_refuses_to_start_with_an_invalid_configuration(root: Path) -> None:

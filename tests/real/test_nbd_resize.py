@@ -15,6 +15,7 @@ from serving import IN_MEMORY, make_device, served
 from vhost_user_client import VhostUserClient
 from waiting import until
 
+from slo_ctl.base.quantity import parse_bytes
 from slo_ctl.cli import app
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
@@ -48,7 +49,7 @@ def change_and_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert resize(root, "d/a", "1GiB") == 2
     output, hint = capsys.readouterr().err.splitlines()[-2:]
-    most = int(output.split("at most ")[1].split(" bytes")[0])
+    most = parse_bytes(output.split("at most ")[1].split(":")[0])
     assert "over-provisioning blocks" in output
     assert "smaller" in hint
     assert resize(root, "d/a", str(most)) == 0
@@ -57,7 +58,8 @@ def change_and_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert resize(root, "d/a", "16MiB") == 2
     output, hint = capsys.readouterr().err.splitlines()[-2:]
     assert "--lose-data" in hint
-    least = int(output.split("can be made ")[1].split(" bytes")[0])
+    least = parse_bytes(output.split("can be made ")[1].split(",")[0])
+    assert output.endswith(", not 16MiB")
     assert least == 20 * MIB + 4096
     assert resize(root, "d/a", str(least)) == 0
 

@@ -70,6 +70,16 @@ def test_nothing_measured_is_no_sample(history: History) -> None:
     assert (point.iops, point.waf) == (5.0, None)
 
 
+def test_a_time_long_before_the_first_record_does_not_widen_the_buckets(history: History) -> None:
+    """Twenty minutes of a month were one row, dated a decade ago for the longest spans."""
+    for second in range(0, 1200, 10):
+        history.add(at(second))
+    found = read_vm(history.path, "web", START - 30 * DAY, START + 1200, limit=60)
+    assert (found.since, found.bucket_s) == (START - 30 * DAY, 30)
+    assert len(found.points) == 40
+    assert read_vm(history.path, "web", START - 30 * DAY, START - 1).points == ()
+
+
 def test_verdicts_are_stored_on_change(history: History, path: Path) -> None:
     words = [Verdict.OK, Verdict.OK, Verdict.INSUFFICIENT, Verdict.INSUFFICIENT, Verdict.OK]
     for second, word in enumerate(words):

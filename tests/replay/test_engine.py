@@ -97,6 +97,19 @@ def test_a_trace_that_steps_back_in_time_is_told_where_times_count(tmp_path: Pat
     assert not replay(f"name=a,trace={trace}", TWO[1]).notes
 
 
+def test_years_between_requests_matter_only_to_an_open_loop(tmp_path: Path) -> None:
+    century_ns = 10**9 * 3600 * 24 * 365 * 100
+    trace = tmp_path / "century.csv"
+    rows = f"0,write,0,4096,v\n{century_ns},write,4096,4096,v\n"
+    trace.write_text(f"#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n{rows}")
+    (run,) = replay(f"name=a,trace={trace}", TWO[1]).runs
+    assert run.vms[0].host_page_writes > 1000
+    with pytest.raises(UserError) as caught:
+        replay(f"name=a,trace={trace},mode=open", TWO[1], duration="10000000000s", epoch="1000000000s")
+    assert caught.value.message == f"VM a: {trace}: the repeated trace is longer than 146 years"
+    assert "--max-gap" in caught.value.hint
+
+
 def test_the_label_says_synthetic_also_of_vms_that_did_not_run() -> None:
     result = replay(TWO[0], TWO[1] + ",start=stopped")
     assert workloads_label(result) == "synthetic workloads"

@@ -47,7 +47,7 @@ pub enum FtlError {
     #[error("a device can have at most {0} tenants")]
     TooManyTenants(usize),
     /// Memory for the tables is not to be had.
-    #[error("cannot reserve {bytes} bytes of address space for the mapping tables")]
+    #[error("cannot reserve {} of address space for the mapping tables", size_text(*bytes))]
     OutOfMemory {
         /// Requested bytes.
         bytes: u64,
@@ -63,4 +63,29 @@ pub enum FtlError {
 /// Shorthand for [`FtlError::Invalid`].
 pub(crate) fn invalid<T>(field: &'static str, reason: impl Into<String>) -> Result<T, FtlError> {
     Err(FtlError::Invalid { field, reason: reason.into() })
+}
+
+/// A size as operators write it: `8GiB`, `1536MiB`, `20484KiB`; exact, so that it can be given to a command. Other
+/// numbers stay bytes.
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, shift)| bytes != 0 && bytes.trailing_zeros() >= *shift) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None if bytes == 1 => "1 byte".into(),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_text;
+
+    #[test]
+    fn sizes_are_exact_in_the_largest_unit() {
+        let sizes = [0, 1, 1023, 4096, (20 << 20) + 4096, 1536 << 20, 8 << 30, 3 << 40, u64::MAX];
+        let texts = sizes.map(size_text);
+        assert_eq!(texts[..5], ["0 bytes", "1 byte", "1023 bytes", "4KiB", "20484KiB"]);
+        assert_eq!(texts[5..], ["1536MiB", "8GiB", "3TiB", "18446744073709551615 bytes"]);
+    }
 }

@@ -6,6 +6,7 @@
 mod mapping;
 
 use ftl_core::convert::exact;
+use ftl_core::error::size_text;
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -83,10 +84,11 @@ impl Backing {
         }
         if found.len() < size_bytes {
             return refuse(format!(
-                "{0} has {1} bytes where the namespace has {size_bytes}: data is missing; its first {1} bytes and the \
-                 other namespaces are there. Restore the file, or have the rest read as zeroes: truncate -s {size_bytes} {0}",
+                "{0} has {1} where the namespace has {2}: data is missing; its first {1} and the other namespaces are \
+                 there. Restore the file, or have the rest read as zeroes: truncate -s {size_bytes} {0}",
                 path.display(),
-                found.len()
+                size_text(found.len()),
+                size_text(size_bytes),
             ));
         }
         let file = Arc::new(file);

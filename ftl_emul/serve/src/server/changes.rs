@@ -2,6 +2,7 @@
 
 use ftl_core::convert::unsigned;
 use ftl_core::engine::Limit;
+use ftl_core::error::size_text;
 use ftl_core::{Drive, FtlError, TenantId};
 
 use crate::config::scheduler_named;
@@ -95,7 +96,7 @@ impl Server {
     pub fn resize(&self, namespace: &Namespace, size_bytes: u64, keep_data: bool) -> Result<(), ServeError> {
         let page = u64::from(self.config.flash()?.geometry.page_bytes);
         if size_bytes == 0 || size_bytes % page != 0 || size_bytes > 1 << 62 {
-            return refuse(format!("size_bytes must be a whole number of pages of {page} bytes, and at least one"));
+            return refuse(format!("a size must be a whole number of pages of {}, and at least one", size_text(page)));
         }
         let mut settings = self.settings();
         let before = namespace.size_bytes();
@@ -165,10 +166,10 @@ impl Server {
             });
             let Ok(Ok((most, free, spare))) = most else { return refusal };
             ServeError::Refused(format!(
-                "namespace {} can have at most {most} bytes ({} MiB): {free} of its over-provisioning blocks and {spare} \
-                 spare blocks of the device are left for more ({refusal})",
+                "namespace {} can have at most {}: {free} of its over-provisioning blocks and {spare} spare blocks of the \
+                 device are left for more ({refusal})",
                 namespace.name,
-                most >> 20,
+                size_text(most),
             ))
         })?;
         resize_file(namespace, size_bytes)?;
@@ -209,9 +210,10 @@ impl Server {
         match end {
             None => Ok(()),
             Some(end) => refuse(format!(
-                "namespace {} holds data up to byte {end}; without loss it can be made {} bytes, not {size_bytes}",
+                "namespace {} holds data up to byte {end}; without loss it can be made {}, not {}",
                 namespace.name,
-                end.div_ceil(page) * page,
+                size_text(end.div_ceil(page) * page),
+                size_text(size_bytes),
             )),
         }
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ftl_core::convert::exact;
 use ftl_core::count::Requests;
 use ftl_core::engine::{Arrival, Limit};
+use ftl_core::error::size_text;
 use ftl_core::{Drive, FtlError, Op, Placement, TenantId};
 
 use crate::atomic_file;
@@ -288,7 +289,8 @@ impl Server {
         let flash = self.config.flash()?;
         let unallocated = self.unallocated_bytes();
         if size_bytes > unallocated {
-            return refuse(format!("{size_bytes} bytes do not fit: only {unallocated} are unallocated"));
+            let [size, left] = [size_bytes, unallocated].map(size_text);
+            return refuse(format!("{size} do not fit: only {left} are unallocated"));
         }
         let page_bytes = u64::from(flash.geometry.page_bytes);
         let (spare, block_pages, minimum) = self.model.with(|drive| {

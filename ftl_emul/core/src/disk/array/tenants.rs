@@ -7,7 +7,7 @@ use crate::disk::array::Array;
 use crate::engine::account::Account;
 use crate::engine::throttle::Throttle;
 use crate::engine::{Limit, QueueCounters, SchedulingEntity};
-use crate::error::FtlError;
+use crate::error::{FtlError, size_text};
 use crate::op::TenantId;
 
 #[derive(Debug)]
@@ -27,7 +27,8 @@ impl Array {
         let first_byte = self.tenants.last().map_or(0, |last| last.first_byte + last.size_bytes);
         let left = self.capacity_bytes() - first_byte;
         if size_bytes == 0 || size_bytes > left {
-            return Err(FtlError::State(format!("{size_bytes} bytes do not fit; {left} are left on the disks")));
+            let [size, left] = [size_bytes, left].map(size_text);
+            return Err(FtlError::State(format!("{size} do not fit; {left} are left on the disks")));
         }
         if self.tenants.len() > usize::from(u16::MAX) {
             return Err(FtlError::State("too many tenants".into()));
