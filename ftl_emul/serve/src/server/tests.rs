@@ -296,7 +296,7 @@ fn short_file_is_refused_with_the_command_to_continue() {
     File::options().write(true).open(folder.path().join("c.img")).unwrap().set_len(PAGE).unwrap();
     let parameters = Parameters { device: Some(folder.path().to_owned()), ..Parameters::default() };
     let refusal = Server::open(&parameters).err().unwrap().to_string();
-    assert!(refusal.contains("its first 4096 bytes"), "{refusal}");
+    assert!(refusal.contains("its first 4KiB"), "{refusal}");
     let command = refusal.split("zeroes: ").nth(1).unwrap();
     assert!(std::process::Command::new("sh").arg("-c").arg(command).status().unwrap().success());
     checked(&open(folder.path()));
@@ -328,7 +328,7 @@ fn namespace_gets_its_part_of_unallocated_blocks_and_frees_its_name() {
     make(folder.path(), "page", true, 2);
     let server = open(folder.path());
     let too_large = Wanted { size_bytes: PAGE, ..Wanted::default() };
-    assert!(server.create_namespace(too_large).unwrap_err().to_string().contains("only 0 are unallocated"));
+    assert!(server.create_namespace(too_large).unwrap_err().to_string().contains("only 0 bytes are unallocated"));
     let namespaces = server.namespaces();
     for name in ["a", "b"] {
         server.delete_namespace(&server.namespace(name).unwrap()).unwrap();
