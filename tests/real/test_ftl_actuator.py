@@ -162,7 +162,7 @@ def test_ops_of_a_resized_namespace_are_restored_without_what_it_took(rig: Rig) 
 def test_refused_ops_move_is_reported(rig: Rig) -> None:
     before = rig.state()
     (refusal,) = rig.move(OpsMove("web", "db", 10**6))
-    assert refusal.startswith("unapplied: 1000000 blocks from web to db: ")
+    assert refusal.startswith("unapplied: 1,000,000 blocks from web to db: ")
     (unknown,) = rig.move(OpsMove("stranger", "db", 1))
     assert "stranger has no namespace" in unknown
     assert rig.state() == before
