@@ -19,6 +19,7 @@ from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.drives.attach import choose_target, disk_at, disks_in
+from slo_ctl.host.block_device import BY_ID, lasting_link
 from slo_ctl.host.libvirt import disk_of
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
@@ -192,9 +193,6 @@ class Namespaces:
 
 # Disks of libvirt's VMs on namespaces, in the definition and in the running VM.
 
-BY_ID = Path("/dev/disk/by-id")
-_STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
-"""Prefixes of udev's links, preferred first: by identifier of the namespace, or by drive and NSID."""
 _LINK_TIMEOUT_S = 20.0
 """A host whose CPUs are busy took more than 5 s."""
 _UNPLUG_TIMEOUT_S = 10.0
@@ -203,23 +201,11 @@ _UNPLUG_TIMEOUT_S = 10.0
 def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = _LINK_TIMEOUT_S) -> Path:
     """A path of the namespace that survives a reboot; the block device itself if udev has none.
 
-    udev creates the link shortly after the block device. A link by model and serial number alone is not used,
-    because it may point to any namespace of the drive; the NSID must be part of it.
+    udev creates the link shortly after the block device.
     """
-
-    def rank(link: Path) -> tuple[int, str]:
-        index = next((i for i, prefix in enumerate(_STABLE) if link.name.startswith(prefix)), len(_STABLE))
-        return (index, link.name)
-
-    def links() -> list[Path]:
-        return [
-            link
-            for link in by_id.glob("nvme-*")
-            if link.name.startswith(_STABLE) or link.name.endswith(f"_{nsid}")
-            if link.resolve() == block
-        ]
-
-    return min(wait_for(links, timeout_s, _POLL_S), key=rank, default=block) if by_id.is_dir() else block
+    if not by_id.is_dir():
+        return block
+    return wait_for(lambda: lasting_link(block, nsid, by_id), timeout_s, _POLL_S) or block
 
 
 def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:

@@ -16,10 +16,13 @@ from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.host.block_device import lasting_link
+from slo_ctl.host.block_device import BY_ID, device_number, lasting_link
+from slo_ctl.host.nvme.drive import nsid_of
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
+
+SYS = Path("/sys")
 
 app = typer.Typer(
     help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check", rich_markup_mode=None
@@ -62,15 +65,28 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
 
 def _notes(config: Config) -> list[str]:
     """What may not be meant: values that are overridden, and paths that may change."""
-    found = list(config.notes)
-    for device in config.devices:
-        link = lasting_link(Path(device.path)) if device.path is not None else None
-        if link is not None:
-            found.append(
-                f"device {device.name} ({device.source}): {device.path} may be another drive after a boot; "
-                f"{link} stays"
-            )
-    return found
+    links = (
+        (device, link)
+        for device in config.devices
+        if device.path is not None and (link := _link_that_stays(Path(device.path))) is not None
+    )
+    return [
+        *config.notes,
+        *(
+            f"device {device.name} ({device.source}): {device.path} may be another drive after a boot; "
+            f"{link} stays"
+            for device, link in links
+        ),
+    ]
+
+
+def _link_that_stays(path: Path) -> Path | None:
+    """A link to a block device; None if the path is a link already, or there is none."""
+    try:
+        number = device_number(path.stat().st_rdev)
+    except OSError:
+        return None
+    return None if path.is_symlink() else lasting_link(path, nsid_of(number, SYS), BY_ID)
 
 
 @app.command()

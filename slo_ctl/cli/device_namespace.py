@@ -154,24 +154,21 @@ def refuse_named(root: Path | None, device: str, namespace: str | None = None) -
     If libvirt is not reachable, a note says that the definitions of its VMs are not known.
     """
     from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.drives.attach import users_of
+    from slo_ctl.drives.attach import disks_on_namespaces
     from slo_ctl.host.libvirt import connect
 
     host = VmHost(root)
-    users: dict[Tenant, str] = {}
+    domains: list[tuple[str, str]] = []
     if host.libvirt_uri is not None:
         try:
             with connect(host.libvirt_uri) as libvirt:
-                users = users_of(libvirt.all_xml(), host.places.devices)
+                domains = libvirt.all_xml()
         except UserError as error:
             warn(f"note: it is not known whether a VM of libvirt names {device}: {error.message}")
-    for tenant, user in users.items():
+    for tenant, owner, target in disks_on_namespaces(domains, host.places.devices):
         if tenant.device == device and namespace in (None, tenant.namespace):
-            owner, _, target = user.rstrip(")").rpartition(" (")
-            detach = f"slo-ctl vm detach {shlex.quote(owner)} {target}{root_option(root)}"
-            raise UserError(
-                f"{tenant} is disk {target} of VM {owner}", f"detach it first: {detach}; or add --force"
-            )
+            hint = f"{_detach_first(owner, target, root)}; or add --force"
+            raise UserError(f"{tenant} is disk {target} of VM {owner}", hint)
     for vm in host.config.vms.values():
         for tenant in (Tenant(*name.split("/", 1)) for name in vm.namespaces):
             if tenant.device == device and namespace in (None, tenant.namespace):
@@ -188,6 +185,10 @@ def refuse_named(root: Path | None, device: str, namespace: str | None = None) -
     warn_notes(host.gaps)
 
 
+def _detach_first(vm: str, target: str, root: Path | None) -> str:
+    return f"detach it first: slo-ctl vm detach {shlex.quote(vm)} {target}{root_option(root)}"
+
+
 def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, namespace: str) -> None:
     """Raise UserError when a VM has the namespace, or a process is or may be connected to it."""
     from slo_ctl.cli.vm_host import VmHost
@@ -200,9 +201,7 @@ def _refuse_in_use(root: Path | None, store: DeviceStore, record: DeviceRecord, 
         disk = user.disk.target if user.disk is not None else ""
         raise UserError(
             f"namespace {tenant} is used by VM {user.vm}{f' ({disk})' if disk else ''}",
-            f"detach it first: slo-ctl vm detach {shlex.quote(user.vm)} {disk}{root_option(root)}"
-            if disk
-            else "stop the VM, or add --force",
+            _detach_first(user.vm, disk, root) if disk else "stop the VM, or add --force",
         )
     if clients := clients_of(run, namespace):
         raise UserError(

@@ -172,7 +172,7 @@ def apply(
     if problems or any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
     if waiting:
-        devices = {outcome.setting.knob.place.partition("/")[0] for outcome in waiting}
+        devices = {outcome.setting.knob.emulated_device for outcome in waiting}
         raise UnreachableError(
             f"{counted(len(waiting), 'setting')} not restored, as not served: device {and_list(devices)}",
             f"serve it, such as with `slo-ctl device serve {min(devices)}`, then repeat this",

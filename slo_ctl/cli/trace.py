@@ -316,7 +316,7 @@ def _trace_errors(option: str = "--format") -> Iterator[None]:
         yield
     except TraceError as error:
         # Scenarios have the same hint.
-        hint = error.hint.replace("format=FORMAT in --vm", f"{option} FORMAT")
+        hint = error.hint.replace("format=FORMAT in --vm", "--format FORMAT").replace("--format", option)
         raise UserError(error.message, hint) from None
     except ValueError as error:
         problem, _, known = str(error).partition("; ")

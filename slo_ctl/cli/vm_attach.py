@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree
 
 import typer
@@ -72,6 +72,7 @@ def attach(
     from slo_ctl.drives import attach as disks
     from slo_ctl.drives.status import device_status
     from slo_ctl.drives.store import DeviceStore
+    from slo_ctl.host.libvirt import all_xml
 
     host = VmHost(root, connect)
     device_name, namespace_name = disks.split_device(device)
@@ -87,7 +88,7 @@ def attach(
         return
     with writable_libvirt(_uri(host)) as (connection, module):
         domain = find_domain(connection, module, name)
-        users = disks.users_of(_all_domains(connection, module), store.places) | configured
+        users = disks.users_of(all_xml(connection, module), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
         xml_of_states = [domain.xml(state) for state in domain.states]
         target_and_bus = disks.choose_target(xml_of_states, target, bus)
@@ -188,21 +189,6 @@ def _uri(host: VmHost) -> str:
     return host.libvirt_uri
 
 
-def _all_domains(connection: Any, module: Any) -> list[tuple[str, str]]:
-    """Name and XML of every VM, running and defined; a VM that disappears meanwhile is skipped."""
-    from slo_ctl.act.domain_metadata import WritableDomain
-
-    domains = []
-    for handle in connection.listAllDomains():
-        try:
-            domain = WritableDomain(handle, module)
-            domains += [(domain.name, domain.xml(state)) for state in domain.states]
-        except UserError:
-            if any(other.name() == handle.name() for other in connection.listAllDomains()):
-                raise
-    return domains
-
-
 def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
     """Namespaces that the configuration assigns to other VMs, with the name and source of the VM."""
     return {
@@ -235,10 +221,10 @@ def _require_local_host(host: VmHost) -> None:
 
 
 def _disks_on_devices(domain_xml: str, host: VmHost) -> list[str]:
-    from slo_ctl.drives.attach import users_of
+    from slo_ctl.drives.attach import disks_on_namespaces
 
-    users = users_of([("", domain_xml)], host.places.devices)
-    return [f"{user.strip(' ()')} ({tenant})" for tenant, user in users.items()]
+    found = disks_on_namespaces([("", domain_xml)], host.places.devices)
+    return [f"{target} ({tenant})" for tenant, _, target in found]
 
 
 def _print_disk(

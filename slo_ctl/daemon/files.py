@@ -110,6 +110,16 @@ def _holder(lock: int) -> str:
     return f"PID {holder or 'unknown, still starting'}"
 
 
+def _locked_by_other(lock: int) -> str:
+    """Lock and sign an open file; if another process has locked it, close it and return that process."""
+    if try_lock(lock):
+        _sign(lock)
+        return ""
+    holder = _holder(lock)
+    os.close(lock)
+    return holder
+
+
 def daemon_of(path: Path) -> str:
     """The process that holds the lock at `path`, or held it last; empty if there was none."""
     try:
@@ -146,12 +156,9 @@ class DaemonLock:
             lock = open_lock(self._path, "run as root", mode=self._mode)
         except (OSError, UserError):
             return ""  # tried again later
-        if not try_lock(lock):
-            holder = _holder(lock)
-            os.close(lock)
+        if holder := _locked_by_other(lock):
             return holder
-        _sign(lock)
-        os.close(self._descriptor)
+        self.close()
         self._descriptor = lock
         return ""
 
@@ -206,11 +213,8 @@ class DeviceClaims:
             lock = open_lock(self._path(number), "run as root", mode=_CLAIM_MODE)
         except (OSError, UserError):
             return ""
-        if not try_lock(lock):
-            holder = _holder(lock)
-            os.close(lock)
+        if holder := _locked_by_other(lock):
             return holder
-        _sign(lock)
         self._held[number] = DaemonLock(self._path(number), lock, _CLAIM_MODE)
         return ""
 

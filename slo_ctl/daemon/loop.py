@@ -45,7 +45,7 @@ from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.model.host import Vm
 from slo_ctl.model.replies import DevicePlan, Plan
-from slo_ctl.model.setting import FTL_LEVERS, Knob, Outcome, OutcomeState, Setting
+from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus
 from slo_ctl.observe.host import HostObserver
@@ -101,12 +101,7 @@ class Recorder:
         return History(self._path, self._config.keep_s, self._config.max_bytes)
 
 
-def _device_of(knob: Knob) -> str:
-    """The emulated device of a knob, whose place is `DEVICE` or `DEVICE/NAMESPACE`."""
-    return knob.place.partition("/")[0]
-
-
-def _size_text(config: Config) -> str:
+def _counts_text(config: Config) -> str:
     devices, vms = counted(len(config.devices), "device"), counted(len(config.vms), "VM")
     return f"{devices}, {vms}"
 
@@ -260,9 +255,9 @@ class Daemon:
             self._config_problem = str(error)
             log.error("configuration rejected: %s", error)
         else:
-            before = _size_text(self.config)
+            before = _counts_text(self.config)
             self._use(config)
-            now = _size_text(config)
+            now = _counts_text(config)
             change = "" if now == before else f": {now} (before: {before})"
             if has_files(self.places.config):
                 log.info("configuration reloaded%s", change)
@@ -373,7 +368,7 @@ class Daemon:
         outcomes, waiting = [], []
         for outcome in self._keeper.undo():
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
-                name = _device_of(outcome.setting.knob)
+                name = outcome.setting.knob.emulated_device
                 kept = replace(outcome, reason=f"kept until {name} is served: `slo-ctl device serve {name}`")
                 log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
                 waiting.append(kept)
@@ -386,7 +381,7 @@ class Daemon:
         gone = [
             knob
             for knob in self._journal.originals()
-            if knob.lever in FTL_LEVERS and not self.places.devices.device(_device_of(knob)).exists()
+            if knob.lever in FTL_LEVERS and not self.places.devices.device(knob.emulated_device).exists()
         ]
         # If the journal cannot be written, they are only tried in vain.
         with suppress(JournalError):
@@ -483,7 +478,7 @@ class Daemon:
         knob = setting.knob
         if knob.lever not in FTL_LEVERS:
             return True
-        device = self._emulated.devices.get(_device_of(knob))
+        device = self._emulated.devices.get(knob.emulated_device)
         return device is not None and device.timed
 
     def _log_epoch(self) -> None:

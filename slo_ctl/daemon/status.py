@@ -367,7 +367,7 @@ def limits_in_force(
 def _device_of(knob: Knob, vm: str, devices: Sequence[DeviceView], names: Mapping[str, str]) -> str:
     """Name of the device to which a limit applies; empty if unknown. `names`: by device number."""
     if knob.lever is Lever.FTL_LIMIT:
-        return knob.place.partition("/")[0]
+        return knob.emulated_device
     if knob.lever is Lever.LIBVIRT_LIMIT:
         target = knob.device.partition(",")[0]
         found = (device.name for device in devices if vm in device.vms and target in device.vms[vm].disks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,14 +110,22 @@ def check_shared_memory(vm: str, domain_xml: str) -> None:
     )
 
 
-def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant, str]:
-    """Users of namespaces as `VM (DISK)`; `domains` are names and XML."""
-    users: dict[Tenant, str] = {}
+def disks_on_namespaces(
+    domains: Iterable[tuple[str, str]], places: Places
+) -> Iterator[tuple[Tenant, str, str]]:
+    """Namespace, VM and target of each disk on a namespace; `domains` are names and XML."""
     for name, xml in domains:
         for disk in disks_in(xml):
             tenant = tenant_of(disk, places)
             if tenant is not None:
-                users.setdefault(tenant, f"{name} ({disk_of(disk).target})")
+                yield tenant, name, disk_of(disk).target
+
+
+def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant, str]:
+    """Users of namespaces as `VM (DISK)`; `domains` are names and XML."""
+    users: dict[Tenant, str] = {}
+    for tenant, vm, target in disks_on_namespaces(domains, places):
+        users.setdefault(tenant, f"{vm} ({target})")
     return users
 
 

@@ -51,15 +51,31 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
     return DeviceNumber(int(major), int(minor)) if major.isdigit() and minor.isdigit() else device
 
 
-def lasting_link(path: Path, by_id: Path = Path("/dev/disk/by-id")) -> Path | None:
-    """A link of udev to the device, which stays when the kernel names devices in another order.
+BY_ID = Path("/dev/disk/by-id")
+_STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
+"""Prefixes of udev's links, preferred first: by identifier of the namespace, or by drive and NSID."""
 
-    None if the path is a link already, or udev has none.
+
+def lasting_link(block: Path, nsid: int | None, by_id: Path = BY_ID) -> Path | None:
+    """A link of udev to a block device that stays when the kernel names devices in another order, if any.
+
+    `nsid`: of an NVMe namespace; None: another device. Of an NVMe drive, a link by model and serial number
+    alone is not used, because it may point to any namespace of the drive; the NSID must be part of it.
     """
-    if path.is_symlink() or not by_id.is_dir():
+
+    def rank(link: Path) -> tuple[int, str]:
+        index = next((i for i, prefix in enumerate(_STABLE) if link.name.startswith(prefix)), len(_STABLE))
+        return (index, link.name)
+
+    if not by_id.is_dir():
         return None
-    links = [link for link in by_id.iterdir() if link.resolve() == path]
-    return min(links, key=lambda link: (len(link.name), link.name), default=None)
+    links = [
+        link
+        for link in by_id.iterdir()
+        if nsid is None or link.name.startswith(_STABLE) or link.name.endswith(f"_{nsid}")
+        if link.resolve() == block
+    ]
+    return min(links, key=rank, default=None)
 
 
 def is_held(path: Path) -> bool:

@@ -172,19 +172,8 @@ class LibvirtHost:
         return readings
 
     def all_xml(self) -> list[tuple[str, str]]:
-        """Name and XML of every VM, of the running one and of its definition. Raises LibvirtError."""
-        found = []
-        try:
-            for domain in self._connection.listAllDomains():
-                try:
-                    flags = [0, *([_XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
-                    found += [(str(domain.name()), str(domain.XMLDesc(each))) for each in flags]
-                except self._module.libvirtError as error:
-                    if error.get_error_code() != self._module.VIR_ERR_NO_DOMAIN:
-                        raise
-        except self._module.libvirtError as error:
-            raise LibvirtError(str(error), "check that libvirtd is running") from None
-        return found
+        """Name and XML of every VM, running and defined. Raises LibvirtError."""
+        return all_xml(self._connection, self._module)
 
     def close(self) -> None:
         """Close the connection."""
@@ -241,6 +230,25 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
         resumed=state is VmState.RUNNING and reason in _RESUMED_FOR,
     )
     return DomainReading(vm, xml, notes)
+
+
+def all_xml(connection: Any, module: Any) -> list[tuple[str, str]]:
+    """Name and XML of every VM, running and defined; one that disappears meanwhile is skipped.
+
+    Raises LibvirtError.
+    """
+    found = []
+    try:
+        for domain in connection.listAllDomains():
+            try:
+                flags = [0, *([_XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
+                found += [(str(domain.name()), str(domain.XMLDesc(each))) for each in flags]
+            except module.libvirtError as error:
+                if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:
+                    raise
+    except module.libvirtError as error:
+        raise LibvirtError(str(error), "check that libvirtd is running") from None
+    return found
 
 
 def starting_domain(xml: str) -> DomainReading:

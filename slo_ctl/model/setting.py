@@ -57,6 +57,11 @@ class Knob:
         # Texts remember their hashes; the lever says little that the name does not.
         return hash((self.place, self.name, self.device))
 
+    @property
+    def emulated_device(self) -> str:
+        """The emulated SSD, if the place is on one."""
+        return self.place.partition("/")[0]
+
     def __str__(self) -> str:
         device = f" {self.device}" if self.device else ""
         return f"{self.lever} {self.place}{device} {self.name}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 from fake_daemon import FakeDaemon
 
 from slo_ctl.cli import app
-from slo_ctl.host.block_device import lasting_link
 
 
 @pytest.fixture
@@ -36,19 +34,26 @@ def test_valid_configuration_passes_the_check(folder: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["notes"] == [note]
 
 
+@pytest.mark.parametrize(("nsid", "lasting"), [(3, "nvme-Model_Serial_3"), (None, "ata-Model_Serial")])
 def test_check_notes_a_path_that_may_be_another_drive_after_a_boot(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    nsid: int | None,
+    lasting: str,
 ) -> None:
-    drive, by_id = folder / "nvme0n1", folder / "by-id"
+    """A link by serial number alone may point to any namespace of an NVMe drive."""
+    drive, by_id = folder / "drive", folder / "by-id"
     drive.touch()
     by_id.mkdir()
-    for name in ("nvme-Model_Serial_1", "nvme-Model_Serial", "nvme-other"):
+    for name in ("nvme-Model_Serial", "nvme-Model_Serial_3", "ata-Model_Serial", "ata-other"):
         (by_id / name).symlink_to(drive if "Model" in name else folder)
-    monkeypatch.setattr("slo_ctl.cli.config.lasting_link", partial(lasting_link, by_id=by_id))
+    monkeypatch.setattr("slo_ctl.cli.config.BY_ID", by_id)
+    monkeypatch.setattr("slo_ctl.cli.config.nsid_of", lambda _number, _sys: nsid)
     file = folder / "slo-ctl.toml"
     file.write_text(f'[[device]]\nname = "fast"\npath = "{drive}"\n')
     assert config(folder, "check") == 0
-    link = by_id / "nvme-Model_Serial"
+    link = by_id / lasting
     note = f"device fast (slo-ctl.toml:1): {drive} may be another drive after a boot; {link} stays"
     assert capsys.readouterr().err == f"note: {note}\n"
     file.write_text(f'[[device]]\nname = "fast"\npath = "{link}"\n')

@@ -70,7 +70,7 @@ def test_every_line_of_the_example_is_valid(tmp_path: Path) -> None:
     config = load(tmp_path)
     assert config.metrics.listen == "127.0.0.1:9464"
     assert config.page.listen == "127.0.0.1:9465"
-    assert [device.path for device in config.devices] == ["/dev/disk/by-id/nvme-MODEL_SERIAL"]
+    assert [device.path for device in config.devices] == ["/dev/disk/by-id/nvme-MODEL_SERIAL_1"]
     assert list(config.vms) == ["web"]
     assert config.daemon == DEFAULTS.daemon
     assert config.history == DEFAULTS.history

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 READY_S = 300
 """For whatever is asked to begin or to end: many times what it takes on a busy machine."""
@@ -17,6 +18,14 @@ def default_signals() -> None:
     """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def written_to(log: IO[bytes]) -> str:
+    """What another process has written to a file that it got open from this one.
+
+    It writes where the descriptor stands, which both share: reading must not move it.
+    """
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode()
 
 
 class OwnProcess:
@@ -51,9 +60,7 @@ class OwnProcess:
 
     def log(self) -> str:
         """What it said on stderr so far."""
-        # The process writes where this descriptor stands, as it has the same one: it must not move.
-        descriptor = self._log.fileno()
-        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+        return written_to(self._log)
 
     def stop(self) -> int:
         """SIGTERM, unless it has ended; returns its exit status."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from own_process import READY_S, default_signals
+from own_process import READY_S, default_signals, written_to
 from serving import require
 from waiting import until
 
@@ -78,9 +78,7 @@ class Measuring:
 
     def errors(self) -> str:
         """What it said on stderr."""
-        # It writes where this descriptor stands, as it has the same one: it must not move.
-        descriptor = self._errors.fileno()
-        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+        return written_to(self._errors)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ major, minor = sys.argv[1].split(":")
 lines = dict.fromkeys((SEQ_WRITE, RAND_WRITE, SEQ_READ, RAND_READ), (10.0, 1e6 / {_MODEL_IOPS} - 40.0))
 store_profile(places(None), DeviceNumber(int(major), int(minor)), lines)
 """
-_PATH = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_PLAIN0"
+_PATH = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_PLAIN0_1"
 """The kernel names drives in any order at a boot."""
 _CONFIGURATION = "\n".join(
     (
