@@ -81,10 +81,11 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
         slos = {"a": "weight = 1", "b": f"weight = 3\nmax_iops = {MAXIMUM}", "c": "weight = 6"}
         configure(root, path, groups, slos)
         before = knobs(groups, vms, number)
-        # Two that read all the time, at real-time priority, would leave the third no CPU.
         readers.start("b", *fio_on(path))
+        # Gaps longer than the 8 ms that bfq waits for the next request of a VM. With shorter ones b, which is limited and
+        # thus has gaps as well, does not always come to its maximum (docs/profiling.md).
         for vm in ("a", "c"):
-            readers.start(vm, *fio_on(path), "--rate_iops=2000")
+            readers.start(vm, *fio_on(path), "--rate_iops=50")
         with running(root) as daemon:
 
             def capped(status: HostStatus) -> bool:
