@@ -23,6 +23,7 @@ from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
+from slo_ctl.decide.verdict import is_behind
 from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
@@ -273,7 +274,8 @@ class BlockDevices:
         """Settings for the VMs, after `device_settings`."""
         slos, numbers = host_state.slos, self.numbers
         planned = self._weights_to_activate(dry_run=dry_run)
-        capabilities = probe(tree, self._sys, numbers.values(), self._run, planned=planned)
+        tuned = [numbers[name] for name in self.policies.schedulers]
+        capabilities = probe(tree, self._sys, numbers.values(), self._run, planned=planned, tuned=tuned)
         steps_iops = self._limit_steps_iops()
         # A dry run does not throttle, because the effect of a limit determines the next one.
         throttles = {} if dry_run else self._throttles(host_state, steps_iops)
@@ -366,6 +368,7 @@ class BlockDevices:
 
     def device_settings(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:
         """Settings of whole devices, and those that make QEMU record latencies on them, after `observe`."""
+        self.policies.window_s = self._window_s
         settings = self.policies.settings(
             self._configured, self.numbers, tree, host_state, self._clock.monotonic_s()
         )
@@ -386,7 +389,7 @@ class BlockDevices:
         for pool in self._pools.values():
             pool.detect_changes(own_slos)
         disks_of = {vm.name: vm.disks for vm in vms}
-        views = []
+        views, behind = [], set()
         for name, device in self.devices.items():
             disks = {
                 vm: tuple([disk.target for disk in disks_of[vm] if disk.device == device.number])
@@ -395,8 +398,16 @@ class BlockDevices:
             ops = self._ops.get(_pool_key(device))
             make = partial(device.view, slos_on[name], disks, wanted, pools[name], ops)
             view = view_or_problem(name, device.kind, make, self._problems)
+            if any(is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()):
+                behind.add(name)
+            if change := self.policies.recent_change(name, self._clock.monotonic_s()):
+                settling = {
+                    vm: replace(each, settling=each.settling or change) for vm, each in view.vms.items()
+                }
+                view = replace(view, vms=settling)
             reasons = (*self.policies.reasons.get(name, ()), *view.reasons)
             views.append(replace(view, policy=self.policies.label(name), reasons=reasons))
+        self.policies.behind = behind
         return views
 
     def close(self) -> None:

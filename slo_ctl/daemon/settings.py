@@ -19,7 +19,9 @@ from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
 from slo_ctl.daemon.ssd import EmulatedDevice
+from slo_ctl.decide import idle_waits
 from slo_ctl.decide.device_use import HostState, did_io
+from slo_ctl.decide.idle_waits import IdleWaits
 from slo_ctl.decide.levers import ManagedDevices, Wanted, settings_for
 from slo_ctl.decide.scheduler import (
     DeviceFacts,
@@ -105,12 +107,18 @@ class _DeviceState:
     """Settings of `advice`; the same objects as long as it is, which the keeper compares first."""
     needs_bfq: bool = False
     """Whether its VMs have unequal weights, or had them in the last minute, and there is no io.cost."""
+    waits: IdleWaits | None = None
+    """Whether bfq waits for the next request of a VM; None: it always does, or is not used."""
 
 
 class DevicePolicies:
     """Decides about the scheduler of each device, by `[[device]] scheduler`."""
 
     def __init__(self, places: Places, sys: Path) -> None:
+        self.window_s = 0.0
+        """Status window, by which VMs are behind."""
+        self.behind: Collection[str] = ()
+        """Devices with a VM that missed its share or minimum in the last window."""
         self.reasons: dict[str, tuple[str, ...]] = {}
         """By device: reasons for the decision, or why the device stays unchanged."""
         self.schedulers: dict[str, str] = {}
@@ -147,10 +155,28 @@ class DevicePolicies:
                 and not (tree is not None and has_io_cost_on(tree, number))
             )
             try:
-                settings += self._decide(name, device, configured[name], device.settled.needs, io_cost)
+                needs = self._with_waits(name, device, device.settled.needs, now_s)
+                settings += self._decide(name, device, configured[name], needs, io_cost)
             except UserError as error:
                 self.reasons[name] = (f"scheduler unchanged: {error}",)
         return settings
+
+    def _with_waits(self, name: str, device: _DeviceState, needs: Needs, now_s: float) -> Needs:
+        if device.advice is None or not device.advice.choice.waits_for_weights:
+            device.waits = None
+            return needs
+        if device.waits is None:
+            device.waits = idle_waits.begin(now_s, self.window_s)
+        is_behind = name in self.behind
+        device.waits = idle_waits.step(device.waits, now_s, self.window_s, is_behind=is_behind)
+        return replace(needs, waits=device.waits.on)
+
+    def recent_change(self, name: str, now_s: float) -> str:
+        """A change in the last window that may explain a missed share on a device; else empty."""
+        device = self._devices.get(name)
+        if device is None or device.waits is None:
+            return ""
+        return device.waits.recent_change(now_s, self.window_s)
 
     def label(self, name: str) -> str:
         """The policy of a device for the status; empty if it stays unchanged."""

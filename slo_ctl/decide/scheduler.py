@@ -73,6 +73,8 @@ class Needs:
     """Whether several VMs have to get shares by weight."""
     p99_target_us: float | None = None
     """Lowest target; None: no target."""
+    waits: bool = True
+    """Whether weights need bfq to wait for the next request of a VM (`idle_waits`)."""
 
 
 def needs_of(slos: Iterable[Slo]) -> Needs:
@@ -95,6 +97,8 @@ class SchedulerChoice:
     """Line for io.cost.model; None: the kernel's own model."""
     iocost_qos: str | None = None
     """Line for io.cost.qos; None: io.cost is not used."""
+    waits_for_weights: bool = False
+    """Whether weights are the only reason for which bfq may have to wait for the next request of a VM."""
     choices: tuple[Choice, ...] = ()
     """Reasons of all values, and the character of the device."""
     cautions: tuple[str, ...] = ()
@@ -123,7 +127,12 @@ def choose(
     else:
         by_scheduler = _choose_scheduler(facts, needs, character, weights, too_fast_for_bfq(analysis))
     scheduler = by_scheduler.value
-    parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=weights is Weights.BFQ)
+    # Where heads move, waiting for the next request of a sequence pays off by itself.
+    has_heads = character is Character.SEEKS and _measured(analysis) is not None
+    by_bfq = weights is Weights.BFQ
+    waits_for_weights = by_bfq and not has_heads and needs.p99_target_us is None
+    waits = needs.waits or not waits_for_weights
+    parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=by_bfq, waits=waits)
     by_parameters = [replace(each, what=f"{scheduler} {each.what}") for each in parameters]
     model = qos = None
     choices = [by_character, by_weights, by_scheduler, *by_parameters]
@@ -142,7 +151,8 @@ def choose(
         if analysis.summary(Direction.WRITE) is None:
             cautions.append("writes were not measured: the kernel keeps its own model of them")
     values = {each.what: each.value for each in parameters}
-    return SchedulerChoice(scheduler, values, weights, model, qos, tuple(choices), tuple(cautions))
+    reasons = tuple(choices), tuple(cautions)
+    return SchedulerChoice(scheduler, values, weights, model, qos, waits_for_weights, *reasons)
 
 
 def characterise(facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]) -> Choice:

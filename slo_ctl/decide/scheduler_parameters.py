@@ -112,13 +112,15 @@ class Choice:
     """Source of the threshold that decided; empty if none did."""
 
 
-def parameters_of(scheduler: str, p99_target_us: float | None, *, keeps_weights: bool) -> list[Choice]:
+def parameters_of(
+    scheduler: str, p99_target_us: float | None, *, keeps_weights: bool, waits: bool = True
+) -> list[Choice]:
     """Values of files below `queue/iosched/`; none if the kernel's defaults suffice.
 
-    `keeps_weights`: bfq enforces weights.
+    `keeps_weights`: bfq enforces weights. `waits`: for that it waits for the next request of a VM at present.
     """
     if scheduler == "bfq":
-        return _of_bfq(p99_target_us, keeps_weights)
+        return _of_bfq(p99_target_us, keeps_weights, waits)
     if p99_target_us is None:
         return []
     if scheduler == "mq-deadline":
@@ -141,7 +143,7 @@ def parameters_of(scheduler: str, p99_target_us: float | None, *, keeps_weights:
     return []
 
 
-def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> list[Choice]:
+def _of_bfq(p99_target_us: float | None, keeps_weights: bool, waits: bool) -> list[Choice]:
     if not keeps_weights and p99_target_us is None:
         # Set explicitly: bfq may still have values for earlier weights or an earlier target.
         defaults = {"low_latency": "1", "slice_idle_us": "8000", "max_budget": "0"}
@@ -151,11 +153,16 @@ def _of_bfq(p99_target_us: float | None, keeps_weights: bool) -> list[Choice]:
         if p99_target_us is None
         else "it favours new requests over waiting ones"
     )
-    idle = THRESHOLDS["bfq_slice_idle_us"]
+    threshold = THRESHOLDS["bfq_slice_idle_us"]
+    idle = Choice("slice_idle_us", f"{threshold.value:.0f}", threshold.meaning, threshold.source)
+    if not waits:
+        idle = Choice(
+            "slice_idle_us", "0", "no VM is behind its share without waiting, which slows others down"
+        )
     budget = THRESHOLDS["bfq_max_budget" if keeps_weights else "bfq_target_budget"]
     return [
-        Choice("low_latency", "0", guesses, idle.source),
-        Choice("slice_idle_us", f"{idle.value:.0f}", idle.meaning, idle.source),
+        Choice("low_latency", "0", guesses, threshold.source),
+        idle,
         Choice("max_budget", f"{budget.value:.0f}", budget.meaning, budget.source),
     ]
 

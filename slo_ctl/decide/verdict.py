@@ -125,6 +125,12 @@ def judge(
     return Judgement(Verdict.OK, _with(_kept(delivered, slo), delivered.remark))
 
 
+def is_behind(delivered: Delivered, slo: Slo) -> bool:
+    """Whether the VM missed its share or minimum, in a window without changes that explain it."""
+    counts = delivered.asked and not delivered.settling and not _at_maximum(delivered, slo, AT_BOUND, "")
+    return counts and bool(_missed_rate(delivered, slo, AT_BOUND))
+
+
 def _with(reason: str, remark: str) -> str:
     return f"{reason}; {remark}" if remark else reason
 
@@ -149,6 +155,11 @@ def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -
 
 def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
     """The reason of `insufficient`; empty if the VM misses nothing."""
+    return _missed_rate(delivered, slo, at_bound) or _missed_p99(delivered, slo, at_bound)
+
+
+def _missed_rate(delivered: Delivered, slo: Slo, at_bound: float) -> str:
+    """A minimum or share above what the VM got, in words; empty if there is none."""
     iops, target_share = delivered.minimum_iops_basis, delivered.target_share
     needs_minimum = delivered.wants_more if delivered.busy is None else delivered.busy
     minimum = slo.min_iops
@@ -166,7 +177,7 @@ def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
         ):
             text = f"{delivered.share_text}, below the {_percent(target_share)} that it is entitled to"
             return text + _guess(delivered)
-    return _missed_p99(delivered, slo, at_bound)
+    return ""
 
 
 def _missed_p99(delivered: Delivered, slo: Slo, at_bound: float) -> str:

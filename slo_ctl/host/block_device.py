@@ -116,12 +116,14 @@ def probe(
     run: Path | None = None,
     kernel: str = "",
     planned: Mapping[DeviceNumber, WeightScale] | None = None,
+    tuned: Collection[DeviceNumber] = (),
 ) -> Capabilities:
     """Features of each device; reads files below the tree's root and `sys`, and never fails.
 
     `run` is the directory in which systemd shows that it runs (None: do not check). `kernel` is a release of
     Linux, by default the running one. `planned`: mechanisms of weights that are about to be activated, which
-    count as active if the kernel offers them.
+    count as active if the kernel offers them. `tuned`: devices whose scheduler gets its
+    parameters from the daemon, so that no caution about them is due.
 
     Weights take effect only with the scheduler bfq or with io.cost enabled for the device. Otherwise writing
     them succeeds and changes nothing.
@@ -135,7 +137,7 @@ def probe(
     release = kernel or os.uname().release
     found = {
         device: replace(
-            _capability(tree, sys, device, latency, (planned or {}).get(device)),
+            _capability(tree, sys, device, latency, (planned or {}).get(device), device in tuned),
             limit_step_iops=_limit_step_iops(sys, device, release),
         )
         for device in devices
@@ -166,7 +168,12 @@ def _has_latency(tree: CgroupTree) -> bool:
 
 
 def _capability(
-    tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool, planned: WeightScale | None
+    tree: CgroupTree,
+    sys: Path,
+    device: DeviceNumber,
+    latency: bool,
+    planned: WeightScale | None,
+    is_tuned: bool,
 ) -> BlockCapability:
     folder = sys / "dev" / "block" / str(device)
     if not folder.exists():
@@ -183,7 +190,7 @@ def _capability(
     if weights is None:
         problem = _no_weights(tree, name, scheduler, offered)
         return BlockCapability(device, name, None, limits, problem, latency)
-    cautions = tuple(_cautions(folder / "queue" / "iosched", name)) if weights is BFQ else ()
+    cautions = tuple(_cautions(folder / "queue" / "iosched", name)) if weights is BFQ and not is_tuned else ()
     return BlockCapability(device, name, weights, limits, latency=latency, cautions=cautions)
 
 

@@ -10,6 +10,7 @@ from stored_profile import DISK, FLASH, Lines, store_profile
 
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies
 from slo_ctl.decide.device_use import HostState
+from slo_ctl.decide.idle_waits import FIRST_TRIAL_S
 from slo_ctl.decide.scheduler import SETTLE_S
 from slo_ctl.drives.places import places
 from slo_ctl.host.cgroup import CgroupTree
@@ -18,6 +19,7 @@ from slo_ctl.model.setting import Setting
 from slo_ctl.model.slo import Slo
 
 NUMBER = DeviceNumber(8, 16)
+WINDOW_S = 10.0
 EQUAL = {"a": Slo(1.0), "b": Slo(1.0)}
 UNEQUAL = {"a": Slo(1.0), "b": Slo(3.0)}
 
@@ -32,6 +34,7 @@ class Host:
         (root / "cgroup" / "io.cost.qos").write_text("")
         self.tree = CgroupTree(2, root / "cgroup")
         self.policies = DevicePolicies(self.places, self.sys)
+        self.policies.window_s = WINDOW_S
 
     def set_scheduler(self, scheduler: str) -> None:
         names = ("none", "mq-deadline", "kyber", "bfq")
@@ -83,6 +86,39 @@ def test_unequal_weights_get_bfq_without_a_profile_until_they_are_equal_for_a_wh
     host.set_scheduler("bfq")
     assert host.settings(EQUAL, 1.0) == wanted
     assert host.settings(EQUAL, 1.0 + SETTLE_S) == {}
+
+
+def test_bfq_waits_for_requests_only_while_a_vm_misses_its_share_without(host: Host) -> None:
+    def waits(now_s: float, *behind: str) -> bool:
+        host.policies.behind = behind
+        return "slice_idle_us=8000" in host.settings(UNEQUAL, now_s)["scheduler"]
+
+    assert waits(0.0)
+    assert waits(1.0)
+    assert waits(WINDOW_S, "fast"), "before a window has passed with it"
+    assert not waits(1.0 + WINDOW_S, "fast")
+    assert host.policies.recent_change("fast", 5.0 + WINDOW_S) == (
+        "bfq stopped waiting for each VM's next request 4 s ago"
+    )
+    assert not waits(2.0 + WINDOW_S, "fast"), "the window is partly one with waiting"
+    needed_s = 1.0 + 2 * WINDOW_S
+    assert waits(needed_s, "fast")
+    assert "began to wait" in host.policies.recent_change("fast", needed_s)
+    assert waits(needed_s + FIRST_TRIAL_S - 1.0)
+    assert not waits(needed_s + FIRST_TRIAL_S)
+    assert not waits(needed_s + FIRST_TRIAL_S + WINDOW_S, "other")
+    assert host.policies.recent_change("fast", needed_s + FIRST_TRIAL_S + WINDOW_S) == ""
+
+
+def test_bfq_waits_on_a_disk_and_for_a_p99_target(host: Host) -> None:
+    host.profile(DISK)
+    for now_s in (0.0, 1.0, WINDOW_S + 2.0):
+        assert "slice_idle_us=8000" in host.settings(UNEQUAL, now_s)["scheduler"]
+    host.profile(FLASH)
+    targets = {"a": Slo(1.0, p99_latency_us=900.0), "b": Slo(3.0)}
+    for now_s in (20.0, 21.0, WINDOW_S + 22.0):
+        assert "slice_idle_us=8000" in host.settings(targets, now_s, scheduler="bfq")["scheduler"]
+        assert host.policies.recent_change("fast", now_s) == ""
 
 
 def test_weights_enforced_by_io_cost_need_no_bfq(host: Host) -> None:
