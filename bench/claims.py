@@ -181,6 +181,11 @@ CLAIMS = (
         f"{_PYTHON} bench/blkio_shares.py",
     ),
     Claim(
+        "weights take nothing from VMs that do not use the device up, on a loop device",
+        "docs/profiling.md",
+        f"{_PYTHON} bench/weights_cost.py",
+    ),
+    Claim(
         "with `--latency real` clients see the modelled latency within 5 % on each front end",
         "docs/device.md",
         f"{_TEST} tests/real/test_modelled_latency.py",

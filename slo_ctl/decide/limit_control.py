@@ -146,7 +146,7 @@ class Effect:
 
     def helps(self, v: ControlledVm, others_iops: float) -> bool:
         """Whether half of the miss is gone; also if it is too early to judge or the others lost nothing."""
-        if self.steps <= JUDGED_AFTER or others_iops >= (1.0 - ROOM / 2.0) * self.others_iops:
+        if self.steps <= JUDGED_AFTER or others_iops >= (1.0 - ROOM) * self.others_iops:
             return True
         return v.miss <= self.miss_before / 2.0
 

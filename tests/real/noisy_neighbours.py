@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,9 @@ def fio_on(path: str, vm: str) -> tuple[str, ...]:
     return (*common, "--bs=128k", "--ioengine=libaio", "--iodepth=64")
 
 
-def let_the_kernel_count(groups: Cgroups, number: DeviceNumber) -> None:
+def let_the_kernel_count(groups: Cgroups, number: DeviceNumber, vms: Sequence[str] = VMS) -> None:
     """A limit far above what the device does: v1 counts nothing without one."""
-    for vm in VMS:
+    for vm in vms:
         file = groups.folder(vm) / "blkio.throttle.read_iops_device"
         if not file.exists():
             pytest.skip("this host has no v1 blkio with throttling")
@@ -70,16 +71,18 @@ def configure(
     (root / "slo-ctl.toml").write_text(text)
 
 
-def reads(groups: Cgroups, number: DeviceNumber) -> dict[str, int]:
+def reads(groups: Cgroups, number: DeviceNumber, vms: Sequence[str] = VMS) -> dict[str, int]:
     """What each has read so far, in requests."""
     tree = find_tree()
     assert tree is not None
-    counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in VMS}
+    counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in vms}
     return {vm: (c.reads or 0) if c else 0 for vm, c in counters.items()}
 
 
-def rates(groups: Cgroups, number: DeviceNumber, seconds: float) -> dict[str, float]:
-    began, before = time.monotonic(), reads(groups, number)
+def rates(
+    groups: Cgroups, number: DeviceNumber, seconds: float, vms: Sequence[str] = VMS
+) -> dict[str, float]:
+    began, before = time.monotonic(), reads(groups, number, vms)
     time.sleep(seconds)
-    ended, after = time.monotonic(), reads(groups, number)
-    return {vm: (after[vm] - before[vm]) / (ended - began) for vm in VMS}
+    ended, after = time.monotonic(), reads(groups, number, vms)
+    return {vm: (after[vm] - before[vm]) / (ended - began) for vm in vms}
