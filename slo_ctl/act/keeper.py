@@ -73,13 +73,6 @@ _REPLACEABLE = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_
 """Levers whose values change only when a program writes them. Those of queues change with the scheduler, of a
 VM of libvirt when it is restored, of an emulated drive when its server restarts."""
 
-_CORRECTED = "another program had set it to "
-
-
-def is_correction(outcome: Outcome) -> bool:
-    """Whether another program had changed a setting that was in force, and it was set again."""
-    return outcome.state is OutcomeState.APPLIED and outcome.reason.startswith(_CORRECTED)
-
 
 def _all_knobs(_knob: Knob) -> bool:
     return True
@@ -326,11 +319,10 @@ class SettingKeeper:
         rounding = _rounding(step)
         settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
         self._kept[knob] = _Kept(setting, settled)
-        drift = ""
-        if self._is_foreign(kept, step.before):
-            drift = f"{_CORRECTED}{value_text(step.before)}"
+        is_correction = self._is_foreign(kept, step.before)
+        drift = f"another program had set it to {value_text(step.before)}" if is_correction else ""
         reasons = "; ".join(part for part in (drift, rounding) if part)
-        return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
+        return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons, is_correction)
 
     def _identify(self, knobs: Iterable[Knob]) -> dict[Knob, Knob]:
         """Compare what has the knobs now with what had them when they were changed.

@@ -9,7 +9,6 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from slo_ctl.act.keeper import is_correction
 from slo_ctl.base.text import counted, printable
 from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.model.decision import Decision
@@ -118,7 +117,7 @@ class EpochLog:
             outcome_line(outcome): journal_fields(outcome)
             for outcome in outcomes
             # A server that was restarted has the settings of its last checkpoint.
-            if is_correction(outcome) and outcome.setting.knob.lever not in FTL_LEVERS
+            if outcome.is_correction and outcome.setting.knob.lever not in FTL_LEVERS
         }
         for line in self._corrections.add(lines):
             log.warning("set again: %s", line, extra=lines[line])

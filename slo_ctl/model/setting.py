@@ -107,7 +107,9 @@ class Outcome:
     after: SettingValue
     """Value after the change."""
     reason: str = ""
-    """Why it could not be applied, or how it was rounded; else empty."""
+    """Why it could not be applied, who had changed it, or how it was rounded; else empty."""
+    is_correction: bool = False
+    """Whether another program had changed the setting while it was in force."""
 
 
 def in_force(wanted: SettingValue, read: SettingValue) -> bool:

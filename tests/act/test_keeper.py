@@ -208,6 +208,7 @@ def test_a_changed_wish_is_no_change_by_another_program(world: World) -> None:
     for value in (300, 200, 400):
         (outcome,) = world.keeper.apply([want(knob, value)])
         assert outcome.reason == ""
+        assert not outcome.is_correction
     world.keeper.undo()
     assert world.actuator.values == originals()
 
@@ -222,6 +223,7 @@ def test_drift_is_corrected_within_one_rotation_of_checks(world: World) -> None:
         drifted += [o for o in world.keeper.apply(wanted) if o.state is OutcomeState.APPLIED]
     assert sorted(o.setting.knob for o in drifted) == sorted(KNOBS)
     assert {o.reason for o in drifted} == {"another program had set it to 7"}
+    assert all(o.is_correction for o in drifted)
     assert set(world.actuator.values.values()) == {300}
     world.keeper.undo()
     assert set(world.actuator.values.values()) == {7}

@@ -90,9 +90,10 @@ def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
 def test_a_setting_that_another_program_had_changed_is_logged_once(stderr: io.StringIO) -> None:
     knob = Knob(Lever.CGROUP_WEIGHT, "/web", "weight")
     drift = "another program had set it to 700"
-    corrected = Outcome(Setting(knob, 300.0, "web", "weight 3"), OutcomeState.APPLIED, 700.0, 300.0, drift)
+    setting = Setting(knob, 300.0, "web", "weight 3")
+    corrected = Outcome(setting, OutcomeState.APPLIED, 700.0, 300.0, drift, is_correction=True)
     epoch_log = EpochLog()
-    for outcomes in ([corrected], [], [corrected], [replace(corrected, reason="")]):
+    for outcomes in ([corrected], [], [corrected], [replace(corrected, is_correction=False)]):
         epoch_log.log_corrections(outcomes)
     (line,) = stderr.getvalue().splitlines()
     assert line == f"set again: web: {knob}: 700 -> 300 (applied; weight 3): {drift}"
