@@ -159,6 +159,8 @@ class DevicePolicies:
                 settings += self._decide(name, device, configured[name], needs, io_cost)
             except UserError as error:
                 self.reasons[name] = (f"scheduler unchanged: {error}",)
+            if name not in self.schedulers:
+                device.waits = None
         return settings
 
     def _with_waits(self, name: str, device: _DeviceState, needs: Needs, now_s: float) -> Needs:

@@ -108,6 +108,9 @@ def test_bfq_waits_for_requests_only_while_a_vm_misses_its_share_without(host: H
     assert not waits(needed_s + FIRST_TRIAL_S)
     assert not waits(needed_s + FIRST_TRIAL_S + WINDOW_S, "other")
     assert host.policies.recent_change("fast", needed_s + FIRST_TRIAL_S + WINDOW_S) == ""
+    assert waits(needed_s + FIRST_TRIAL_S + 2 * WINDOW_S, "fast")
+    host.settings(UNEQUAL, needed_s + FIRST_TRIAL_S + 2 * WINDOW_S, scheduler="keep")
+    assert host.policies.recent_change("fast", needed_s + FIRST_TRIAL_S + 2 * WINDOW_S) == ""
 
 
 def test_bfq_waits_on_a_disk_and_for_a_p99_target(host: Host) -> None:
