@@ -398,7 +398,9 @@ class BlockDevices:
             ops = self._ops.get(_pool_key(device))
             make = partial(device.view, slos_on[name], disks, wanted, pools[name], ops)
             view = view_or_problem(name, device.kind, make, self._problems)
-            if any(is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()):
+            if self.policies.tries_without_waiting(name) and any(
+                is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
+            ):
                 behind.add(name)
             if change := self.policies.recent_change(name, self._clock.monotonic_s()):
                 settling = {

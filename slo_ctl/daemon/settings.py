@@ -118,7 +118,7 @@ class DevicePolicies:
         self.window_s = 0.0
         """Status window, by which VMs are behind."""
         self.behind: Collection[str] = ()
-        """Devices with a VM that missed its share or minimum in the last window."""
+        """Devices with a VM that missed its share or minimum in the last window, where bfq did not wait."""
         self.reasons: dict[str, tuple[str, ...]] = {}
         """By device: reasons for the decision, or why the device stays unchanged."""
         self.schedulers: dict[str, str] = {}
@@ -172,6 +172,11 @@ class DevicePolicies:
         is_behind = name in self.behind
         device.waits = idle_waits.step(device.waits, now_s, self.window_s, is_behind=is_behind)
         return replace(needs, waits=device.waits.on)
+
+    def tries_without_waiting(self, name: str) -> bool:
+        """Whether bfq does not wait on a device, so that it counts whether a VM is behind."""
+        device = self._devices.get(name)
+        return device is not None and device.waits is not None and not device.waits.on
 
     def recent_change(self, name: str, now_s: float) -> str:
         """A change in the last window that may explain a missed share on a device; else empty."""
