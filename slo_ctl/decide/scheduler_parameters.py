@@ -157,7 +157,7 @@ def _of_bfq(p99_target_us: float | None, keeps_weights: bool, waits: bool) -> li
     idle = Choice("slice_idle_us", f"{threshold.value:.0f}", threshold.meaning, threshold.source)
     if not waits:
         idle = Choice(
-            "slice_idle_us", "0", "no VM is behind its share without waiting, which slows others down"
+            "slice_idle_us", "0", "left out until a VM misses its share, because waiting slows others down"
         )
     budget = THRESHOLDS["bfq_max_budget" if keeps_weights else "bfq_target_budget"]
     return [
