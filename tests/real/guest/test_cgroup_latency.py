@@ -36,7 +36,10 @@ while not (latencies.running or latencies.problem):
 open("/run/slo-ctl/began", "w").write(latencies.problem)
 while latencies.running and not os.path.exists("/run/slo-ctl/end"):
     time.sleep(0.1)
-time.sleep(3)
+counted = None
+while counted != (counted := str(latencies.latest(numbers))):
+    # An emulated CPU beside busy ones takes seconds to read the maps.
+    time.sleep(6)
 found = [
     [cgroup, str(device), kind, sum(counts.counts), counts.sum_s, quantile_s(counts)]
     for (cgroup, device), latency in latencies.latest(numbers).items()
