@@ -158,10 +158,10 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
 
 def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
     """The message for a configured cgroup that does not exist."""
-    return (
-        f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: "
-        f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
-    )
+    fix = f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
+    if Path(cgroup).is_relative_to(tree.root):
+        fix = f"in [vm.{vm}], write the cgroup as in /proc/PID/cgroup, without {tree.root}"
+    return f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: {fix}"
 
 
 # Counters of block I/O of a cgroup, per device, from v2's io.stat or v1's blkio files.
@@ -195,8 +195,8 @@ _V1_FILES = (
 
 RECHECK_SCANS = 10
 RECHECKED_GROUPS = 10
-"""Files that add no counters are read again once in `RECHECK_SCANS` scans, spread over the groups; with many
-groups more rarely, those of about `RECHECKED_GROUPS` groups in each scan."""
+"""Files that add no counters are read again, and the others opened again, once in `RECHECK_SCANS` scans, spread
+over the groups; with many groups more rarely, those of about `RECHECKED_GROUPS` groups in each scan."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
@@ -248,11 +248,15 @@ class CounterReader:
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
+        is_due = group.scans_left <= 0 or not self._useful
         texts = [*group.texts]
         for index in self._useful:
+            if is_due:
+                # An open file follows a group of v1 that was renamed.
+                self._files.close(group.paths[index])
             # What is read in every scan stays open.
             texts[index] = _read(self._files.read, group.paths[index], note)
-        if group.scans_left > 0 and self._useful:
+        if not is_due:
             group.scans_left -= 1
         else:
             # Spread the complete readings of groups that were found together over different scans.
