@@ -331,7 +331,8 @@ class SettingKeeper:
         something else has its name. Returns the knobs that were renamed, with their present names, also those
         of the same group that are not in `knobs`.
         """
-        identities, renamed = {}, {}
+        identities: dict[str, str] = {}
+        renamed: dict[Knob, Knob] = {}
         originals = self._journal.originals()
         for knob in knobs:
             if knob in renamed:
