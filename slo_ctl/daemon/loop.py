@@ -35,8 +35,8 @@ from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
-from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.recorder import Recorder
+from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
@@ -53,6 +53,7 @@ from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.metrics import Metrics
 
 log = logging.getLogger("slo_ctl.daemon")
+
 
 def _counts_text(config: Config) -> str:
     devices, vms = counted(len(config.devices), "device"), counted(len(config.vms), "VM")

@@ -161,7 +161,9 @@ def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
     fix = f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
     if Path(cgroup).is_relative_to(tree.root):
         fix = f"in [vm.{vm}], write the cgroup as in /proc/PID/cgroup, without {tree.root}"
-    return f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: {fix}"
+    return (
+        f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: {fix}"
+    )
 
 
 # Counters of block I/O of a cgroup, per device, from v2's io.stat or v1's blkio files.
@@ -195,8 +197,8 @@ _V1_FILES = (
 
 RECHECK_SCANS = 10
 RECHECKED_GROUPS = 10
-"""Files that add no counters are read again, and the others opened again, once in `RECHECK_SCANS` scans, spread
-over the groups; with many groups more rarely, those of about `RECHECKED_GROUPS` groups in each scan."""
+"""Files that add no counters are read again, and the others opened again, once in `RECHECK_SCANS` scans,
+spread over the groups; with many groups more rarely, those of about `RECHECKED_GROUPS` in each scan."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
