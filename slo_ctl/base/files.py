@@ -62,7 +62,9 @@ def hint_for(error: OSError, otherwise: str) -> str:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return "a file is in the place of one of its directories: move it away, or use another --root DIR"
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() == 0:
-        return "not even root may write there: see its `lsattr -d` and `findmnt -T`, or use another --root DIR"
+        return (
+            "not even root may write there: see its `lsattr -d` and `findmnt -T`, or use another --root DIR"
+        )
     return otherwise
 
 

@@ -231,6 +231,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("daemon = 3", 1, "daemon is not a table", "[daemon]"),
         ("[[daemon]]\nepoch='1s'", 1, "daemon is not a table", "one bracket"),
         ("[libvirt]\nuri = ''", 2, "not valid text", "none"),
+        ("[libvirt]\nuri = 'None'", 2, 'uri = "None" is not a libvirt URI', '"none"'),
         ("[cgroup]\nroot = 'sys'", 2, "not an absolute path", "absolute"),
         ("[history]\nkeep = '7 days'", 2, "is not a time", "with its unit"),
         ("[history]\nmax_size = '5'", 2, "is too small", "1MiB"),
