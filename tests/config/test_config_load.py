@@ -372,7 +372,8 @@ def test_errors_are_reported_with_file_and_line(
 
 def test_contradicting_bounds_of_two_files_are_refused(tmp_path: Path) -> None:
     error = refused(write(tmp_path, "[vm.web]\nmax_iops = 5", x="\n[vm.web]\nmin_iops = 9"))
-    assert error.message == f"{tmp_path}/conf.d/x.toml:3: VM web: min_iops=9 is more than max_iops=5"
+    problem = "VM web: min_iops=9 is more than max_iops=5 in slo-ctl.toml:2"
+    assert error.message == f"{tmp_path}/conf.d/x.toml:3: {problem}"
 
 
 def test_directories_fifos_and_links_in_place_of_files_are_refused(tmp_path: Path) -> None:
