@@ -36,6 +36,10 @@ class CgroupTree:
         """The directory of a cgroup named as in /proc/PID/cgroup."""
         return self.root / cgroup.lstrip("/")
 
+    def name(self, folder: Path) -> str:
+        """The cgroup with this directory, as in /proc/PID/cgroup."""
+        return "/" if folder == self.root else f"/{folder.relative_to(self.root)}"
+
 
 def find_tree(root: Path = DEFAULT_ROOT) -> CgroupTree | None:
     """The hierarchy at `root`, preferably one with block I/O, and v2 rather than v1. None without any.
