@@ -46,7 +46,7 @@ check "mypy tests" .venv/bin/mypy tests/*.py
 check "mypy tests/lab" env MYPYPATH=tests/lab:tests/profile .venv/bin/mypy tests/lab
 check "mypy tests/validation" env MYPYPATH=bench .venv/bin/mypy -p tests.validation
 check "mypy tests/bench" env MYPYPATH=bench .venv/bin/mypy tests/bench
-check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real:tests .venv/bin/mypy tests/daemon
+check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real:tests/show:tests .venv/bin/mypy tests/daemon
 check "mypy tests/real" env MYPYPATH=tests/real:tests/profile:tests/show .venv/bin/mypy tests/real/*.py
 check "mypy tests/daemon_sim" env MYPYPATH=tests/daemon_sim:tests/real .venv/bin/mypy tests/daemon_sim
 check "mypy tests/real/guest" env MYPYPATH=tests/real:tests .venv/bin/mypy -p guest

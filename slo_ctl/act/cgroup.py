@@ -201,6 +201,12 @@ class CgroupActuator(Actuator[float | None]):
     def _missing(self, folder: Path, name: str) -> ActError:
         """Why a group lacks a file of the io controller."""
         reason = f"{folder} has no {name}"
+        if self._tree.version == 2 and _is_threaded(folder):
+            domain = next(parent for parent in folder.parents if not _is_threaded(parent))
+            return ActError(
+                f"{reason}: it is a threaded group, and the io controller knows only whole domains",
+                f"name another cgroup for the VM; the domain of this one is {self._tree.name(domain)}",
+            )
         if self._tree.version == 2 and (parent := self._parent_without_io(folder)) is not None:
             return NoControllerError(
                 f"{reason}: {parent} does not enable the io controller for its groups",
@@ -247,6 +253,15 @@ class CgroupActuator(Actuator[float | None]):
         """Whether the group or the device was removed; the kernel reports ENODEV for both."""
         device_removed = bool(knob.device) and not (self._sys / "dev" / "block" / knob.device).exists()
         return device_removed or not self._tree.folder(knob.place).is_dir()
+
+
+def _is_threaded(folder: Path) -> bool:
+    """Whether a group of v2 has threads, not processes; the domain that they belong to is above it."""
+    try:
+        kind = read_bounded(folder / "cgroup.type")
+    except OSError:
+        return False
+    return kind is not None and kind.text.strip() == "threaded"
 
 
 def _check_device(knob: Knob) -> None:

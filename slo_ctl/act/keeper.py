@@ -328,17 +328,26 @@ class SettingKeeper:
         """Compare what has the knobs now with what had them when they were changed.
 
         Original values of what was renamed follow it; those of what no longer exists are dropped, if
-        something else has its name. Returns the knobs that were renamed, with their present names.
+        something else has its name. Returns the knobs that were renamed, with their present names, also those
+        of the same group that are not in `knobs`.
         """
-        identities, renamed = {}, {}
+        identities: dict[str, str] = {}
+        renamed: dict[Knob, Knob] = {}
         originals = self._journal.originals()
         for knob in knobs:
+            if knob in renamed:
+                continue
             with suppress(ActError):
                 owner = self._owner(knob)
                 identities[knob.place] = identity = owner.identity(knob)
                 before = originals[knob].object if knob in originals else ""
                 if before and before != identity and (now := owner.renamed(knob, before)) is not None:
-                    renamed[knob] = now
+                    moved = knob.place, before
+                    renamed |= {
+                        other: replace(other, place=now.place)
+                        for other, original in originals.items()
+                        if (other.place, original.object) == moved
+                    }
         # If the journal cannot be written, the next start finds them by itself.
         with suppress(JournalError):
             self._journal.rename(renamed)

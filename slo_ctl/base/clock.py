@@ -25,6 +25,29 @@ class Clock:
 SYSTEM_CLOCK = Clock()
 
 
+_LEAST_JUMP_S = 1.0
+
+
+class ClockJumps:
+    """Notices when the time of day was set, by comparing it with monotonic time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_s = self._ahead()
+
+    def since_last(self) -> float:
+        """By how much it was set forward since the last call; negative: back; 0: by less than a second."""
+        ahead_s = self._ahead()
+        jump_s = ahead_s - self._ahead_s
+        if abs(jump_s) < _LEAST_JUMP_S:
+            return 0.0
+        self._ahead_s = ahead_s
+        return jump_s
+
+    def _ahead(self) -> float:
+        return self._clock.time_s() - self._clock.monotonic_s()
+
+
 def wait_for(value: Callable[[], T], timeout_s: float, poll_s: float) -> T:
     """The first value that is true, or after the timeout the last one. It is asked for at least once."""
     deadline_s = time.monotonic() + timeout_s

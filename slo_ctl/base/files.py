@@ -50,6 +50,24 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
         os.close(descriptor)
 
 
+def hint_for(error: OSError, otherwise: str) -> str:
+    """What to do about a file that could not be written.
+
+    `otherwise`: for any other user than root, and for other errors.
+    """
+    if error.errno == errno.EROFS:
+        return "mount that file system for writing, or use another directory with --root DIR"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space there, or use another directory with --root DIR"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return "a file is in the place of one of its directories: move it away, or use another --root DIR"
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() == 0:
+        return (
+            "not even root may write there: see its `lsattr -d` and `findmnt -T`, or use another --root DIR"
+        )
+    return otherwise
+
+
 def open_lock(path: Path, hint: str, flags: int = os.O_CREAT, mode: int = 0o600) -> int:
     """The descriptor of a lock file.
 
@@ -63,7 +81,7 @@ def open_lock(path: Path, hint: str, flags: int = os.O_CREAT, mode: int = 0o600)
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
             raise _not_a_lock(path) from None
-        raise UserError(f"{path}: {error.strerror}", hint) from None
+        raise UserError(f"{path}: {error.strerror}", hint_for(error, hint)) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_a_lock(path)

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import MAX_BYTES, open_lock, read_regular, replace_file, try_lock
+from slo_ctl.base.files import MAX_BYTES, hint_for, open_lock, read_regular, replace_file, try_lock
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class JsonStore(Generic[T]):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = open_lock(lock, hint)
         except OSError as error:
-            raise UserError(f"{lock}: {error.strerror}", hint) from None
+            raise UserError(f"{lock}: {error.strerror}", hint_for(error, hint)) from None
         try:
             if not wait_for(lambda: try_lock(descriptor), timeout_s, _LOCK_POLL_S):
                 raise UserError(busy, f"try again when it has finished; `fuser {lock}` shows the process")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import ending_signals, stop_requests
 from slo_ctl.base.text import counted, printable
 from slo_ctl.cli.completion import complete_device
@@ -77,6 +78,9 @@ def record(
     dropped = sum(vm.dropped for vm in recording.vms)
     if dropped:
         warn(f"slo-ctl: {counted(dropped, 'request')} not recorded: too many at a time")
+    if recording.problem:
+        ended = f"the recording ended after {duration(recording.elapsed_s)}: {recording.problem}"
+        raise UserError(f"{recording.source}: {ended}", f"what was recorded until then is in {out}")
     if recording.scenario is None:
         raise UserError("no request was recorded", "record while the VMs do I/O")
 

@@ -315,7 +315,11 @@ class Layers:
         try:
             check_fields({name: placed.value for name, placed in given.items()})
         except SloError as error:
-            self._report(given[error.key], f"{table_name} {error.message}", error.hint)
+            placed, maximum = given[error.key], given.get("max_iops")
+            where = ""
+            if maximum is not None and maximum.file is not placed.file:
+                where = f" in {maximum.shown}"
+            self._report(placed, f"{table_name} {error.message}{where}", error.hint)
 
     def _report(self, placed: Placed, problem: str, hint: str) -> None:
         self.problems.append(placed.fail(problem, hint))

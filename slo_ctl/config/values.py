@@ -215,7 +215,10 @@ def _namespace(value: object) -> str:
 
 
 def _libvirt_uri(value: object) -> str | None:
-    uri = _text(value, 'write a libvirt URI such as "qemu:///system", or "none"')
+    hint = 'write a libvirt URI such as "qemu:///system", or "none"'
+    uri = _text(value, hint)
+    if uri != _LIBVIRT_NONE and uri.strip().casefold() == _LIBVIRT_NONE:
+        raise FieldError("is not a libvirt URI", hint)
     return None if uri == _LIBVIRT_NONE else uri
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import check_trusted, open_lock, try_lock
+from slo_ctl.base.files import check_trusted, hint_for, open_lock, try_lock
 from slo_ctl.drives.places import Places, places
 from slo_ctl.host.sockets import make_socket_folder
 from slo_ctl.model.host import DeviceNumber
@@ -182,7 +182,7 @@ def only_daemon(
     try:
         descriptor = open_lock(path, hint, mode=_MODE)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", hint) from None
+        raise UserError(f"{path}: {error.strerror}", hint_for(error, hint)) from None
     lock = DaemonLock(path, descriptor, _MODE)
     try:
         if not try_lock(descriptor):

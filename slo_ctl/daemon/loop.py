@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,14 +14,14 @@ from pathlib import Path
 from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.api.page import Page
-from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.clock import SYSTEM_CLOCK, Clock, ClockJumps
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
+from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import Waker
 from slo_ctl.base.text import counted
 from slo_ctl.config import Config, load
 from slo_ctl.config.load import has_files
-from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
 from slo_ctl.daemon.device_view import (
@@ -36,6 +35,7 @@ from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
+from slo_ctl.daemon.recorder import Recorder
 from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
@@ -50,55 +50,9 @@ from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
-from slo_ctl.record.history import History
-from slo_ctl.record.history_reader import SloChange
-from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import Metrics
 
 log = logging.getLogger("slo_ctl.daemon")
-
-_MAX_SLO_CHANGES = 10_000
-
-
-class Recorder:
-    """Writes the history. After an error the next epoch tries again."""
-
-    def __init__(self, path: Path, config: HistoryConfig) -> None:
-        self.problem = ""
-        """Why the last epoch was not written; empty if it was."""
-        self._path = path
-        self._config = config
-        self._history = self._open_history()
-        self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
-        """Changes not yet written, with their VMs."""
-
-    def configure(self, config: HistoryConfig) -> None:
-        """Use another configuration."""
-        if config != self._config:
-            self._config = config
-            self._history.close()
-            self._history = self._open_history()
-
-    def add(
-        self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
-    ) -> None:
-        """Write an epoch."""
-        self._slo_changes.extend(slo_changes)
-        try:
-            self._history.add(status, outcomes, self._slo_changes)
-        except HistoryError as error:
-            if str(error) != self.problem:
-                log.warning("%s", error)
-            self.problem = str(error)
-        else:
-            self.problem = ""
-            self._slo_changes.clear()
-
-    def close(self) -> None:
-        self._history.close()
-
-    def _open_history(self) -> History:
-        return History(self._path, self._config.keep_s, self._config.max_bytes)
 
 
 def _counts_text(config: Config) -> str:
@@ -190,7 +144,9 @@ class Daemon:
         self._journal = Journal(places.journal)
         self._slos = VmSlos(places.slos)
         self.waker = Waker()
+        self._jumps = ClockJumps(clock)
         self._started_at = clock.time_s()
+        """In seconds since 1970, by the clock as it is set now."""
         published = Published(config, started_at=self._started_at)
         self.controller = DaemonController(published, self._slos.store, places.history, self.waker)
         self._make_observer = make_observer or partial(host_observer, on_change=self.controller.request_epoch)
@@ -206,7 +162,7 @@ class Daemon:
             claims=None if dry_run else self._claims,
         )
         self._epoch_log = EpochLog()
-        self._recorder = Recorder(places.history, config.history)
+        self._recorder = Recorder(places.history, config.history, clock)
         self._verdict_changes = VerdictChanges()
         self._hooks = Hooks(config.hooks)
         self._config_problem = ""
@@ -221,6 +177,7 @@ class Daemon:
 
     def epoch(self) -> HostStatus:
         cpu_s = self._clock.cpu_s()
+        self._follow_clock()
         inventory = self._observer.observe()
         slos = self._slos.update(inventory, self.config)
         self._emulated.refresh(self.config)
@@ -245,6 +202,15 @@ class Daemon:
             config_problem=self._config_problem,
         )
         return status
+
+    def _follow_clock(self) -> None:
+        """Notice that the clock was set, also while the host was suspended."""
+        jump_s = self._jumps.since_last()
+        if jump_s:
+            direction = "forward" if jump_s > 0 else "back"
+            log.warning("the clock was set %s by %s", direction, duration(abs(jump_s)))
+            self._started_at += jump_s
+            self._recorder.clock_was_set(jump_s)
 
     def reload(self) -> str:
         """Reload the configuration. Returns why it was rejected, or an empty text."""

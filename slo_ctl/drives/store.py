@@ -19,7 +19,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from slo_ctl.base import numbers
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.base.files import open_lock, partial_of, read_regular, remove_leftovers, sync_folder, try_lock
+from slo_ctl.base.files import (
+    hint_for,
+    open_lock,
+    partial_of,
+    read_regular,
+    remove_leftovers,
+    sync_folder,
+    try_lock,
+)
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.control import VERSION, ControlClient, ControlError
@@ -97,7 +105,7 @@ class DeviceStore:
             self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
         except OSError as error:
             # A parent may be a file, which must not be reported as an existing device.
-            raise _not_created(self.places.devices, error.strerror or "I/O error") from None
+            raise _not_created(self.places.devices, error) from None
         try:
             remove_leftovers(self.places.devices)
             partial.mkdir(mode=0o700)
@@ -115,7 +123,7 @@ class DeviceStore:
                     f"device {record.name} already exists",
                     f"choose another name, or delete it: slo-ctl device delete {record.name}",
                 ) from None
-            raise _not_created(final, error.strerror or "I/O error") from None
+            raise _not_created(final, error) from None
         return final
 
     def _fill(self, folder: Path, record: DeviceRecord) -> None:
@@ -201,11 +209,9 @@ class DeviceStore:
         return allocated
 
 
-def _not_created(path: Path, why: str) -> UserError:
-    return UserError(
-        f"cannot create {path}: {why}",
-        "use another directory with --root, or run as root for the system's devices",
-    )
+def _not_created(path: Path, error: OSError) -> UserError:
+    hint = "use another directory with --root, or run as root for the system's devices"
+    return UserError(f"cannot create {path}: {error.strerror or 'I/O error'}", hint_for(error, hint))
 
 
 # Commands for a device that is not served: the server program executes one, saves the placement and exits.

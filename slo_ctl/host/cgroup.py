@@ -36,6 +36,10 @@ class CgroupTree:
         """The directory of a cgroup named as in /proc/PID/cgroup."""
         return self.root / cgroup.lstrip("/")
 
+    def name(self, folder: Path) -> str:
+        """The cgroup with this directory, as in /proc/PID/cgroup."""
+        return "/" if folder == self.root else f"/{folder.relative_to(self.root)}"
+
 
 def find_tree(root: Path = DEFAULT_ROOT) -> CgroupTree | None:
     """The hierarchy at `root`, preferably one with block I/O, and v2 rather than v1. None without any.
@@ -158,9 +162,11 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
 
 def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
     """The message for a configured cgroup that does not exist."""
+    fix = f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
+    if Path(cgroup).is_relative_to(tree.root):
+        fix = f"in [vm.{vm}], write the cgroup as in /proc/PID/cgroup, without {tree.root}"
     return (
-        f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: "
-        f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
+        f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: {fix}"
     )
 
 
@@ -195,8 +201,8 @@ _V1_FILES = (
 
 RECHECK_SCANS = 10
 RECHECKED_GROUPS = 10
-"""Files that add no counters are read again once in `RECHECK_SCANS` scans, spread over the groups; with many
-groups more rarely, those of about `RECHECKED_GROUPS` groups in each scan."""
+"""Files that add no counters are read again, and the others opened again, once in `RECHECK_SCANS` scans,
+spread over the groups; with many groups more rarely, those of about `RECHECKED_GROUPS` in each scan."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
@@ -248,11 +254,15 @@ class CounterReader:
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
+        is_due = group.scans_left <= 0 or not self._useful
         texts = [*group.texts]
         for index in self._useful:
+            if is_due:
+                # An open file follows a group of v1 that was renamed.
+                self._files.close(group.paths[index])
             # What is read in every scan stays open.
             texts[index] = _read(self._files.read, group.paths[index], note)
-        if group.scans_left > 0 and self._useful:
+        if not is_due:
             group.scans_left -= 1
         else:
             # Spread the complete readings of groups that were found together over different scans.

@@ -110,8 +110,14 @@ _STATES = {
     7: VmState.SUSPENDED,
 }
 """States by virDomainState, which is part of libvirt's ABI."""
-_RESUMED_FOR = frozenset({2, 3, 4, 10})
-"""Reasons of the state running, by virDomainRunningReason: migrated, restored, from a snapshot, post-copy."""
+_RESUMED_FOR = {
+    # Migrated, restored from a file, from a snapshot, after a post-copy migration.
+    VmState.RUNNING: frozenset({2, 3, 4, 10}),
+    # Being migrated, from a snapshot, starting, which includes being restored.
+    VmState.PAUSED: frozenset({2, 7, 11}),
+}
+"""Reasons of these states, by virDomainRunningReason and virDomainPausedReason, for a VM that may have the
+tuning of an earlier run. One that starts from its definition has the tuning of that."""
 
 
 _XML_INACTIVE = 2
@@ -227,7 +233,7 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
         uuid=str(domain.UUIDString()),
         libvirt_id=libvirt_id if libvirt_id >= 0 else None,
         disks=disks,
-        resumed=state is VmState.RUNNING and reason in _RESUMED_FOR,
+        resumed=reason in _RESUMED_FOR.get(state, ()),
     )
     return DomainReading(vm, xml, notes)
 

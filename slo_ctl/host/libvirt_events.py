@@ -72,6 +72,9 @@ class LatestDomains:
         return [reading.vm for reading in self.by_uuid.values()]
 
 
+_FIX = 'start libvirtd, or correct uri = in [libvirt], where "none" is for a host without it'
+
+
 class LibvirtWatch(WatchThread):
     """Follows one libvirt from the start of its thread to `close`, through restarts of libvirtd."""
 
@@ -159,7 +162,8 @@ class LibvirtWatch(WatchThread):
                 self._follow(module)
                 pause_s = _FIRST_PAUSE_S
             except module.libvirtError as error:
-                self._problem = str(error)
+                fix = "" if self._answered_at_s is not None else f" ({_FIX})"
+                self._problem = f"{error}{fix}"
             self._waiting_since_s = None
             self._answered.set()
             self._pause(pause_s)

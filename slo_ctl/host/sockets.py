@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import hint_for
 
 _BACKLOG = 128
 _MAX_SOCKET_PATH_BYTES = 107
@@ -27,6 +28,9 @@ def check_socket_path(path: Path) -> None:
         )
 
 
+_HINT = "see --root, or run as root"
+
+
 def make_socket_folder(folder: Path) -> None:
     """Create a directory for sockets, and its parents; the mode of each socket limits access.
 
@@ -38,12 +42,7 @@ def make_socket_folder(folder: Path) -> None:
             if not each.exists() and _is_made(each) and os.geteuid() == 0:
                 each.chmod(0o755)
     except OSError as error:
-        raise UserError(f"cannot create {folder}: {error.strerror}", _hint(error)) from None
-
-
-def _hint(error: OSError) -> str:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "free space there, or use another --root" if is_full else "see --root, or run as root"
+        raise UserError(f"cannot create {folder}: {error.strerror}", hint_for(error, _HINT)) from None
 
 
 def _is_made(folder: Path) -> bool:
@@ -75,7 +74,7 @@ def listen(path: Path, mode: int, group: int | None) -> socket.socket:
         opened.listen(_BACKLOG)
     except OSError as error:
         opened.close()
-        raise UserError(f"cannot listen on {path}: {error.strerror}", _hint(error)) from None
+        raise UserError(f"cannot listen on {path}: {error.strerror}", hint_for(error, _HINT)) from None
     return opened
 
 

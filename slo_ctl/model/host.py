@@ -79,8 +79,8 @@ class Vm:
     """Cgroup with all its processes, as in /proc/PID/cgroup; None if unknown."""
     disks: tuple[Disk, ...] = ()
     resumed: bool = False
-    """Whether it was restored from a file or migrated to this host, and not paused since: its limits and
-    weight may be those of its earlier run."""
+    """Whether it was or is being restored from a file or migrated to this host, and was not paused by a user
+    since: its limits and weight may be those of its earlier run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,11 +237,14 @@ class History:
         status: HostStatus,
         outcomes: Iterable[Outcome] = (),
         slo_changes: Iterable[tuple[str, SloChange]] = (),
+        *,
+        drop_old: bool = True,
     ) -> None:
         """Write an epoch: its samples, and changed decisions, verdicts and outcomes.
 
         `slo_changes`: changes since the epoch before, with their VMs. `outcomes`: those of the epoch;
-        unchanged ones are skipped, and unapplied ones are also in `status`. Raises HistoryError; then nothing
+        unchanged ones are skipped, and unapplied ones are also in `status`. `drop_old`: whether what is older
+        than `keep_s` at the time of the epoch is deleted. Raises HistoryError; then nothing
         of the epoch is written, and the next call tries again.
         """
         try:
@@ -257,7 +260,7 @@ class History:
                     for vm, change in slo_changes
                 ],
             )
-            upkeep.step(_epoch_ms(status))
+            upkeep.step(_epoch_ms(status), drop_old=drop_old)
             connection.execute("COMMIT")
             written.forget(upkeep.forgotten)
         except (sqlite3.Error, OSError) as error:

@@ -222,13 +222,16 @@ class Upkeep:
         self.forgotten: set[int] = set()
         """Numbers of deleted streams, for callers that cache them."""
 
-    def step(self, now_ms: int) -> bool:
-        """Do one step within a transaction; False when there was nothing to do."""
+    def step(self, now_ms: int, *, drop_old: bool = True) -> bool:
+        """Do one step within a transaction; False when there was nothing to do.
+
+        `drop_old`: also delete what is too old.
+        """
         # A list, because `or` would skip the later ones.
         return any(
             [
                 self._add_minute_means(now_ms),
-                self._drop_old(now_ms),
+                self._drop_old(now_ms, now_ms - self._keep_ms if drop_old else 0),
                 self._drop_for_size(now_ms),
                 self._release_pages(),
             ]
@@ -271,8 +274,7 @@ class Upkeep:
         self._next_stream = last + 1
         return True
 
-    def _drop_old(self, now_ms: int) -> bool:
-        cutoff = now_ms - self._keep_ms
+    def _drop_old(self, now_ms: int, cutoff: int) -> bool:
         done = self._drop_epochs(max(now_ms - round(_RAW_S * 1000), cutoff), cutoff)
         done |= self._drop_minutes(cutoff)
         done |= self._drop_events(cutoff)

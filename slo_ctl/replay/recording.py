@@ -72,6 +72,8 @@ class Recording:
     vms: list[RecordedVm] = field(default_factory=list)
     scenario: Path | None = None
     """Scenario file; None without requests."""
+    problem: str = ""
+    """Why it ended early; empty if it did not."""
 
     def busy(self, vm: RecordedVm) -> float:
         """Share of the time in which the VM had a request outstanding."""
@@ -101,6 +103,7 @@ class Recording:
             "source": self.source,
             "elapsed_s": self.elapsed_s,
             "scenario": None if self.scenario is None else str(self.scenario),
+            "problem": self.problem,
             "vms": [
                 {
                     "name": vm.name,
@@ -143,7 +146,8 @@ def record(
 ) -> Recording:
     """Record requests into `folder` for `for_s`, or until `stop`; `advance` gets elapsed seconds.
 
-    Raises UserError when a file cannot be written.
+    What was recorded is kept if the server of a device stops answering. Raises UserError when a file cannot
+    be written, and ControlError if the server stopped before any request.
     """
     writers: dict[str, TraceWriter] = {}
     started, reported_s, elapsed_ns = time.monotonic(), 0.0, 0
@@ -155,16 +159,22 @@ def record(
             for vm, batch in zip(source.vms, batches, strict=True):
                 _append(vm, batch, folder, writers, files)
 
-        while not stop.made and (for_s is None or time.monotonic() < started + for_s):
-            left_s = _FETCH_EVERY_S if for_s is None else started + for_s - time.monotonic()
-            stop.wait(max(0.0, min(_FETCH_EVERY_S, left_s)))
+        problem = ""
+        try:
+            while not stop.made and (for_s is None or time.monotonic() < started + for_s):
+                left_s = _FETCH_EVERY_S if for_s is None else started + for_s - time.monotonic()
+                stop.wait(max(0.0, min(_FETCH_EVERY_S, left_s)))
+                fetch()
+                passed_s = time.monotonic() - started
+                advance(passed_s - reported_s)
+                reported_s = passed_s
+            source.stop()
             fetch()
-            passed_s = time.monotonic() - started
-            advance(passed_s - reported_s)
-            reported_s = passed_s
-        source.stop()
-        fetch()
-    recording = Recording(source.name, source.drive, elapsed_ns / _NS_PER_S, source.vms)
+        except ControlError as error:
+            if not writers:
+                raise
+            problem = error.message
+    recording = Recording(source.name, source.drive, elapsed_ns / _NS_PER_S, source.vms, problem=problem)
     if writers:
         recording.scenario = folder / SCENARIO_FILE
         with writing("--out", recording.scenario):

@@ -131,6 +131,17 @@ def test_values_are_rounded_as_the_kernel_does(
     assert tree.actuator.normalise(knob, value) == becomes
 
 
+def test_a_threaded_group_is_told_apart_from_one_without_io(tree: Tree) -> None:
+    """To enable io for it, as the hint said, is refused by the kernel."""
+    (tree.vm / "io.max").unlink()
+    (tree.vm / "cgroup.type").write_text("threaded\n")
+    (tree.vm.parent / "cgroup.type").write_text("domain threaded\n")
+    (tree.vm.parent / "cgroup.subtree_control").write_text("cpu\n")
+    with pytest.raises(ActError, match="it is a threaded group") as refused:
+        tree.actuator.write(limit("read_iops"), 5)
+    assert refused.value.hint.endswith("the domain of this one is /machine.slice")
+
+
 def test_a_parent_without_io_is_named(tree: Tree) -> None:
     (tree.vm / "io.max").unlink()
     (tree.root / "machine.slice" / "cgroup.subtree_control").write_text("cpu memory\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,24 @@ def test_a_group_that_took_the_name_of_a_renamed_one_keeps_its_values(world: Wor
     assert (world.actuator.values[knob], world.actuator.values[moved]) == (300, 500)
     world.keeper.undo()
     assert (world.actuator.values[knob], world.actuator.values[moved]) == (40, 500)
+
+
+def test_all_settings_of_a_renamed_group_are_restored_when_only_some_change(world: World) -> None:
+    """Its weight stayed for good when only its limit was set again on the group that took its name."""
+    weight, limit = WEIGHTS[1], LIMITS[1]
+    assert weight.place == limit.place == "/vm1"
+    moved = {knob: replace(knob, place="/shop") for knob in (weight, limit)}
+    world.actuator.identities = {"/vm1": "11"}
+    world.keeper.apply([want(weight, 300), want(limit, 300)])
+    world.actuator.identities = {"/shop": "11", "/vm1": "12"}
+    world.actuator.values |= {moved[weight]: 300, moved[limit]: 300, weight: 100, limit: None}
+    for _ in range(ROTATION_EPOCHS + 1):
+        world.keeper.apply([want(weight, 300), want(limit, 200)])
+    assert world.actuator.values[moved[weight]] == originals()[weight]
+    assert world.actuator.values[moved[limit]] == originals()[limit]
+    assert (world.actuator.values[weight], world.actuator.values[limit]) == (300, 200)
+    world.keeper.undo()
+    assert (world.actuator.values[weight], world.actuator.values[limit]) == (100, None)
 
 
 def test_a_plan_leaves_the_journal_as_it_is(world: World) -> None:

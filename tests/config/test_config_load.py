@@ -231,6 +231,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("daemon = 3", 1, "daemon is not a table", "[daemon]"),
         ("[[daemon]]\nepoch='1s'", 1, "daemon is not a table", "one bracket"),
         ("[libvirt]\nuri = ''", 2, "not valid text", "none"),
+        ("[libvirt]\nuri = 'None'", 2, 'uri = "None" is not a libvirt URI', '"none"'),
         ("[cgroup]\nroot = 'sys'", 2, "not an absolute path", "absolute"),
         ("[history]\nkeep = '7 days'", 2, "is not a time", "with its unit"),
         ("[history]\nmax_size = '5'", 2, "is too small", "1MiB"),
@@ -371,7 +372,8 @@ def test_errors_are_reported_with_file_and_line(
 
 def test_contradicting_bounds_of_two_files_are_refused(tmp_path: Path) -> None:
     error = refused(write(tmp_path, "[vm.web]\nmax_iops = 5", x="\n[vm.web]\nmin_iops = 9"))
-    assert error.message == f"{tmp_path}/conf.d/x.toml:3: VM web: min_iops=9 is more than max_iops=5"
+    problem = "VM web: min_iops=9 is more than max_iops=5 in slo-ctl.toml:2"
+    assert error.message == f"{tmp_path}/conf.d/x.toml:3: {problem}"
 
 
 def test_directories_fifos_and_links_in_place_of_files_are_refused(tmp_path: Path) -> None:

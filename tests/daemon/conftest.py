@@ -5,4 +5,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "real"))
+for helpers in ("real", "show"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / helpers))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_host import PLAIN, SCOPE, FakeHost
 
-from slo_ctl.host.cgroup import require_tree
+from slo_ctl.host.cgroup import missing_group, require_tree
 from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
 from slo_ctl.model.host import Disk, FoundBy, Tenant, Vm, VmState
@@ -93,6 +93,13 @@ def test_named_cgroup_that_is_not_there_is_noted_until_it_is(tmp_path: Path) -> 
         assert {vm.state for vm in after.vms} == {VmState.UNKNOWN}
     finally:
         observer.close()
+
+
+def test_cgroup_that_is_named_by_its_directory_is_noted_with_how_to_write_it(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    tree = require_tree(host.root)
+    note = missing_group(tree, "web", f"{host.root}/slo/web")
+    assert note.endswith(f"in [vm.web], write the cgroup as in /proc/PID/cgroup, without {host.root}")
 
 
 def test_counters_are_read_in_every_scan(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_missing_libvirt_is_a_note() -> None:
     assert watch.wait(TIMEOUT_S)
     (note,) = watch.domains().notes
     assert "/nowhere/libvirt-sock" in note
+    assert note.endswith(
+        '(start libvirtd, or correct uri = in [libvirt], where "none" is for a host without it)'
+    )
     watch.close()
 
 

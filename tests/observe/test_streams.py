@@ -40,6 +40,8 @@ class FakeDomain:
     def __init__(self, name: str, number: int, uuid: str = UUID, source: str = "/nowhere/a.img") -> None:
         self._name, self._id, self._uuid, self._source = name, number, uuid, source
         self.error: int | None = None
+        self.reason = 0
+        self.number = 1 if number >= 0 else 5
 
     def name(self) -> str:
         return self._name
@@ -53,7 +55,7 @@ class FakeDomain:
     def state(self) -> list[int]:
         if self.error is not None:
             raise FakeModule.libvirtError(self.error)
-        return [1 if self._id >= 0 else 5, 0]
+        return [self.number, self.reason]
 
     def XMLDesc(self, flags: int) -> str:  # noqa: N802 - libvirt's name
         assert flags == 0
@@ -91,6 +93,19 @@ def scan(host: FakeHost, *domains: FakeDomain, named: tuple[str, ...] = (), **op
 def only(inventory: Inventory) -> Vm:
     (vm,) = inventory.vms
     return vm
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "resumed"),
+    [(1, 1, False), (1, 2, True), (1, 3, True), (1, 5, False), (3, 1, False), (3, 2, True), (3, 11, True)],
+)
+def test_a_vm_that_is_being_restored_may_have_the_tuning_of_its_earlier_run(
+    tmp_path: Path, state: int, reason: int, resumed: bool
+) -> None:
+    """It is paused first: the weight that it brought along was then taken for its original one."""
+    domain = FakeDomain("web", 3)
+    domain.number, domain.reason = state, reason
+    assert only(scan(FakeHost(tmp_path), domain)).resumed is resumed
 
 
 @pytest.mark.parametrize("version", [1, 2])

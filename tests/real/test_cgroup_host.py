@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroup_groups import remove_group
+from cgroup_groups import io_tree, loop_device, remove_group
 
 from slo_ctl.base.kernel_files import OpenFiles
 from slo_ctl.cli import app
 from slo_ctl.host.block_device import device_behind
-from slo_ctl.host.cgroup import CgroupTree, find_tree
+from slo_ctl.host.cgroup import RECHECK_SCANS, CgroupTree, CounterReader, find_tree
 
 BYTES = 1 << 20
 
@@ -113,3 +113,29 @@ def test_open_file_of_a_removed_group_is_not_taken_for_that_of_a_new_one(tree: C
         assert len(files) == 0
         folder.mkdir()
         assert files.read(str(folder / name)) == before
+
+
+def test_counters_of_a_renamed_group_are_not_taken_for_those_of_its_old_name() -> None:
+    """The VM of the configuration counted as there and idle, whatever a new group of that name did."""
+    tree = io_tree()
+    if tree.version == 2:
+        pytest.skip("groups of v2 cannot be renamed")
+    name = f"slo-test-{os.getpid()}-renamed"
+    limit = "blkio.throttle.read_iops_device"
+    with loop_device(1 << 20) as (_, device), group_of(tree, name) as folder:
+        moved = folder.with_name(f"{name}-moved")
+        reader = CounterReader(tree)
+        (folder / limit).write_text(f"{device} 1000000")
+        for _ in range(RECHECK_SCANS):
+            assert device in reader.read(f"/{name}", pytest.fail)
+        try:
+            folder.rename(moved)
+            readings = [reader.read(f"/{name}", pytest.fail) for _ in range(RECHECK_SCANS)]
+            assert readings[-1] == {}
+            folder.mkdir()
+            (folder / limit).write_text(f"{device} 1000000")
+            assert device in [reader.read(f"/{name}", pytest.fail) for _ in range(RECHECK_SCANS)][-1]
+        finally:
+            if moved.exists():
+                remove_group(moved)
+            reader.close()

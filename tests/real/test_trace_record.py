@@ -166,6 +166,35 @@ def test_second_recording_is_refused_and_recording_ends_with_its_client(root: Pa
         assert second.command("recording_start")["namespaces"] == ["d"]
 
 
+def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
+    """An hour of requests was lost with it."""
+    make_device(root, "name=d,size=32MiB,dies=2")
+    out = root / "rec"
+    words = ("--device", "d", "--out", str(out), "--root", str(root), "--json", "--quiet")
+    command = [sys.executable, "-m", "slo_ctl.cli", "trace", "record", *words]
+    with served(root, "d") as server:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            until(lambda: of_namespace(server, "d")["recorded"], "that it records")
+            with NbdClient(server.run.export("d"), "d") as client:
+                client.write(8 * PAGE, bytes(3 * PAGE))
+                until(lambda: any(out.iterdir()), "that the request was fetched")
+            server.kill()
+            output, errors = process.communicate(timeout=READY_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 2
+    error, hint = errors.splitlines()
+    assert error.startswith("slo-ctl: device d (EMULATED): the recording ended after ")
+    assert hint == f"hint: what was recorded until then is in {out}"
+    report = json.loads(output)
+    assert report["problem"]
+    assert report["problem"] in error
+    assert list(requests(out / "d.csv.zst").offset_bytes) == [8 * PAGE]
+    assert slo_ctl(["replay", report["scenario"], "--duration", "1s", "--quiet"]) == 0
+
+
 @pytest.fixture
 def tracefs() -> Iterator[None]:
     """The kernel's tracing, where it may be used."""

@@ -1,0 +1,67 @@
+"""Commands with a directory that cannot be written: the hint is about what is wrong with it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.base.files import hint_for
+from slo_ctl.cli import app
+
+DEVICE = ("--size", "128MiB", "--op", "25%", "--namespace", "name=web")
+COMMANDS = [
+    ["daemon", "--once"],
+    ["apply"],
+    ["vm", "set", "web", "weight=3", "--force"],
+    ["device", "create", "ssd0", *DEVICE],
+]
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("a mount needs root")
+    root = tmp_path / "root"
+    root.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", root], capture_output=True, check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+        subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+        yield root
+    finally:
+        subprocess.run(["umount", root], check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_read_only_directory_is_said_to_be_that_also_to_root(
+    read_only: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hint was to run as root."""
+    assert app.run([*command, "--root", str(read_only)]) == 2
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert str(read_only) in error
+    assert error.endswith("Read-only file system")
+    assert hint == "hint: mount that file system for writing, or use another directory with --root DIR"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_only_others_are_told_to_run_as_root(monkeypatch: pytest.MonkeyPatch, number: int, user: int) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    hint = hint_for(OSError(number, os.strerror(number)), "run as root")
+    assert ("run as root" in hint) is (user != 0)
+
+
+def test_a_file_in_the_place_of_a_directory_is_named_as_the_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    root = str(tmp_path / "file" / "root")
+    assert app.run(["device", "create", "ssd0", *DEVICE, "--root", root]) == 2
+    assert "a file is in the place of one of its directories" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""Settings that a restored or migrated VM brings along from its earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.daemon.settings import InheritedSettings
+from slo_ctl.model.host import BFQ, DeviceNumber, Disk, FoundBy, Vm, VmState
+from slo_ctl.model.setting import Knob, Lever
+from slo_ctl.observe.streams import Inventory
+
+UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
+DEVICE = DeviceNumber(7, 0)
+WEIGHT = Knob(Lever.LIBVIRT_WEIGHT, UUID, BFQ.knob)
+PAUSED = Vm(
+    *("web", FoundBy.LIBVIRT, VmState.PAUSED, UUID),
+    libvirt_id=3,
+    disks=(Disk("vda", "block", "/dev/loop0", DEVICE),),
+    resumed=True,
+)
+
+
+class Restoring(LibvirtActuator):
+    """libvirt with a VM whose definition has the weight 100."""
+
+    def __init__(self, live: float) -> None:
+        self.live = live
+
+    def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
+        assert (uuid, list(targets)) == (UUID, ["vda"])
+        return {WEIGHT: 100.0} if weight and self.live != 100 else {}
+
+
+def originals(tmp_path: Path, libvirt: Restoring, *seen: tuple[Vm, float]) -> dict[Knob, object]:
+    journal, settings = Journal(tmp_path / "journal.json"), InheritedSettings()
+    for vm, libvirt.live in seen:
+        settings.add_to(journal, Inventory(None, None, (vm,), (), ()), libvirt, [DEVICE])
+    return {knob: original.value for knob, original in journal.originals().items()}
+
+
+def test_the_weight_of_a_vm_that_is_seen_paused_first_is_that_of_its_definition(tmp_path: Path) -> None:
+    assert originals(tmp_path, Restoring(100), (PAUSED, 700)) == {WEIGHT: 100}
+
+
+def test_the_weight_of_a_vm_that_was_paused_by_a_user_may_be_the_users(tmp_path: Path) -> None:
+    assert originals(tmp_path, Restoring(100), (replace(PAUSED, resumed=False), 700)) == {}
