@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import ending_signals, stop_requests
 from slo_ctl.base.text import counted, printable
@@ -80,7 +80,7 @@ def record(
         warn(f"slo-ctl: {counted(dropped, 'request')} not recorded: too many at a time")
     if recording.problem:
         ended = f"the recording ended after {duration(recording.elapsed_s)}: {recording.problem}"
-        raise UserError(f"{recording.source}: {ended}", f"what was recorded until then is in {out}")
+        raise UnreachableError(f"{recording.source}: {ended}", f"what was recorded until then is in {out}")
     if recording.scenario is None:
         raise UserError("no request was recorded", "record while the VMs do I/O")
 

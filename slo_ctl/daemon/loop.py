@@ -204,11 +204,13 @@ class Daemon:
         return status
 
     def _follow_clock(self) -> None:
-        """Notice that the clock was set, also while the host was suspended."""
+        """Notice that the clock was set."""
         jump_s = self._jumps.since_last()
         if jump_s:
-            direction = "forward" if jump_s > 0 else "back"
-            log.warning("the clock was set %s by %s", direction, duration(abs(jump_s)))
+            # Monotonic time stands still while the host is suspended.
+            cause = "" if jump_s < 0 else ", or the host was suspended"
+            direction = "back" if jump_s < 0 else "forward"
+            log.warning("the clock was set %s by %s%s", direction, duration(abs(jump_s)), cause)
             self._started_at += jump_s
             self._recorder.clock_was_set(jump_s)
 

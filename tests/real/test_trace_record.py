@@ -167,7 +167,6 @@ def test_second_recording_is_refused_and_recording_ends_with_its_client(root: Pa
 
 
 def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
-    """An hour of requests was lost with it."""
     make_device(root, "name=d,size=32MiB,dies=2")
     out = root / "rec"
     words = ("--device", "d", "--out", str(out), "--root", str(root), "--json", "--quiet")
@@ -184,7 +183,7 @@ def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
         finally:
             process.kill()
             process.wait()
-    assert process.returncode == 2
+    assert process.returncode == 4
     error, hint = errors.splitlines()
     assert error.startswith("slo-ctl: device d (EMULATED): the recording ended after ")
     assert hint == f"hint: what was recorded until then is in {out}"
