@@ -37,7 +37,7 @@ from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.libvirt import has_throttle_group
-from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, WeightScale
+from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, VmState, WeightScale
 from slo_ctl.model.setting import ActError, Lever, Setting, value_text
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
@@ -332,6 +332,8 @@ class InheritedSettings:
     def __init__(self) -> None:
         self._inspected: set[tuple[str, int, bool]] = set()
         """UUIDs, numbers of runs, and whether these are known to be resumed: at first they are paused."""
+        self._started_here: set[tuple[str, int]] = set()
+        """UUIDs and numbers of runs that began on this host; they are paused, too, to migrate away."""
 
     def add_to(
         self,
@@ -347,6 +349,11 @@ class InheritedSettings:
             if vm.found_by is FoundBy.LIBVIRT and vm.uuid is not None and vm.libvirt_id is not None
         }
         self._inspected &= running.keys()
+        runs = {(uuid, number): vm for (uuid, number, _), vm in running.items()}
+        self._started_here &= runs.keys()
+        self._started_here |= {
+            run for run, vm in runs.items() if vm.state is VmState.RUNNING and not vm.resumed
+        }
         for run, vm in running.items():
             uuid = run[0]
             targets = {disk.target for disk in vm.disks if disk.device in devices}
@@ -354,7 +361,8 @@ class InheritedSettings:
                 continue
             known = [knob for knob in journal.originals() if knob.place == uuid]
             targets -= {target for knob in known for target in knob.device.split(",")}
-            weight = vm.resumed and not any(knob.lever is Lever.LIBVIRT_WEIGHT for knob in known)
+            is_resumed = vm.resumed and run[:2] not in self._started_here
+            weight = is_resumed and not any(knob.lever is Lever.LIBVIRT_WEIGHT for knob in known)
             limited = targets and has_throttle_group(inventory.domain_xml.get(uuid, ""))
             try:
                 found = libvirt.inherited(uuid, sorted(targets), weight=weight) if weight or limited else {}

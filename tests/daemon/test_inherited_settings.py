@@ -48,3 +48,11 @@ def test_the_weight_of_a_vm_that_is_seen_paused_first_is_that_of_its_definition(
 
 def test_the_weight_of_a_vm_that_was_paused_by_a_user_may_be_the_users(tmp_path: Path) -> None:
     assert originals(tmp_path, Restoring(100), (replace(PAUSED, resumed=False), 700)) == {}
+
+
+def test_a_vm_that_is_paused_to_migrate_away_keeps_its_own_weight(tmp_path: Path) -> None:
+    started = replace(PAUSED, state=VmState.RUNNING, resumed=False)
+    assert originals(tmp_path, Restoring(100), (started, 700), (PAUSED, 700)) == {}
+    assert originals(tmp_path, Restoring(100), (started, 700), (replace(PAUSED, libvirt_id=4), 700)) == {
+        WEIGHT: 100
+    }
