@@ -126,8 +126,11 @@ def judge(
 
 
 def is_behind(delivered: Delivered, slo: Slo) -> bool:
-    """Whether the VM missed its share or minimum, in a window without changes that explain it."""
-    counts = delivered.asked and not delivered.settling and not _at_maximum(delivered, slo, AT_BOUND, "")
+    """Whether the VM missed its share or minimum, also in a window with a change that may explain it.
+
+    Otherwise a VM that is active now and then would keep others from what depends on this.
+    """
+    counts = delivered.asked and not _at_maximum(delivered, slo, AT_BOUND, "")
     return counts and bool(_missed_rate(delivered, slo, AT_BOUND))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
+from slo_ctl.decide.verdict import Delivered, Judgement, is_behind, judge, unknown_vm
 from slo_ctl.model.sample import StreamWindow
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
@@ -169,3 +169,17 @@ def test_met_minimum_is_not_overruled_by_a_guess() -> None:
     judged = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100))
     assert judged.verdict is Verdict.INSUFFICIENT
     assert judged.reason.endswith(f"; {remark}")
+
+
+def test_a_vm_is_behind_its_share_or_minimum_whoever_has_just_become_active() -> None:
+    due = dataclasses.replace(BUSY, target_share=0.3)
+    assert is_behind(due, Slo())
+    assert is_behind(dataclasses.replace(due, settling="cron became active 2 s ago"), Slo())
+    assert is_behind(BUSY, Slo(min_iops=120))
+    for kept in (
+        dataclasses.replace(due, asked=False),
+        dataclasses.replace(due, wants_more=False),
+        dataclasses.replace(due, target_share=0.1),
+    ):
+        assert not is_behind(kept, Slo())
+    assert not is_behind(due, Slo(max_iops=102)), "it has its maximum"
