@@ -30,13 +30,13 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.queue import BlockQueueActuator
 from slo_ctl.base.termination import terminable
 from slo_ctl.decide.scheduler import scheduler_knob
+from slo_ctl.decide.scheduler_parameters import parameters_of
 from slo_ctl.host.cgroup import find_tree
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.setting import Knob, Lever
 
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
 PACES = {"a": 2000, "b": 700, "c": 2000}
-WAITING = "bfq low_latency=0 slice_idle_us=8000 max_budget=512"
 SETTLING_S = 25.0
 """Two windows of the daemon, and some."""
 LEAST_KEPT = 0.95
@@ -59,7 +59,9 @@ def wait_always(path: str, number: DeviceNumber, groups: Cgroups) -> None:
     tree = find_tree()
     if tree is None:
         sys.exit("no cgroup tree with block I/O on this host")
-    BlockQueueActuator(Path("/sys"), None).write(scheduler_knob(Path(path).name, str(number)), WAITING)
+    parameters = parameters_of("bfq", None, keeps_weights=True)
+    scheduler = " ".join(["bfq", *(f"{each.what}={each.value}" for each in parameters)])
+    BlockQueueActuator(Path("/sys"), None).write(scheduler_knob(Path(path).name, str(number)), scheduler)
     for vm, weight in WEIGHTS.items():
         CgroupActuator(tree).write(Knob(Lever.CGROUP_WEIGHT, groups.path(vm), "weight"), 100.0 * weight)
 

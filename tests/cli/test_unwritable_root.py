@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tmpfs_mount import tmpfs
 
 from slo_ctl.base.files import hint_for
 from slo_ctl.cli import app
@@ -24,22 +25,14 @@ COMMANDS = [
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a mount needs root")
-    root = tmp_path / "root"
-    root.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "none", root], capture_output=True, check=False).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
+    with tmpfs(tmp_path / "root") as root:
         (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
         subprocess.run(["mount", "-o", "remount,ro", root], check=True)
         yield root
-    finally:
-        subprocess.run(["umount", root], check=False)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_read_only_directory_is_said_to_be_that_also_to_root(
+def test_a_read_only_directory_is_named_as_the_cause_also_to_root(
     read_only: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The hint was to run as root."""

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide.protection import split_limit
@@ -45,6 +45,8 @@ def test_simulated_weights_settle_and_do_not_oscillate(
     st.sampled_from([(1.0, 3.0, 6.0), (1.0, 1.0, 1.0), (1.0, 2.0, 2.0)]),
     st.floats(50, 1000),
 )
+# Noise made limits that could not be lower look like limits that do not help.
+@example(seed=0, queues=[1, 8, 32], weights=(1.0, 1.0, 1.0), capacity=199.0)
 def test_simulated_weights_on_a_slow_drive_are_kept_within_half_a_step(
     seed: int, queues: list[float], weights: tuple[float, float, float], capacity: float
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "show"))
 from collections.abc import Iterator
 
 from fake_status import AT, host_status, vm_status
+from tmpfs_mount import tmpfs
 
 from slo_ctl.model.status import HostStatus
 from slo_ctl.record.history import History
@@ -23,15 +23,8 @@ from slo_ctl.record.history_schema import HistoryError
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1536k", "slo-ctl-test", folder], check=False)
-    if done.returncode != 0:
-        pytest.skip("this host lets no tmpfs be mounted")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with tmpfs(tmp_path / "disk", "size=1536k") as folder:
+        yield folder
 
 
 def epoch(second: int) -> HostStatus:

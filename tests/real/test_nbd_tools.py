@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from nbd_client import NbdClient, NbdError
 from serving import IN_MEMORY, Server, make_device, require, run, served
+from tmpfs_mount import tmpfs
 from waiting import until
 
 from slo_ctl.cli import app
@@ -159,15 +160,8 @@ def fill(client: NbdClient, mebibytes: int) -> None:
 @pytest.fixture
 def small(root: Path) -> Iterator[Path]:
     """A directory on a file system of 16 MiB."""
-    folder = root / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mount is not permitted here")
-    try:
+    with tmpfs(root / "small", "size=16m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_full_disk_is_reported_to_the_guest_as_enospc(small: Path) -> None:
