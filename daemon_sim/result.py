@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 COUNTERS = (
     "requests",
     "pages",
+    "written_pages",
     "gc_pages",
     "device_ns",
     "backlog_ns",
     "queued_ns",
     "throttled_ns",
 )
-"""Counters, as their growth in a second. Pages are those that the VM read and wrote; `queued_ns` is the time
+"""Counters, as their growth in a second. `pages` are those that the VM read and wrote; `queued_ns` is the time
 with a request that waits for its turn if the core counts it, otherwise the time with any request.
 """
 GAUGES = ("ops_blocks", "weight", "limit_iops")
@@ -182,6 +183,7 @@ def _counters(drive: SimulatedDrive, namespace: Namespace) -> dict[str, float]:
     return {
         "requests": sum(queue[name] for name in ("reads", "writes", "trims", "write_zeroes", "flushes")),
         "pages": flash.host_page_writes + flash.host_page_reads + flash.unmapped_page_reads,
+        "written_pages": flash.host_page_writes,
         "gc_pages": flash.gc_page_writes,
         **{name: queue[name] for name in ("device_ns", "backlog_ns", "throttled_ns")},
         "queued_ns": queue.get("queued_ns", queue["backlog_ns"]),

@@ -150,14 +150,14 @@ def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str
     lines = [f"from {start_s} to {end_s} s, shares of {_MEASURES[measure]} among those who want more:", head]
     for vm in run.scenario.vms[:_MAX_ROWS]:
         row = run.vms.index(vm.name)
-        pages = max(1.0, ledger.sum("pages", vm.name, start_s, end_s))
-        moved = run.of("gc_pages")[row, start_s:end_s].sum() / pages
+        written = run.of("written_pages")[row, start_s:end_s].sum()
+        copied = run.of("gc_pages")[row, start_s:end_s].sum()
         limit = run.of("limit_iops")[row, end_s - 1]
         baseline = before.sum("requests", vm.name, start_s, end_s) / (end_s - start_s) if before else None
         cells = (
             f"{due.iops[vm.name]:.0f}",
             "" if baseline is None else f"{baseline:.0f}",
-            f"{moved:.2f}",
+            f"{(written + copied) / written:.2f}" if written else "",
             f"{run.of('ops_blocks')[row, end_s - 1]:.0f}",
             _percent(due.shares.get(vm.name)),
             _percent(due.got.get(vm.name)),

@@ -17,7 +17,7 @@ from daemon_sim.run import simulate
 from daemon_sim.scenario import Drive, Event, EventKind, Fields, Load, Scenario, SimulatedVm
 from daemon_sim.scenarios import DRIVES, random_scenario
 from daemon_sim.scenarios import scenario as named_scenario
-from daemon_sim.trial import Order, run_trial
+from daemon_sim.trial import Order, Trial, run_trial
 from slo_ctl.model.status import MoveStatus, Verdict
 
 CHOSEN = (
@@ -96,6 +96,17 @@ def test_same_seed_gives_a_bit_identical_run_in_any_process() -> None:
 def test_named_scenarios_on_a_small_drive(name: str, hours: float) -> None:
     # An hour of all of them is for bench/simulate.py.
     kept(Order(scenario=name, size="256MiB", hours=hours))
+
+
+def test_table_shows_the_waf_that_status_shows() -> None:
+    vms = tuple(SimulatedVm(f"vm{n}", n, Load(queue_depth=16), (("weight", 1.0),)) for n in range(2))
+    run = simulate(Scenario("waf", Drive(DRIVES["256MiB"], 2), vms, length_s=120.0))
+    trial = Trial(Order(), run, None, ())
+    rows = {line.split()[0]: line.split() for line in trial.lines() if line.startswith("vm")}
+    for vm in run.epochs[-1].status.vms:
+        assert vm.waf is not None
+        # The table is of the last minute, status of the last 10 s.
+        assert float(rows[vm.vm][2]) == pytest.approx(vm.waf, rel=0.1)
 
 
 def test_server_that_recovers_at_the_stop_is_restored() -> None:
