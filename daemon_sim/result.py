@@ -29,8 +29,10 @@ COUNTERS = (
     "queued_ns",
     "throttled_ns",
 )
-"""Counters, as their growth in a second. `pages` are those that the VM read and wrote; `queued_ns` is the time
-with a request that waits for its turn if the core counts it, otherwise the time with any request.
+"""Counters, as their growth in a second. `pages` are those that the VM read and wrote.
+
+`queued_ns` is the time with a request that waits for its turn if the core counts it, otherwise the time with
+any request.
 """
 GAUGES = ("ops_blocks", "weight", "limit_iops")
 """Values at the end of a second; a missing limit is infinite."""
