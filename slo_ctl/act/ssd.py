@@ -13,7 +13,7 @@ from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.text import counted
 from slo_ctl.decide.ops_plan import moves_between, split_to_restore
-from slo_ctl.drives.control import Connect, ControlClient, ControlError
+from slo_ctl.drives.control import Connect, ControlClient, ControlError, NotSentError
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.host import Tenant
 from slo_ctl.model.setting import FTL_LEVERS, ActError, Knob, Lever, SettingValue
@@ -296,10 +296,13 @@ class ServedFtlActuator(Actuator[SettingValue]):
     def _command(
         self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True, changes: bool = True
     ) -> Reply:
-        """Run a command; if `repeatable`, once more over a new connection when the old one was closed."""
+        """Run a command, once more over a new connection when the old one was closed.
+
+        `repeatable`: also if the server may have executed it.
+        """
         if changes and self._reading is not None:
             self._reading.written = True
-        may_retry = repeatable and self._client is not None
+        connected_before = self._client is not None
         began_s = self._clock.monotonic_s()
         if began_s < self._ignored_until_s:
             raise ActError(f"{self._device} does not answer", "it is retried in the next interval")
@@ -316,8 +319,8 @@ class ServedFtlActuator(Actuator[SettingValue]):
                         f"{self._device} has not answered for {TIMEOUT_S:g} s",
                         "it is retried in the next interval",
                     ) from None
-                if may_retry:
-                    return self._command(do, changes=changes)
+                if connected_before and (repeatable or isinstance(error, NotSentError)):
+                    return self._command(do, repeatable=repeatable, changes=changes)
                 raise ActError(
                     f"{self._device} is not being served: {error.message}", "see `slo-ctl device serve`"
                 ) from None

@@ -28,6 +28,13 @@ class ControlError(Exception):
         self.message = message
 
 
+class NotSentError(ControlError):
+    """The server had closed the connection before the command was sent, as it does after a minute of silence."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__("unreachable", f"the server has closed the connection: {reason}")
+
+
 class ControlClient:
     """One connection. Methods raise ControlError when the server cannot be reached or refuses."""
 
@@ -109,7 +116,7 @@ class ControlClient:
         """Send a command and return its reply."""
         line = json.dumps({"v": VERSION, "op": op, **fields}).encode() + b"\n"
         try:
-            self._socket.sendall(line)
+            self._send(line)
             # A quarter faster than json's for the statistics of many namespaces.
             reply = from_json(self._line())
         except TimeoutError:
@@ -125,6 +132,12 @@ class ControlClient:
             reason = reply.get("error") or {}
             raise ControlError(str(reason.get("code")), str(reason.get("message")))
         return reply
+
+    def _send(self, line: bytes) -> None:
+        try:
+            self._socket.sendall(line)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise NotSentError(error) from None
 
     def _line(self) -> bytes:
         line, ended, rest = bytearray(), b"", self._pending

@@ -168,6 +168,19 @@ def test_refused_ops_move_is_reported(rig: Rig) -> None:
     assert rig.state() == before
 
 
+def test_moves_go_on_over_a_connection_that_the_server_has_closed(rig: Rig) -> None:
+    """As it does after a minute without a command: the daemon reads statistics over another one."""
+    rig.keeper.apply([weight("a", 2.0)])
+    before = rig.state()["b"][3]
+    rig.server.stop()
+    with served(rig.root, "d", "--latency", "real") as rig.server:
+        with rig.server.control() as control:
+            rig.actuator.use_statistics(control.statistics())
+        assert rig.move(OpsMove("web", "db", 2)) == []
+        rig.settle()
+        assert rig.state()["b"][3] == before + 2
+
+
 def test_blocks_taken_by_others_are_reported_as_not_restored(rig: Rig) -> None:
     """What cannot be restored is reported, and stays in the journal."""
     rig.move(OpsMove("web", None, 3))
