@@ -105,8 +105,8 @@ KNOWN_FROM_DRIVE_WRITES = 0.1
 SETTLED_FROM_POOL_WRITES = 0.7
 """Page writes since a VM's OPS changed, relative to the pages it owns, from which on its u is measured."""
 LATENCY_BOUND_FROM = 0.5
-"""Fraction of the last drive write from which on a VM that was below its share because of its own latency
-counts as latency-bound."""
+"""Fraction of the last drive write, as far as it was observed, from which on a VM that was below its share
+because of its own latency counts as latency-bound."""
 FIT_FROM_VICTIMS = 20
 """Least number of victim blocks for a measurement of u."""
 REFUTED_FROM = 0.05
@@ -150,8 +150,15 @@ class OpsTrack(NamedTuple):
     """Whether the curve was measured; otherwise it is assumed."""
     measured: tuple[Measurement, ...] = ()
     """Measurements of u that count, the latest with each number of OPS blocks."""
+    observed: float = 0.0
+    """Fraction of the last drive write in which the VM was observed, with the same decay."""
     latency_bound: float = 0.0
-    """Fraction of the last drive write in which the VM was below its share because of its own latency."""
+    """Fraction in which it was below its share because of its own latency, likewise."""
+
+    @property
+    def is_latency_bound(self) -> bool:
+        """Whether the VM was mostly below its share because of its own latency."""
+        return self.observed > 0.0 and self.latency_bound >= LATENCY_BOUND_FROM * self.observed
 
     @property
     def write_share(self) -> float:
@@ -242,6 +249,7 @@ def _update_track(
         read=keep * track.read + vm.host_page_reads,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
         measured=_aged(track.measured, drive_writes),
+        observed=keep * track.observed + 1.0 - keep,
         latency_bound=keep * track.latency_bound + (1.0 - keep if latency_bound else 0.0),
     )
     if vm.victim_pages == 0:
@@ -397,7 +405,7 @@ def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
     """The least blocks per VM by `FLOOR_OF_OWN_OPS`; the minimums alone if these exceed the OPS."""
     tracks, total, pages_per_block = state.tracks, sample.total_ops_blocks, sample.timing.pages_per_block
     own = own_blocks(tuple((v.slo.weight, v.logical_blocks) for v in sample.vms), total, pages_per_block)
-    bound = {v.vm for v in sample.vms if tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM}
+    bound = {v.vm for v in sample.vms if tracks[v.vm].is_latency_bound}
     mixed = own
     if bound:
         writes = tuple((v.slo.weight * tracks[v.vm].write_share, v.logical_blocks) for v in sample.vms)

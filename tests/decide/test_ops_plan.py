@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.ops_plan import (
     FLOOR_OF_OWN_OPS,
+    KNOWN_FROM_DRIVE_WRITES,
     STEPS_PER_OPS,
     OpsState,
     assume_rates,
@@ -137,6 +138,25 @@ def test_latency_bound_vm_keeps_all_its_ops() -> None:
     assert best_blocks(state, sample(*vms))["db"] >= OPS - 1
     assert next_moves(state, sample(*vms))[1] == (), "without that, most of it would go"
     assert next_moves(watched(10.0, *vms), sample(*vms))[1] != ()
+
+
+def test_latency_bound_vm_keeps_its_ops_from_the_first_plan_on() -> None:
+    vms = vm("web", 20000), vm("db", 500)
+    state, windows = OpsState(), 0
+    while state.drive_writes < KNOWN_FROM_DRIVE_WRITES or not state.tracks["web"].fitted:
+        state, windows = next_ops_state(state, sample(*vms), {"db"}), windows + 1
+        assert next_moves(state, sample(*vms))[1] == (), windows
+    assert 0.1 < state.drive_writes < 1.0
+
+
+def test_vm_that_appears_later_is_judged_by_what_was_observed_of_it() -> None:
+    web, db = vm("web", 20000), vm("db", 500)
+    state = watched(10.0, web, vm("db", 0))
+    state = replace(state, tracks={"web": state.tracks["web"]})
+    for _ in range(10):
+        state = next_ops_state(state, sample(web, db), {"db"})
+    assert state.tracks["db"].is_latency_bound
+    assert not state.tracks["web"].is_latency_bound
 
 
 def test_progress_counts_from_where_the_plan_began() -> None:

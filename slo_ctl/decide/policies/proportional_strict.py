@@ -15,7 +15,6 @@ from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle_exactly
 from slo_ctl.decide.limit_control import MISSED_FROM, ROOM
 from slo_ctl.decide.ops_for_speed import Need, Speed, highest_level
 from slo_ctl.decide.ops_plan import (
-    LATENCY_BOUND_FROM,
     SETTLED_FROM_POOL_WRITES,
     OpsState,
     assume_rates,
@@ -201,9 +200,7 @@ def _with_needs(
         key=lambda p: (p.attainable_iops or 0.0) / p.weight,
         default=None,
     )
-    # The weight that a decay of one drive write gives to the time observed so far.
-    observed = -math.expm1(-state.ops.drive_writes)
-    if slowest and tracks[slowest.vm].latency_bound < LATENCY_BOUND_FROM * observed and not changed:
+    if slowest and not tracks[slowest.vm].is_latency_bound and not changed:
         return replace(state, needs=None, notes=())
     wanted, notes = _needs(state, sample)
     return replace(state, needs=wanted, notes=notes)
