@@ -4,8 +4,9 @@
 
 The drive is that of README's `A live host`: preset fast15, preconditioned, served with `--latency real`, with
 the namespaces web and db. In the place of VMs there are fio clients in cgroups (4 KiB random writes, queue
-depth 8), each beside a connection that stays, as QEMU's does. Every run begins with a copy of the same drive.
-Needs root, cgroups and fio. Exit code 1 where a case is below the bar.
+depth 8, unless the title of the case has another load), each beside a connection that stays, as QEMU's does.
+Every run begins with a copy of the same drive, and throughput is in 4 KiB pages. Needs root, cgroups and fio.
+Exit code 1 where a case is below the bar.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 from harm_figures import WINDOW_S
-from harm_host import VMS, Host, Run, copy_drive, host, make_drive, use_drive
+from harm_host import RANDOM_WRITES, VMS, Host, Run, copy_drive, host, make_drive, use_drive
 from harm_report import Result, print_result, print_timeline, result_of
 
 from slo_ctl.base.termination import terminable
@@ -44,6 +45,8 @@ class Case:
     seconds: int
     """Length of the measured period."""
     busy: tuple[str, ...] = VMS
+    loads: dict[str, str] = field(default_factory=dict)
+    """Options of fio by VM, instead of `RANDOM_WRITES`."""
     apart_s: float = 0.0
     """Time between the starts of clients."""
     drive: str = NEW
@@ -78,9 +81,9 @@ class Case:
         )
 
     @property
-    def alike(self) -> tuple[str, tuple[str, ...], float]:
+    def alike(self) -> tuple[object, ...]:
         """Cases with the same value share one run without the daemon."""
-        return self.drive, self.busy, self.apart_s
+        return self.drive, self.busy, tuple(self.loads.items()), self.apart_s
 
     @property
     def until_s(self) -> float:
@@ -111,6 +114,24 @@ CASES = (
     Case("6", "two VMs wake up, weights 1:3", 115, weights=_UNEQUAL),
     Case("7a", "SIGTERM while both run, weights 1:3", 40, weights=_UNEQUAL, from_s=60, stop_at_s=60),
     Case("7b", "SIGTERM while both are idle", 40, weights=_UNEQUAL, load_s=60, from_s=75, stop_at_s=75),
+    Case(
+        "8a",
+        "4 KiB at depth 1, 70 % reads, beside 16 KiB writes at depth 64",
+        115,
+        loads={
+            "web": "--rw=randrw --rwmixread=70 --bs=4k --iodepth=1",
+            "db": "--rw=randwrite --bs=16k --iodepth=64",
+        },
+    ),
+    Case(
+        "8b",
+        "4 to 64 KiB at depth 32, 50 % reads, beside a VM that writes and sleeps, 15 s each",
+        115,
+        loads={
+            "web": "--rw=randrw --bssplit=4k/60:16k/30:64k/10 --iodepth=32",
+            "db": f"{RANDOM_WRITES} --thinktime=15s --thinktime_iotime=15s",
+        },
+    ),
 )
 
 
@@ -214,7 +235,10 @@ Steps = list[tuple[float, Callable[[], None]]]
 def _load(live: Host, case: Case, seconds: float) -> Steps:
     """Start the clients one after the other; they end together."""
     begins = [(place * case.apart_s, vm) for place, vm in enumerate(case.busy)]
-    return [(at_s, partial(live.start_load, vm, seconds - at_s)) for at_s, vm in begins]
+    return [
+        (at_s, partial(live.start_load, vm, case.loads.get(vm, RANDOM_WRITES), seconds - at_s))
+        for at_s, vm in begins
+    ]
 
 
 def _carry_out(steps: Steps, began_s: float) -> None:

@@ -11,15 +11,17 @@ import numpy as np
 
 LEAST_RATIO, LEAST_WINDOW_RATIO = 0.95, 0.9
 WINDOW_S = 10
+PAGE_BYTES = 4096
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Every request of one client: time of completion (seconds since 1970), and latency."""
+    """Every request of one client: time of completion (seconds since 1970), latency, and 4 KiB pages."""
 
     at_s: np.ndarray
     latency_ms: np.ndarray
+    pages: np.ndarray
 
     @property
     def began_s(self) -> float:
@@ -27,9 +29,13 @@ class Requests:
         return float(self.at_s[0]) if len(self.at_s) else float("inf")
 
     def per_second(self, from_s: float, seconds: int) -> list[int]:
-        """Number of requests completed in each second."""
+        """Pages of the requests completed in each second."""
         edges = from_s + np.arange(seconds + 1)
-        return [int(n) for n in np.histogram(self.at_s, bins=edges)[0]]
+        return [int(n) for n in np.histogram(self.at_s, bins=edges, weights=self.pages)[0]]
+
+    def pages_between(self, after_s: float, until_s: float) -> int:
+        """Pages of the requests completed in that period."""
+        return int(self.pages[(self.at_s > after_s) & (self.at_s <= until_s)].sum())
 
     def latencies_ms(self, from_s: float, seconds: float) -> np.ndarray:
         """Latencies of the requests completed in that period."""
@@ -37,12 +43,11 @@ class Requests:
 
 
 def read_requests(path: Path) -> Requests:
-    """From fio's `lat` log, written with log_unix_epoch=1: milliseconds, nanoseconds, direction, ..."""
-    rows = [line.split(",", 2)[:2] for line in path.read_text().splitlines()]
-    at_s = np.array([float(row[0]) for row in rows]) / 1e3
-    latency_ms = np.array([float(row[1]) for row in rows]) / 1e6
-    order = np.argsort(at_s, kind="stable")
-    return Requests(at_s[order], latency_ms[order])
+    """From fio's `lat` log with log_unix_epoch=1: milliseconds, nanoseconds, direction, bytes, ..."""
+    rows = [line.split(",", 4)[:4] for line in path.read_text().splitlines()]
+    columns = np.array(rows, dtype=float).reshape(-1, 4)
+    columns = columns[np.argsort(columns[:, 0], kind="stable")]
+    return Requests(columns[:, 0] / 1e3, columns[:, 1] / 1e6, columns[:, 3] / PAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +63,18 @@ class Latency:
 class Load:
     """Service of the clients of one run in the measured period."""
 
-    iops: dict[str, list[int]]
-    """IOPS of each client, by second."""
+    pages: dict[str, list[int]]
+    """4 KiB pages of each client, by second."""
     latency: dict[str, Latency]
 
     @property
     def total(self) -> list[int]:
-        """IOPS of all clients together."""
-        return [sum(second) for second in zip(*self.iops.values(), strict=True)]
+        """Pages of all clients together."""
+        return [sum(second) for second in zip(*self.pages.values(), strict=True)]
 
     def shares(self, seconds: int) -> dict[str, float]:
         """Share of each client over the last seconds."""
-        done = {name: sum(series[-seconds:]) for name, series in self.iops.items()}
+        done = {name: sum(series[-seconds:]) for name, series in self.pages.items()}
         everything = sum(done.values())
         return {name: count / everything if everything else 0.0 for name, count in done.items()}
 
@@ -99,10 +104,10 @@ def worst_window(series: Sequence[float], window: int = WINDOW_S) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Total IOPS with the daemon, compared with those without it."""
+    """Total of 4 KiB pages per second with the daemon, compared with that without it."""
 
-    without_iops: float
-    with_iops: float
+    without_pages_s: float
+    with_pages_s: float
     ratio: float
     worst_ratio: float
     """Worst window of the run with the daemon, relative to the mean without it."""
@@ -122,8 +127,8 @@ def compare(without: Sequence[float], with_: Sequence[float], window: int = WIND
     first, least = worst_window(with_, window)
     _, least_without = worst_window(without, window)
 
-    def over(iops: float) -> float:
-        return iops / reference if reference else 0.0
+    def over(pages_s: float) -> float:
+        return pages_s / reference if reference else 0.0
 
     return Compared(reference, mean(with_), over(mean(with_)), over(least), first, over(least_without))
 

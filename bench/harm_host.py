@@ -29,7 +29,9 @@ from slo_ctl.model.status import HostStatus
 
 DEVICE = "ssd0"
 VMS = ("web", "db")
-_LOAD = ("--rw=randwrite", "--bs=4k", "--iodepth=8", "--zero_buffers", "--randrepeat=1")
+RANDOM_WRITES = "--rw=randwrite --bs=4k --iodepth=8"
+"""Options of fio for the usual load."""
+_ALWAYS = ("--zero_buffers", "--randrepeat=1", "--norandommap")
 _CONFIG = '[libvirt]\nuri = "none"\n'
 _CONNECTED = """
 import sys
@@ -74,7 +76,7 @@ def use_drive(root: Path, drive_writes: float) -> None:
     try:
         writers = []
         for vm in VMS:
-            options = (*_LOAD, f"--io_size={round(drive_writes * size_bytes)}", "--norandommap")
+            options = (*RANDOM_WRITES.split(), *_ALWAYS, f"--io_size={round(drive_writes * size_bytes)}")
             command = ["fio", f"--name={vm}", "--ioengine=nbd", f"--uri={server.uri(vm)}", *options]
             writers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=root))
         codes = [writer.wait() for writer in writers]
@@ -176,12 +178,13 @@ class Host:
         self.run.events["daemon"] = time.time()
         self._daemon = DaemonProcess(self._root)
 
-    def start_load(self, vm: str, seconds: float) -> None:
+    def start_load(self, vm: str, load: str, seconds: float) -> None:
+        """Start a client of fio; `load`: its options."""
         self._loads[vm] = self._in_group(
             vm,
             *prompt(),
             *("fio", "--thread", f"--name={vm}", "--ioengine=nbd", f"--uri={self._server.uri(vm)}"),
-            *(*_LOAD, "--norandommap", "--time_based", f"--runtime={seconds:.0f}"),
+            *(*load.split(), *_ALWAYS, "--time_based", f"--runtime={seconds:.0f}"),
             *(f"--output={vm}.txt", f"--write_lat_log={vm}", "--log_unix_epoch=1"),
             *("--disable_clat=1", "--disable_slat=1"),
         )

@@ -68,7 +68,7 @@ class Result:
         for vm, due in self.targets.items():
             received, reported = self.shares.get(vm, 0.0), self.status_shares[vm]
             if abs(received / due - 1.0) > SHARE_TOLERANCE:
-                self.problems.append(f"{vm} has {_percent(received)} of the IOPS and is due {_percent(due)}")
+                self.problems.append(f"{vm} has {_percent(received)} of the pages and is due {_percent(due)}")
             if reported is None or abs(reported - self.client_shares[vm]) > STATUS_TOLERANCE:
                 of_client = _percent(self.client_shares[vm])
                 self.problems.append(
@@ -135,10 +135,7 @@ def _waf_at_the_end(moments: list[EpochFacts]) -> float | None:
 
 
 def _client_shares(run: Run, until_s: float) -> dict[str, float]:
-    done = {
-        vm: int(((each.at_s > until_s - WINDOW_S) & (each.at_s <= until_s)).sum())
-        for vm, each in run.requests.items()
-    }
+    done = {vm: each.pages_between(until_s - WINDOW_S, until_s) for vm, each in run.requests.items()}
     everything = sum(done.values())
     return {vm: count / everything if everything else 0.0 for vm, count in done.items()}
 
@@ -174,9 +171,9 @@ def _timeline(run: Run, step: int) -> Iterator[dict[str, Any]]:
             host = space.host_page_writes - had.host_page_writes
             gc, victims = space.gc_page_writes - had.gc_page_writes, space.victims - had.victims
             requests = run.requests.get(vm)
-            done = ((requests.at_s > before.at_s) & (requests.at_s <= now.at_s)).sum() if requests else 0
+            done = requests.pages_between(before.at_s, now.at_s) if requests else 0
             vms[vm] = {
-                "iops": round(float(done) / (now.at_s - before.at_s)),
+                "pages_s": round(done / (now.at_s - before.at_s)),
                 "ops_blocks": space.ops_blocks,
                 "pending_out_blocks": space.pending_out_blocks,
                 "gc_passes": victims,
@@ -192,7 +189,7 @@ def _timeline(run: Run, step: int) -> Iterator[dict[str, Any]]:
 def print_timeline(run: Run) -> None:
     """Print the run every few seconds; gc: passes in that time, -N: blocks still to be given away."""
     head = "".join(
-        f" | {f'{vm}: IOPS':>9} {'OPS':>11} {'gc':>5} {'WAF':>5} {'wt':>4} {'limit':>5} {'verdict':<12}"
+        f" | {f'{vm}: pages':>10} {'OPS':>11} {'gc':>5} {'WAF':>5} {'wt':>4} {'limit':>5} {'verdict':<12}"
         for vm in run.moments[0].spaces
     )
     print(f"  {'s':>4}{head}")
@@ -200,9 +197,10 @@ def print_timeline(run: Run) -> None:
         cells = []
         for row in each["vms"].values():
             pending = f"-{row['pending_out_blocks']}" if row["pending_out_blocks"] else ""
-            ops, limit, ratio = f"{row['ops_blocks']}{pending}", row["limit_iops"], row["waf"]
+            ops, limit = f"{row['ops_blocks']}{pending}", row["limit_iops"]
+            ratio = "-" if row["waf"] is None else row["waf"]
             cells.append(
-                f" | {row['iops']:>9} {ops:>11} {row['gc_passes']:>5} {'-' if ratio is None else ratio:>5}"
+                f" | {row['pages_s']:>10} {ops:>11} {row['gc_passes']:>5} {ratio:>5}"
                 f" {row['weight']:>4.3g} {'-' if limit is None else limit:>5} {row['verdict']:<12}"
             )
         spare = f"  spare {each['spare_blocks']}" if each["spare_blocks"] else ""
@@ -216,7 +214,7 @@ def print_result(result: Result) -> None:
     compared = result.compared
     if compared is not None:
         print(
-            f"  IOPS without {compared.without_iops:,.0f}, with {compared.with_iops:,.0f}: "
+            f"  pages/s without {compared.without_pages_s:,.0f}, with {compared.with_pages_s:,.0f}: "
             f"ratio {compared.ratio:.3f}; worst {WINDOW_S} s {compared.worst_ratio:.3f} from second "
             f"{compared.worst_from_s} on (without the daemon {compared.without_worst_ratio:.3f})"
         )
@@ -228,7 +226,7 @@ def print_result(result: Result) -> None:
             )
     if len(result.shares) > 1:
         pairs = ", ".join(
-            f"{vm} {_percent(share)} (due {_percent(result.targets[vm])})"
+            f"{vm} {_percent(share)} (by weight {_percent(result.targets[vm])})"
             for vm, share in result.shares.items()
         )
         print(f"  shares over the last {SHARE_OVER_S} s: {pairs}")

@@ -29,7 +29,7 @@ class ControlError(Exception):
 
 
 class NotSentError(ControlError):
-    """The server had closed the connection before the command was sent, as it does after a minute of silence."""
+    """The server had closed the connection before the command was sent, as it does after a silent minute."""
 
     def __init__(self, reason: object) -> None:
         super().__init__("unreachable", f"the server has closed the connection: {reason}")
