@@ -89,19 +89,6 @@ def load_of(clients: Mapping[str, Requests], from_s: float, seconds: int) -> Loa
     return Load({name: each.per_second(from_s, seconds) for name, each in clients.items()}, latency)
 
 
-def mean(values: Sequence[float]) -> float:
-    """Mean; 0 of no values."""
-    return sum(values) / len(values) if values else 0.0
-
-
-def worst_window(series: Sequence[float], window: int = WINDOW_S) -> tuple[int, float]:
-    """Start and mean of the window with the smallest mean; of the whole series if that is shorter."""
-    window = min(window, len(series))
-    means = [(mean(series[first : first + window]), first) for first in range(len(series) - window + 1)]
-    least, first = min(means)
-    return first, least
-
-
 @dataclass(frozen=True, slots=True)
 class Compared:
     """Total of 4 KiB pages per second with the daemon, compared with that without it."""
@@ -110,10 +97,8 @@ class Compared:
     with_pages_s: float
     ratio: float
     worst_ratio: float
-    """Worst window of the run with the daemon, relative to the mean without it."""
+    """The smallest ratio in a window, each compared with the same seconds of the run without the daemon."""
     worst_from_s: int
-    without_worst_ratio: float
-    """Worst window of the run without the daemon, likewise: the drive's own fluctuation."""
 
     @property
     def kept(self) -> bool:
@@ -121,16 +106,19 @@ class Compared:
         return self.ratio >= LEAST_RATIO and self.worst_ratio >= LEAST_WINDOW_RATIO
 
 
-def compare(without: Sequence[float], with_: Sequence[float], window: int = WINDOW_S) -> Compared:
-    """Totals per second of two runs from equal drives."""
-    reference = mean(without)
-    first, least = worst_window(with_, window)
-    _, least_without = worst_window(without, window)
+def compare(without: Sequence[int], with_: Sequence[int], window: int = WINDOW_S) -> Compared:
+    """Totals of each second of two runs of the same load from equal drives."""
+    window = min(window, len(without))
+    worst_ratio, first = min(
+        (_ratio(sum(with_[at : at + window]), sum(without[at : at + window])), at)
+        for at in range(len(without) - window + 1)
+    )
+    without_s, with_s = sum(without) / len(without), sum(with_) / len(with_)
+    return Compared(without_s, with_s, _ratio(with_s, without_s), worst_ratio, first)
 
-    def over(pages_s: float) -> float:
-        return pages_s / reference if reference else 0.0
 
-    return Compared(reference, mean(with_), over(mean(with_)), over(least), first, over(least_without))
+def _ratio(with_: float, without: float) -> float:
+    return with_ / without if without else 0.0
 
 
 @dataclass(slots=True)

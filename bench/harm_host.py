@@ -170,9 +170,10 @@ class Host:
         if process.stdout is None or process.stdout.readline().strip() != "connected":
             sys.exit(f"no connection to {DEVICE}/{vm}")
 
-    def configure(self, weights: Mapping[str, float]) -> None:
+    def configure(self, weights: Mapping[str, float], share_by: str) -> None:
+        unit = f'[daemon]\nshare_by = "{share_by}"\n'
         vms = [f'[vm.{v}]\nweight = {weights[v]}\ncgroup = "{self._groups.path(v)}"\n' for v in VMS]
-        (self._root / "slo-ctl.toml").write_text("".join([_CONFIG, *vms]))
+        (self._root / "slo-ctl.toml").write_text("".join([_CONFIG, unit, *vms]))
 
     def start_daemon(self) -> None:
         self.run.events["daemon"] = time.time()

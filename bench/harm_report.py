@@ -216,7 +216,7 @@ def print_result(result: Result) -> None:
         print(
             f"  pages/s without {compared.without_pages_s:,.0f}, with {compared.with_pages_s:,.0f}: "
             f"ratio {compared.ratio:.3f}; worst {WINDOW_S} s {compared.worst_ratio:.3f} from second "
-            f"{compared.worst_from_s} on (without the daemon {compared.without_worst_ratio:.3f})"
+            f"{compared.worst_from_s} on"
         )
     for what, load in (("without", result.without), ("with", result.with_)):
         for vm, latency in load.latency.items() if load else ():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.policies import POLICIES, make_policy
 from slo_ctl.decide.policies.fast15 import Algorithm1, Algorithm1State
-from slo_ctl.decide.policies.proportional import Proportional
+from slo_ctl.decide.policies.proportional import Activity, Proportional
 from slo_ctl.model.sample import DeviceSample, Placement, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
@@ -175,6 +175,18 @@ def test_proportional_reaches_the_level_that_ops_can_give_all() -> None:
     assert run.worst_error(20) < 0.01
     # By equation 1 it is 80 IOPS per unit of weight on this device.
     assert run.plant.iops()["a"] == pytest.approx(80, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("outstanding_s", "waiting_s", "depends"),
+    [(9.9, 0.0, True), (6.0, 1.0, True), (4.0, 0.0, False), (9.9, 6.0, False), (0.0, 0.0, False)],
+)
+def test_rate_of_a_client_that_mostly_waits_for_the_device_follows_its_latency(
+    outstanding_s: float, waiting_s: float, depends: bool
+) -> None:
+    activity = Activity(seconds=10.0, backlog_s=outstanding_s, queued_s=waiting_s)
+    assert activity.depends_on_latency is depends
+    assert not Activity().depends_on_latency
 
 
 def test_proportional_stops_moving_ops() -> None:

@@ -118,6 +118,15 @@ class Activity(NamedTuple):
         return self.seconds > 0 and self.backlog_s >= BUSY_FROM * self.seconds
 
     @property
+    def depends_on_latency(self) -> bool:
+        """Whether the VM mostly had requests outstanding but none waiting: its rate follows its latency.
+
+        Not BUSY_FROM: a client that has one request outstanding takes its time before the next one.
+        """
+        outstanding = self.seconds > 0 and self.backlog_s >= WANTS_MORE_FROM * self.seconds
+        return outstanding and not self.wants_more
+
+    @property
     def units_per_request(self) -> float:
         """Mean size of a request in units of shares; 1 before any request."""
         return self.amount / self.requests if self.requests and self.amount else 1.0
@@ -421,13 +430,12 @@ def _effect_windows(v: VmSample) -> int:
 
 
 def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> set[str]:
-    """VMs below their share by weight although they have requests outstanding, of which none has to wait."""
+    """VMs below their share by weight because of their own latency."""
     return {
         v.vm
         for v in sample.vms
         if v.active
-        and meters[v.vm].recent.busy
-        and not meters[v.vm].recent.wants_more
+        and meters[v.vm].recent.depends_on_latency
         and v.limit_iops is None
         and 0 < meters[v.vm].recent.rate < due.level * v.slo.weight
     }
