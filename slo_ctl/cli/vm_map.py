@@ -15,7 +15,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, YES, bytes_of
-from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
+from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
@@ -383,13 +383,12 @@ def maps(json_: JSON = False, root: ROOT = None) -> None:
     slo-ctl vm maps --json
     """
     from slo_ctl.act.mapping import MappingStore
-    from slo_ctl.show.terminal import console_for
     from slo_ctl.show.vms import mapping_json, print_mappings
 
     found = MappingStore(VmHost(root).places.mappings).all()
     if json_:
         print_json({"mappings": [mapping_json(each) for each in found]})
     elif found:
-        print_mappings(console_for(sys.stdout), found)
+        print_mappings(stdout_console(), found)
     else:
         print_lines("no VM is mapped onto an NVMe namespace")
