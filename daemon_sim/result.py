@@ -100,11 +100,9 @@ class Result:
 
     @property
     def seconds(self) -> int:
-        """Length of the run in seconds."""
         return int(self.running.shape[1])
 
     def of(self, name: str) -> Matrix:
-        """Values of `by_second`."""
         return self.by_second[name]
 
     def digest(self) -> str:

@@ -91,7 +91,6 @@ class Results:
         return self.tables[panel].cells[row, column]
 
     def mean(self, panel: str, row: str, column: str) -> float:
-        """Mean of one number over the seeds."""
         return self.cell(panel, row, column).mean
 
     def paired(self, panel: str, row: str, column: str, than: str) -> Cell:

@@ -126,7 +126,6 @@ class LocalNodes:
         return self._names
 
     def give(self, node: Node, work: Work) -> None:
-        """Have a process do something."""
         pipe = self._pipes.get(node)
         if pipe is None:
             return
@@ -151,7 +150,6 @@ class LocalNodes:
         return None
 
     def now_s(self) -> float:
-        """Real time."""
         return time.monotonic()
 
     def pid(self, node: Node) -> int | None:
@@ -159,7 +157,6 @@ class LocalNodes:
         return self._processes[node].pid
 
     def close(self) -> None:
-        """End every process."""
         self._end(list(self._pipes))
 
     def _death(self, node: Node) -> str:
@@ -306,7 +303,6 @@ class MpiNodes:
         ]
 
     def give(self, node: Node, work: Work) -> None:
-        """Send it to the rank."""
         if node == MASTER:
             self._own.give(node, work)
         else:
@@ -342,11 +338,9 @@ class MpiNodes:
                 return None
 
     def now_s(self) -> float:
-        """Real time."""
         return time.monotonic()
 
     def close(self) -> None:
-        """End every rank."""
         orderly = not self._dead
         for rank in range(1, self._world.size):
             self._world.send(rank, _End(orderly))

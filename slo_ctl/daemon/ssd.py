@@ -129,7 +129,6 @@ class EmulatedDevice:
 
     @property
     def policy(self) -> str:
-        """Name of the policy."""
         return self._policy.name
 
     @property
@@ -301,7 +300,6 @@ class EmulatedDevice:
             self.refusals = self.actuator.apply(self.decision, names)
 
     def view(self, reasons: tuple[str, ...]) -> DeviceView:
-        """View for the status."""
         by_vm: dict[str, list[Occupant]] = defaultdict(list)
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)

@@ -78,7 +78,6 @@ class CgroupLatencies:
         return by_vm
 
     def close(self) -> None:
-        """Stop measuring."""
         self._latencies.close()
 
 
