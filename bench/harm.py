@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -23,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from harm_figures import WINDOW_S
 from harm_host import VMS, Host, Run, copy_drive, host, make_drive, use_drive
 from harm_report import Result, print_result, print_timeline, result_of
@@ -116,10 +114,7 @@ CASES = (
 
 def main() -> int:
     options = _options()
-    if shutil.which("fio") is None:
-        sys.exit("not installed: fio")
-    if os.geteuid() != 0:
-        sys.exit("run it as root, for the cgroups")
+    checkout.require("fio", root=True)
     wanted = options.case.split(",") if options.case else []
     cases = [case for case in CASES if not wanted or {case.number, case.number[:1]} & {*wanted}]
     if not cases:
