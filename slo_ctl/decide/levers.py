@@ -290,8 +290,7 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
             prefix = "" if use.own_slo else f"shares {use.device} with VMs that have an SLO: "
             reason = (
                 f"{prefix}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
-                f"{scale.low}..{scale.high}, "
-                f"with a rounding error of at most {scaled.worst_rounding:.2%}"
+                f"{scale.low}..{scale.high}, with a rounding error of at most {scaled.worst_rounding:.2%}"
             )
             settings.append(Setting(Knob(use.weight_lever, use.place, scale.knob), float(value), vm, reason))
         parents = {str(PurePosixPath(use.vm.cgroup).parent) for use in members.values() if use.vm.cgroup}
