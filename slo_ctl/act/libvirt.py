@@ -87,7 +87,8 @@ class LibvirtConnection:
 
     def _with_domain(self, uuid: str, do: Callable[[Any], Result]) -> Result:
         for attempt in range(2):
-            connection = self._connected()
+            with self._connecting:
+                connection = self._open_if_needed()
             try:
                 domain = connection.lookupByUUIDString(uuid)
                 if not domain.isActive():
@@ -118,10 +119,6 @@ class LibvirtConnection:
         if error.get_error_code() in lost:
             return True
         return not connected(connection, self.module)
-
-    def _connected(self) -> Any:
-        with self._connecting:
-            return self._open_if_needed()
 
     def _open_if_needed(self) -> Any:
         if self.module is None:

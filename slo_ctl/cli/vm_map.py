@@ -78,7 +78,8 @@ class MappingCommand:
                 found = discover(self.tool, name, SYS)
                 if identity_of(found) == mapping.drive:
                     return found
-        raise UserError(f"{mapping}: the drive is missing", f"reinstall it, or {_forget_hint(mapping)}")
+        hint = f"reinstall it, or remove the mapping: {_unmap_command(mapping)} --forget"
+        raise UserError(f"{mapping}: the drive is missing", hint)
 
     def drive_context(self, drive: NvmeDevice) -> DriveContext:
         """Formats, users and mappings of the drive."""
@@ -251,10 +252,6 @@ class MappingCommand:
                 "libvirt is not configured", "set [libvirt] uri, or use --connect URI or --no-disk"
             )
         return writable_domain(self._host.libvirt_uri, name)
-
-
-def _forget_hint(mapping: NamespaceMapping) -> str:
-    return f"remove the mapping: {_unmap_command(mapping)} --forget"
 
 
 def _unmap_command(mapping: NamespaceMapping) -> str:
