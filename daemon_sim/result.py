@@ -66,7 +66,6 @@ class Result:
     """One run of a scenario."""
 
     scenario: Scenario
-    with_daemon: bool
     vms: tuple[str, ...]
     by_second: dict[str, Matrix]
     """Values by a name of COUNTERS or GAUGES: a row for each VM, a column for each second; 0 while the VM is
@@ -74,7 +73,6 @@ class Result:
     """
     running: NDArray[np.bool_]
     """By VM and second: whether the VM was on a namespace for the entire second."""
-    total_ops_blocks: int
     moves_ns: NDArray[np.float64]
     """Die time that moves of OPS took, by second (ns)."""
     epochs: list[Epoch] = field(default_factory=list)

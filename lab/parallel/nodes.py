@@ -96,7 +96,6 @@ class LocalNodes:
 
     def __init__(self, requests: Sequence[ProfileRequest], around: IdentitySources, first: Node = 0) -> None:
         """A process for each request, numbered from `first`."""
-        self._first = first
         self._names = [request.target for request in requests]
         self._processes: dict[Node, SpawnProcess] = {}
         self._pipes: dict[Node, Connection[Work | None, Event]] = {}

@@ -105,7 +105,6 @@ class EmulatedDevice:
             clock=clock.monotonic_s,
             connect=connect,
         )
-        self._journal = journal
         self._window_s = window_s
         self._policy: Policy[Any] = self._make_policy(policy)
         self._policy_state: _PolicyState | None = None
