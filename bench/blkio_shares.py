@@ -9,12 +9,10 @@ and losetup. Exit code 1 where a share is farther than 15 % from its weight's.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from contextlib import ExitStack
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from nbd_block import over_file
 from policy_choice import Bench
 from policy_rounds import NAMES, SHARE_BAR, WEIGHTS
@@ -27,9 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=8)
     options = parser.parse_args()
-    missing = [name for name in ("fio", "losetup") if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
+    checkout.require("fio", "losetup", root=True)
     needs = Needs(weights=True)
     with ExitStack() as stack:
         bench = Bench(stack, over_file(stack, 600 << 20), options.seconds)

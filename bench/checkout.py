@@ -8,6 +8,7 @@ of tests/real are found too. Ctrl-C and SIGTERM end a benchmark without a traceb
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -29,3 +30,18 @@ def _report(kind: type[BaseException], error: BaseException, traceback: Tracebac
 
 
 sys.excepthook = _report
+
+
+def require(*programs: str, root: bool = False) -> None:
+    """Exit with a message unless these programs are installed and, with `root`, this process is root's."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        sys.exit(f"not installed: {', '.join(missing)}")
+    if root and os.geteuid() != 0:
+        sys.exit("run it as root")
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

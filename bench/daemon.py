@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from random import Random
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from cgroup_groups import loop_device
 from daemon_host import DaemonProcess, cgroups, running
 from nbd_client import NbdClient
@@ -145,13 +145,13 @@ def _measure(daemon: DaemonProcess, root: Path, epochs: int) -> int:
     pid = daemon.process.pid
     first = daemon.status()
     time.sleep(3)
-    began_s, cpu_s = time.monotonic(), _cpu_s(pid)
+    began_s, cpu_s = time.monotonic(), checkout.cpu_s(pid)
     costs: dict[float, float] = {}
     while len(costs) < epochs:
         status = daemon.status()
         costs[status.at] = status.epoch_cpu_ms
         time.sleep(0.5)
-    took_s, all_cpu_s = time.monotonic() - began_s, _cpu_s(pid) - cpu_s
+    took_s, all_cpu_s = time.monotonic() - began_s, checkout.cpu_s(pid) - cpu_s
     rss_mb = _rss_mb(pid)
     worst, mean = max(costs.values()), statistics.fmean(costs.values())
     unapplied = sum(len(row.unapplied) for row in status.vms)
@@ -164,11 +164,6 @@ def _measure(daemon: DaemonProcess, root: Path, epochs: int) -> int:
     print(f"resident memory: {rss_mb:.0f} MB; history: {(root / 'history.db').stat().st_size / 1e6:.1f} MB")
     print(f"settings that could not be applied: {unapplied}")
     return int(mean >= MAX_CPU_MS or rss_mb >= MAX_RSS_MB)
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rss_mb(pid: int) -> float:

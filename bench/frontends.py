@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.places import RunPlaces, places
@@ -53,7 +52,6 @@ BARS = {("NBD", MEMORY_PLUGIN): (1, 32), ("vhost-user", "NBD"): (1, 32), ("NVMe/
 """Required ratios of front ends to others, with the depths they hold at: see `BAR`."""
 BAR = {("NBD", MEMORY_PLUGIN): 1.0, ("vhost-user", "NBD"): 2.5, ("NVMe/TCP", "NBD"): 1.0}
 _START_S = 60
-_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -110,12 +108,6 @@ def load(
     reply = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     measured: dict[str, float] = json.loads(reply)
     return measured
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_S
 
 
 @contextmanager
@@ -176,9 +168,9 @@ def speeds(
     for _ in range(rounds):
         for kind, depth, client in product(("read", "write"), DEPTHS, clients):
             for target in targets:
-                before = cpu_s(target.pid)
+                before = checkout.cpu_s(target.pid)
                 done = load(program, target, kind, depth, seconds, client)
-                used = cpu_s(target.pid) - before
+                used = checkout.cpu_s(target.pid) - before
                 key = (target.name, client, kind, depth)
                 found.setdefault(key, []).append((done["iops"], 1e6 * used / done["requests"]))
     medians = {
@@ -237,8 +229,7 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if shutil.which("nbdkit") is None:
-        sys.exit("nbdkit is not installed: apt-get install nbdkit")
+    checkout.require("nbdkit")
     program = load_program()
     clients = list(CLIENTS) if arguments.poll else ["sleep"]
     with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:

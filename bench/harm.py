@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from harm_figures import WINDOW_S
 from harm_host import RANDOM_WRITES, VMS, Host, Run, copy_drive, host, make_drive, use_drive
 from harm_report import Result, print_result, print_timeline, result_of
@@ -140,10 +138,7 @@ CASES = (
 
 def main() -> int:
     options = _options()
-    if shutil.which("fio") is None:
-        sys.exit("not installed: fio")
-    if os.geteuid() != 0:
-        sys.exit("run it as root, for the cgroups")
+    checkout.require("fio", root=True)
     wanted = options.case.split(",") if options.case else []
     cases = [case for case in CASES if not wanted or {case.number, case.number[:1]} & {*wanted}]
     if not cases:

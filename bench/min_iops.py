@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -25,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from cgroup_groups import loop_device
 from daemon_host import DaemonProcess, cgroups, clients, row_of, running
 from newer_bpftrace import search_path
@@ -97,9 +95,7 @@ def main() -> int:
     parser.add_argument("--size", default="256M", help="of the device, such as 256M or 2G")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    missing = [name for name in ("fio", "losetup") if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
+    checkout.require("fio", "losetup", root=True)
     size_bytes = int(options.size[:-1]) * UNITS[options.size[-1]]
     p99_ms, minimum = options.p99_ms, options.minimum
     slo = f"min_iops = {minimum}" if p99_ms is None else f'p99 = "{p99_ms}ms"'

@@ -13,15 +13,8 @@ from pathlib import Path
 
 START_S = 10.0
 NBDFUSE, NBDINFO = (shutil.which(name) or name for name in ("nbdfuse", "nbdinfo"))
-_NEEDED = {"nbdfuse": "libnbd-bin", "nbdinfo": "libnbd-bin", "losetup": "mount"}
-
-
-def missing_for(*, export: bool) -> list[str]:
-    """Programs, with their Debian packages, that a loop device over a file or an NBD export needs and that
-    are not installed.
-    """
-    names = _NEEDED if export else ["losetup"]
-    return [f"{name} (package {_NEEDED[name]})" for name in names if shutil.which(name) is None]
+EXPORT_PROGRAMS = ("nbdfuse", "nbdinfo")
+"""Of the package libnbd-bin."""
 
 
 def over_file(stack: ExitStack, size_bytes: int) -> str:

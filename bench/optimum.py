@@ -404,10 +404,9 @@ def markdown(found: Sequence[Comparison]) -> Iterator[str]:
     for each in found:
         run, strict = each.proportional, each.strict
         yield (
-            f"| {each.name} {each.what} | {run.total:,.0f} | {each.best.total:,.0f} | {each.ratio:.3f} "
-            f"| {each.ratio_of_all:.3f} | {run.share_error:.1%} | {each.p99_worse:+.0%} "
-            f"| {strict.total:,.0f} | {strict.share_error:.1%} "
-            f"| {_blocks(run.split)} ({_blocks(each.best.split)}) |"
+            f"| {each.name} {each.what} | {run.total:,.0f} | {each.best.total:,.0f} | {each.ratio:.3f} | "
+            f"{each.ratio_of_all:.3f} | {run.share_error:.1%} | {each.p99_worse:+.0%} | {strict.total:,.0f} "
+            f"| {strict.share_error:.1%} | {_blocks(run.split)} ({_blocks(each.best.split)}) |"
         )
 
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,8 +35,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401 - finds the packages of this checkout
-from nbd_block import missing_for, over_export, over_file
+import checkout
+from nbd_block import EXPORT_PROGRAMS, over_export, over_file
 from policy_rounds import (
     LOADS,
     NAMES,
@@ -195,10 +194,7 @@ def main() -> int:
     parser.add_argument("--budget", default="30s", help="of the profile")
     add_options(parser)
     options = parser.parse_args()
-    missing = missing_for(export=options.emulated is not None)
-    missing += [name for name in ("fio",) if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
+    checkout.require("fio", "losetup", *(EXPORT_PROGRAMS if options.emulated is not None else ()), root=True)
     if options.device != options.allow_write:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
     with ExitStack() as stack:

@@ -189,10 +189,9 @@ def _show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
         by_vm = zip(*(each.iops for each in row.rounds), strict=True)
         shares = ":".join(f"{statistics.median(each):.0f}" for each in by_vm)
         print(
-            f" {mark} {row.scheduler:12} weights {row.weights:8} "
-            f"{row.total_iops:8.0f} IOPS ({min(totals):.0f} to {max(totals):.0f}), {shares}, "
-            f"1:3:6 {row.worst_share:4.0%} off, "
-            f"p99 {row.p99_us / 1e3:7.1f} ms ({min(each_ms):.1f} to {max(each_ms):.1f})"
+            f" {mark} {row.scheduler:12} weights {row.weights:8} {row.total_iops:8.0f} IOPS "
+            f"({min(totals):.0f} to {max(totals):.0f}), {shares}, 1:3:6 {row.worst_share:4.0%} off, p99 "
+            f"{row.p99_us / 1e3:7.1f} ms ({min(each_ms):.1f} to {max(each_ms):.1f})"
         )
     verdict = "which does not meet the objective"
     if behind is not None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
@@ -86,17 +84,12 @@ def fio(socket: Path, *options: str) -> dict[str, dict[str, float]]:
     return job
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def iops_and_cpu(
     server: tuple[Path, int], rw: str, queue_depth: int, arguments: argparse.Namespace
 ) -> tuple[float, float]:
     """Requests per second, and microseconds of the server's CPU time per request."""
     socket, pid = server
-    before_s = cpu_s(pid)
+    before_s = checkout.cpu_s(pid)
     job = fio(
         socket,
         f"--rw={rw}",
@@ -107,7 +100,7 @@ def iops_and_cpu(
         "--time_based",
     )
     done = job["read" if rw == "randread" else "write"]
-    return done["iops"], (cpu_s(pid) - before_s) / done["total_ios"] * 1e6
+    return done["iops"], (checkout.cpu_s(pid) - before_s) / done["total_ios"] * 1e6
 
 
 def compare(
@@ -152,9 +145,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the device is made (its file system matters)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    for program in ("nbdkit", "nbdinfo", "fio"):
-        if shutil.which(program) is None:
-            sys.exit(f"{program} is not installed")
+    checkout.require("nbdkit", "nbdinfo", "fio")
     with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:
         found = measure(Path(folder), arguments)
     if arguments.json:

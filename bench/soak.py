@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import random
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 import numpy as np
 from daemon_host import Clients, cgroups, running
 from serving import make_device, served
@@ -41,12 +40,11 @@ def measured(pid: int) -> dict[str, float]:
     """Figures of one process, from /proc."""
     proc = Path("/proc") / str(pid)
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-    fields = (proc / "stat").read_text().rpartition(")")[2].split()
     return {
         "rss_mib": int(status["VmRSS"].split()[0]) / 1024,
         "threads": int(status["Threads"]),
         "descriptors": len(list((proc / "fd").iterdir())),
-        "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        "cpu_s": checkout.cpu_s(pid),
     }
 
 

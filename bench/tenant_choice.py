@@ -18,7 +18,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from policy_rounds import (
     LOADS,
     NAMES,
@@ -80,8 +80,8 @@ def main() -> int:
     parser.add_argument("--drive-writes", type=float, default=8, help="of a replay")
     add_options(parser)
     options = parser.parse_args()
-    if shutil.which("fio") is None and not options.replay:
-        sys.exit("not installed: fio")
+    if not options.replay:
+        checkout.require("fio")
     with ExitStack() as stack:
         served = None if options.replay else Served(stack, options.device, NAMES, options.time_scale)
 

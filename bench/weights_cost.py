@@ -12,8 +12,6 @@ Exit code 1 where a VM has less than 95 % of its IOPS with slo-ctl.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -21,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-import checkout  # noqa: F401 - finds the packages of this checkout
+import checkout
 from cgroup_groups import loop_device
 from daemon_host import Cgroups, cgroups, clients, running
 from noisy_neighbours import let_the_kernel_count, rates
@@ -96,9 +94,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8)
     options = parser.parse_args()
-    missing = [name for name in ("fio", "losetup") if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
+    checkout.require("fio", "losetup", root=True)
     rounds = []
     for number in range(options.rounds):
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr)

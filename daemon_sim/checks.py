@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -114,9 +115,8 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
             could = min(could, ideal_pages(with_daemon, without, start_s, end_s, SERVED_AROUND_S))
         if served < SERVED_FROM * could:
             worst[start_s] = served / could
-    for first_s, last_s in _stretches(worst):
-        least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
-        text = f"{least:.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
+    for first_s, last_s, parts in _stretches(worst):
+        text = f"{min(parts):.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
         yield Violation("conserved", first_s, "", text)
 
 
@@ -150,9 +150,8 @@ def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
         busy = _busy_ns(with_daemon, could, start_s, end_s)
         if busy < AS_BUSY_FROM * could and not _is_reported(with_daemon, start_s, end_s):
             worst[start_s] = busy / could
-    for first_s, last_s in _stretches(worst):
-        least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
-        text = f"{least:.0%} of the device time without the daemon, until {last_s + SERVED_WINDOW_S} s"
+    for first_s, last_s, parts in _stretches(worst):
+        text = f"{min(parts):.0%} of the device time without the daemon, until {last_s + SERVED_WINDOW_S} s"
         yield Violation("busy", first_s, "", text)
 
 
@@ -313,9 +312,8 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
         if idle[start_s + BUDGET_WINDOW_S] == idle[start_s]
     }
     over = {start_s: share for start_s, share in over.items() if share > DEFAULT_MOVE_BUDGET}
-    for first_s, last_s in _stretches(over):
-        worst = max(over[at_s] for at_s in range(first_s, last_s + 1))
-        text = f"{worst:.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULT_MOVE_BUDGET:.0%}"
+    for first_s, _, parts in _stretches(over):
+        text = f"{max(parts):.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULT_MOVE_BUDGET:.0%}"
         yield Violation("moves", first_s, "", text)
 
 
@@ -504,15 +502,8 @@ def by_check(violations: Iterable[Violation]) -> dict[str, list[Violation]]:
     return dict(found)
 
 
-def _stretches(seconds: Collection[int]) -> Iterator[tuple[int, int]]:
-    """First and last number of each run of consecutive numbers."""
-    ordered: Sequence[int] = sorted(seconds)
-    first = previous = None
-    for at_s in ordered:
-        if previous is not None and first is not None and at_s != previous + 1:
-            yield first, previous
-            first = at_s
-        first = at_s if first is None else first
-        previous = at_s
-    if first is not None and previous is not None:
-        yield first, previous
+def _stretches(values: Mapping[int, float]) -> Iterator[tuple[int, int, list[float]]]:
+    """First and last second of each run of consecutive seconds, and the values in it."""
+    for _, run in groupby(enumerate(sorted(values)), key=lambda numbered: numbered[1] - numbered[0]):
+        seconds = [at_s for _, at_s in run]
+        yield seconds[0], seconds[-1], [values[at_s] for at_s in seconds]

@@ -65,7 +65,6 @@ class SimulatedServer:
         return SimulatedControl(self, timeout_s)
 
     def wait(self, wait_s: float) -> None:
-        """Let virtual time pass."""
         self.drive.run_to(self.drive.now_ns + round(wait_s * NS_PER_S))
 
     def answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:

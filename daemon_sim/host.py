@@ -130,7 +130,6 @@ class SimulatedObserver(HostObserver):
         self._host = host
 
     def observe(self) -> Inventory:
-        """The running VMs."""
         return self._host.inventory()
 
     def configure(self, cgroups: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:

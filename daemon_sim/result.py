@@ -69,7 +69,6 @@ class Result:
     """One run of a scenario."""
 
     scenario: Scenario
-    with_daemon: bool
     vms: tuple[str, ...]
     by_second: dict[str, Matrix]
     """Values by a name of COUNTERS or GAUGES: a row for each VM, a column for each second; 0 while the VM is
@@ -77,7 +76,6 @@ class Result:
     """
     running: NDArray[np.bool_]
     """By VM and second: whether the VM was on a namespace for the entire second."""
-    total_ops_blocks: int
     moves_ns: NDArray[np.float64]
     """Die time that moves of OPS took, by second (ns)."""
     epochs: list[Epoch] = field(default_factory=list)
@@ -103,11 +101,9 @@ class Result:
 
     @property
     def seconds(self) -> int:
-        """Length of the run in seconds."""
         return int(self.running.shape[1])
 
     def of(self, name: str) -> Matrix:
-        """Values of `by_second`."""
         return self.by_second[name]
 
     def digest(self) -> str:

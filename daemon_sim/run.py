@@ -105,14 +105,11 @@ class _Simulation:
         not_restored = self._end()
         by_second = self._recorder.by_second()
         seconds = math.floor(self._scenario.length_s)
-        total = sum(namespace.ops_blocks for namespace in self._drive.record.namespace)
         return Result(
             scenario=self._scenario,
-            with_daemon=self._with_daemon,
             vms=tuple(vm.name for vm in self._scenario.vms),
             by_second={name: table[:, :seconds] for name, table in by_second.items()},
             running=self._recorder.running()[:, :seconds],
-            total_ops_blocks=total,
             moves_ns=self._recorder.moves_ns(),
             epochs=self._epochs,
             commands=[

@@ -92,10 +92,6 @@ class SimulatedVm:
     honest: Load | None = None
     """Its load if it were not hostile; None: it is not hostile."""
 
-    @property
-    def slo(self) -> Slo:
-        return slo_of(self.slo_fields)
-
 
 class EventKind(StrEnum):
     """Kinds of events."""

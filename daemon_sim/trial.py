@@ -75,7 +75,6 @@ class Trial:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was violated."""
         return not self.violations
 
     def counts(self) -> dict[str, int]:

@@ -57,7 +57,6 @@ class Parts:
         return state, replace(decision, moves=_moves_to(sample, self.split))
 
     def resume(self, sample: DeviceSample) -> tuple[Any, Decision]:
-        """The inner policy's."""
         state, decision = self.inner.resume(sample)
         return state, self._kept(decision)
 

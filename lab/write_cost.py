@@ -110,11 +110,6 @@ class WriteCost:
         """Response time of a request that meets no merge."""
         return self.fixed_us.value + 1e6 * request_bytes / self.bandwidth_bytes_s.value
 
-    def mean_us(self, request_bytes: float) -> float:
-        """Mean response time, with spikes as frequent as over all that was measured."""
-        merge_us = self.merge_us.value if self.merge_us else 0.0
-        return self.band_us(request_bytes) + self.spikes_per_request * merge_us
-
 
 def find_band(response_us: Times) -> Band:
     """Part the response times of requests of one size. ValueError unless there are eight, all positive."""

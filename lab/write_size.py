@@ -249,7 +249,6 @@ class WriteSizeRecord(Stored):
 
     @property
     def rule(self) -> Rule:
-        """By which it is judged."""
         return Rule(self.tolerance, self.confidence, self.min_repetitions, self.max_repetitions)
 
     @property
@@ -257,7 +256,6 @@ class WriteSizeRecord(Stored):
         return doubled_sizes(self.low_bytes, self.high_bytes)
 
     def finding(self) -> Finding:
-        """What it says."""
         return conclude(self.pair, self.sizes_bytes, self.rule)
 
 

@@ -91,7 +91,6 @@ class Results:
         return self.tables[panel].cells[row, column]
 
     def mean(self, panel: str, row: str, column: str) -> float:
-        """Mean of one number over the seeds."""
         return self.cell(panel, row, column).mean
 
     def paired(self, panel: str, row: str, column: str, than: str) -> Cell:
@@ -171,27 +170,19 @@ class Figure:
     rules: tuple[Rule, ...] = ()
     seeds: int = 5
     quick_seeds: int = 2
-    missing: str = ""
-    """Why nothing is run although it could be measured."""
 
 
 # Rules common to many figures.
 
 
-def close(
-    paper: str,
-    where: tuple[str, str, str],
-    expected: float,
-    tolerance: float,
-    differs: str = "",
-) -> Rule:
+def close(paper: str, where: tuple[str, str, str], expected: float, tolerance: float) -> Rule:
     """The mean is within `tolerance` (relative) of the paper's number."""
 
     def judge(results: Results) -> Judged:
         mean = results.mean(*where)
         return Judged(f"{mean:.3g}", abs(mean / expected - 1) <= tolerance)
 
-    return Rule(paper, f"{where[2]}, {where[1]}: within {tolerance:.0%} of {expected:g}", judge, differs)
+    return Rule(paper, f"{where[2]}, {where[1]}: within {tolerance:.0%} of {expected:g}", judge)
 
 
 def all_close(paper: str, panel: str, expected: Mapping[tuple[str, str], float], tolerance: float) -> Rule:
@@ -205,14 +196,14 @@ def all_close(paper: str, panel: str, expected: Mapping[tuple[str, str], float],
     return Rule(paper, f"each within {tolerance:.0%}" if tolerance else "each equal", judge)
 
 
-def between(paper: str, where: tuple[str, str, str], low: float, high: float, differs: str = "") -> Rule:
+def between(paper: str, where: tuple[str, str, str], low: float, high: float) -> Rule:
     """The mean lies in a range."""
 
     def judge(results: Results) -> Judged:
         mean = results.mean(*where)
         return Judged(f"{mean:.3g}", low <= mean <= high)
 
-    return Rule(paper, f"{where[2]}, {where[1]}: from {low:g} to {high:g}", judge, differs)
+    return Rule(paper, f"{where[2]}, {where[1]}: from {low:g} to {high:g}", judge)
 
 
 def lower_in(

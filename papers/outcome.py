@@ -226,8 +226,7 @@ def _outcome(
         cpu_s=round(sum(cpu_s for _, cpu_s, _ in measured), 2),
         rules=rules,
         tables=_tables(results),
-        note=figure.missing
-        or next((note for _, _, note in measured if note), "" if whole or not seeds else "interrupted"),
+        note=next((note for _, _, note in measured if note), "" if whole or not seeds else "interrupted"),
     )
 
 
@@ -254,7 +253,7 @@ def judge(figure: Figure, results: Results) -> list[RuleOutcome]:
 
 def _agreement(figure: Figure, rules: Sequence[RuleOutcome], *, whole: bool) -> Agreement:
     if figure.run is None:
-        return Agreement.NOT_RUN if figure.missing else Agreement.DESCRIBED
+        return Agreement.DESCRIBED
     if not whole:
         return Agreement.NOT_RUN
     found = {rule.agreement for rule in rules}

@@ -58,7 +58,6 @@ class Batch:
 
     @classmethod
     def empty(cls) -> Self:
-        """A batch of no requests."""
         return cls(
             np.empty(0, np.int64),
             np.empty(0, np.uint8),

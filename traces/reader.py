@@ -57,7 +57,6 @@ class TraceReader:
 
     @property
     def format(self) -> str:
-        """The format's name."""
         return self._row.name
 
     @property
@@ -72,7 +71,6 @@ class TraceReader:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files that are read."""
         return self._files.paths
 
     @property
@@ -212,7 +210,7 @@ def open_trace(
         raise TraceError(
             first,
             "no known trace format",
-            hint=f"name it: format=FORMAT in --vm; known are {', '.join(FORMATS)}",
+            hint=f"name it: --format FORMAT; known are {', '.join(FORMATS)}",
         )
     return TraceReader(
         files,

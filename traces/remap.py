@@ -56,7 +56,6 @@ class Modulo:
         _positive("device_bytes", self.device_bytes)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Wrap."""
         size = np.uint64(self.device_bytes)
         return batch.over(*_within(batch.offset_bytes % size, batch.length_bytes, size))
 
@@ -73,7 +72,6 @@ class Scale:
             _positive(name, value)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Scale."""
         page = np.uint64(PAGE_BYTES)
         ratio = self.device_bytes / self.source_bytes
         scaled = np.floor((batch.offset_bytes // page).astype(np.float64) * ratio)
@@ -236,7 +234,6 @@ class OnlyVolumes:
         self._volumes = volumes
 
     def __call__(self, batch: Batch) -> Batch:
-        """Keep those requests."""
         table = np.array([self._number.get(name, -1) for name in self._volumes()], np.int32)
         numbers = table[batch.volume]
         kept = numbers >= 0

@@ -93,7 +93,6 @@ class Window:
             )
 
     def __call__(self, batch: Batch) -> Batch:
-        """Keep those records."""
         kept = batch.time_ns >= self.start_ns
         if self.stop_ns is not None:
             kept &= batch.time_ns < self.stop_ns
@@ -112,7 +111,6 @@ class OnlyOps:
             raise ValueError("no operation is left")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Keep their records."""
         return batch.take(np.isin(batch.op, [int(op) for op in self.ops]))
 
 

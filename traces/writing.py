@@ -43,7 +43,6 @@ class TraceWriter:
         if row is None or row.write is None:
             raise ValueError(f"format '{format_}' cannot be written; {', '.join(writable())} can")
         self.path = Path(path)
-        self.format = format_
         self.records = 0
         self._mode = mode
         self._writer = row.write()

@@ -96,7 +96,6 @@ class LocalNodes:
 
     def __init__(self, requests: Sequence[ProfileRequest], around: IdentitySources, first: Node = 0) -> None:
         """A process for each request, numbered from `first`."""
-        self._first = first
         self._names = [request.target for request in requests]
         self._processes: dict[Node, SpawnProcess] = {}
         self._pipes: dict[Node, Connection[Work | None, Event]] = {}
@@ -126,7 +125,6 @@ class LocalNodes:
         return self._names
 
     def give(self, node: Node, work: Work) -> None:
-        """Have a process do something."""
         pipe = self._pipes.get(node)
         if pipe is None:
             return
@@ -151,7 +149,6 @@ class LocalNodes:
         return None
 
     def now_s(self) -> float:
-        """Real time."""
         return time.monotonic()
 
     def pid(self, node: Node) -> int | None:
@@ -159,7 +156,6 @@ class LocalNodes:
         return self._processes[node].pid
 
     def close(self) -> None:
-        """End every process."""
         self._end(list(self._pipes))
 
     def _death(self, node: Node) -> str:
@@ -306,7 +302,6 @@ class MpiNodes:
         ]
 
     def give(self, node: Node, work: Work) -> None:
-        """Send it to the rank."""
         if node == MASTER:
             self._own.give(node, work)
         else:
@@ -342,11 +337,9 @@ class MpiNodes:
                 return None
 
     def now_s(self) -> float:
-        """Real time."""
         return time.monotonic()
 
     def close(self) -> None:
-        """End every rank."""
         orderly = not self._dead
         for rank in range(1, self._world.size):
             self._world.send(rank, _End(orderly))

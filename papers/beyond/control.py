@@ -284,8 +284,7 @@ STARVATION = Figure(
     "gives each VM its due within 3 %, at most 10 % below Algorithm 1's total.",
     "Three VMs, uniform writes, one outstanding request, weights 1:3:6, timing of equation 1. The IOPS "
     "specification is what all VMs reach together with OPS by size (`slo-ctl replay --policy algorithm1`); "
-    "fast15:alg1 has others. Preset fast15 of 1 GiB (quick: 512 MiB), four dies, "
-    "blocks of 256 KiB, OP 15 %.",
+    "fast15:alg1 has others. Preset fast15 of 1 GiB (quick: 512 MiB), four dies, blocks of 256 KiB, OP 15 %.",
     _LABELS,
     starvation,
     (

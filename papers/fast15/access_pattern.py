@@ -122,8 +122,7 @@ FIGURE_3_TRACES = _figure(
     "fast15:3-real-traces",
     "Sector access pattern of real traces (as figure 3)",
     "The first 10,000 records of UMass's Financial1, the paper's trace; DTRS, of the collection of Microsoft "
-    "production servers that MSN and Exchange are from; 10,000 of a server of MSR Cambridge. "
-    f"{NEEDS_TRACES}",
+    f"production servers that MSN and Exchange are from; 10,000 of a server of MSR Cambridge. {NEEDS_TRACES}",
     "real traces",
     access_pattern_of_traces,
     tuple(_bands(name, _PLACES_OF_TRACES) for name in TRACES),

@@ -361,13 +361,12 @@ FIGURE_1 = Figure(
     "Bandwidth by weight with the block layer's control (cgroup)",
     "On a disk bandwidth is close to the weights except for VM-10; on SSDs it deviates, on a "
     "preconditioned one more than on a clean one.",
-    "The kernel's own scheduler bfq with weights of cgroups, in real time, on a loop device over a "
-    "modelled disk and over the preset `fast15` of 1 GiB as `slo-ctl device serve` serves them; no "
-    "OPS control. Four VMs replay the same workload by fio, one request at a time as the paper's "
-    "replayer. The paper's CFQ waits for the next request of a VM on disks, and on SSDs with queues "
-    "it does not: bfq is set to do the same. The second table has it wait on SSDs, too. A quick run "
-    "takes Financial and does not. Weights between 1 and 10 are ours. Needs root, fio and nbdfuse; "
-    "other work on the machine is in the figures.",
+    "The kernel's own scheduler bfq with weights of cgroups, in real time, on a loop device over a modelled "
+    "disk and over the preset `fast15` of 1 GiB as `slo-ctl device serve` serves them; no OPS control. Four "
+    "VMs replay the same workload by fio, one request at a time as the paper's replayer. The paper's CFQ "
+    "waits for the next request of a VM on disks, and on SSDs with queues it does not: bfq is set to do the "
+    "same. The second table has it wait on SSDs, too. A quick run takes Financial and does not. Weights "
+    "between 1 and 10 are ours. Needs root, fio and nbdfuse; other work on the machine is in the figures.",
     ("modelled disk", EMULATED, SYNTHETIC),
     weights_of_the_block_layer,
     (

@@ -71,13 +71,11 @@ class DiskArray:
             self._disks.flush()
 
     def now_s(self) -> float:
-        """Virtual time that tests took so far."""
         return self._disks.now_ns / 1e9
 
     def measure(
         self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
     ) -> Measurement:
-        """Run one test over the file or a part of it, or until `limit_s` has passed."""
         kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
         draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind + 4 * part.begin])
         in_file = max(1, self._parameters.file_bytes // size_bytes)
@@ -176,13 +174,11 @@ class EmulatedSsd:
             self._play(offsets.astype(np.uint64), Direction.WRITE, _FILL_BYTES)
 
     def now_s(self) -> float:
-        """Virtual time that tests took so far."""
         return (self._device.now_ns - self._start_ns) / 1e9 + self._outside_flash_s
 
     def measure(
         self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
     ) -> Measurement:
-        """Run one test over the file or a part of it, or until `limit_s` has passed."""
         kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
         draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
         start = self._place(size_bytes, repetition)
@@ -264,13 +260,11 @@ class SataSsd:
         self._now_s = 0.0
 
     def now_s(self) -> float:
-        """Virtual time that tests took so far."""
         return self._now_s
 
     def measure(
         self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
     ) -> Measurement:
-        """Run one test over the file or a part of it, or until `limit_s` has passed."""
         p = self._parameters
         reads, random = access.direction is Direction.READ, access.order is Order.RANDOM
         each_s = p.command_s + size_bytes / (p.read_bytes_s if reads else p.write_bytes_s)
@@ -297,13 +291,11 @@ class Varying:
         self._factor = max(0.1, np.random.default_rng(seed).normal(1.0, deviation))
 
     def now_s(self) -> float:
-        """Virtual time that tests took so far."""
         return self._benchmark.now_s() * self._factor
 
     def measure(
         self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
     ) -> Measurement:
-        """Run one test."""
         found = self._benchmark.measure(access, size_bytes, repetition, limit_s, part)
         return replace(
             found,
@@ -416,7 +408,6 @@ class VirtualNodes:
 
     @property
     def names(self) -> Sequence[str]:
-        """Names by number."""
         return [f"node {number}" for number in range(len(self._benchmarks))]
 
     def give(self, node: Node, work: Work) -> None:
@@ -445,5 +436,4 @@ class VirtualNodes:
         return event
 
     def now_s(self) -> float:
-        """Virtual time since the beginning."""
         return self._now_s

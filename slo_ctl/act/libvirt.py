@@ -87,7 +87,8 @@ class LibvirtConnection:
 
     def _with_domain(self, uuid: str, do: Callable[[Any], Result]) -> Result:
         for attempt in range(2):
-            connection = self._connected()
+            with self._connecting:
+                connection = self._open_if_needed()
             try:
                 domain = connection.lookupByUUIDString(uuid)
                 if not domain.isActive():
@@ -118,10 +119,6 @@ class LibvirtConnection:
         if error.get_error_code() in lost:
             return True
         return not connected(connection, self.module)
-
-    def _connected(self) -> Any:
-        with self._connecting:
-            return self._open_if_needed()
 
     def _open_if_needed(self) -> Any:
         if self.module is None:
@@ -191,7 +188,6 @@ class LibvirtActuator(Actuator[float | None]):
         self._sys = sys
 
     def close(self) -> None:
-        """Close the connection; the next use opens a new one."""
         self._libvirt.close()
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
@@ -205,11 +201,9 @@ class LibvirtActuator(Actuator[float | None]):
         return None if value is None else float(int(min(_MOST, max(1.0, value))))
 
     def read(self, knob: Knob) -> float | None:
-        """The value in force in the running VM."""
         return self._libvirt.with_domain(knob.place, lambda domain: self._read(domain, knob))
 
     def write(self, knob: Knob, value: float | None) -> None:
-        """Set the value in the running VM."""
         self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value))
 
     def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
@@ -407,7 +401,6 @@ class LatencyHistogramActuator(Actuator[str | None]):
         self._libvirt = LibvirtConnection(uri, service="QEMU")
 
     def close(self) -> None:
-        """Close the connection; the next use opens a new one."""
         self._libvirt.close()
 
     def normalise(self, knob: Knob, value: str | None) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 from xml.etree import ElementTree
 
 from pydantic import ConfigDict
@@ -157,7 +157,6 @@ class Namespaces:
         return next((block.name for block in blocks if (self._dev / block.name).is_block_device()), "")
 
     def detach(self, nsid: int, controller_id: int) -> None:
-        """Detach a namespace from a controller."""
         self._tool.run("detach-ns", self._admin, [f"--namespace-id={nsid}", f"--controllers={controller_id}"])
 
     def delete(self, nsid: int) -> None:
@@ -331,14 +330,6 @@ class MappingStore:
 _CLOSE_TIMEOUT_S = 30.0
 
 
-class Domains(Protocol):
-    """Opens VMs for changes."""
-
-    def __call__(self, name: str) -> AbstractContextManager[WritableDomain]:
-        """The VM of this name. Raises UserError."""
-        ...
-
-
 class MappingRun:
     """Executes mappings. Methods raise UserError; completed steps are recorded."""
 
@@ -347,11 +338,14 @@ class MappingRun:
         store: MappingStore,
         device: NvmeDevice,
         namespaces: Namespaces,
-        domains: Domains,
+        domains: Callable[[str], AbstractContextManager[WritableDomain]],
         dev: Path = Path("/dev"),
         user_of: Callable[[int], str] = lambda _nsid: "",
     ) -> None:
-        """`user_of` returns a user of a namespace other than its VM's definition; empty: none."""
+        """`domains` opens a VM for changes, or raises UserError.
+
+        `user_of` returns a user of a namespace other than its VM's definition; empty: none.
+        """
         self._store = store
         self._device = device
         self._namespaces = namespaces

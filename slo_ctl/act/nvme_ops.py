@@ -45,7 +45,6 @@ class NvmeOpsActuator(Actuator[SettingValue]):
         self._wait_s = wait_s
 
     def owns(self, knob: Knob) -> bool:
-        """Whether the knob belongs to a namespace of this drive."""
         return knob.lever in self.levers and knob.place.rpartition("/")[0] == self._drive
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
@@ -53,7 +52,6 @@ class NvmeOpsActuator(Actuator[SettingValue]):
         return float(_blocks(knob, value))
 
     def read(self, knob: Knob) -> SettingValue:
-        """Number of OPS blocks that the namespace has."""
         return float(self._namespace(knob, self._read()).ops_blocks)
 
     def write(self, knob: Knob, value: SettingValue) -> None:

@@ -102,7 +102,6 @@ class ServedFtlActuator(Actuator[SettingValue]):
         return number
 
     def read(self, knob: Knob) -> SettingValue:
-        """The value that the server reports."""
         if knob.lever is not Lever.FTL_SCHEDULER:
             return _value(knob, self._namespace(knob, self._latest()))
         found = self._latest().statistics.get("scheduler")

@@ -224,7 +224,6 @@ class SystemBus:
     """Properties over D-Bus. Each call opens a new connection, because the bus may be restarted."""
 
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
-        """The values by device of each of these properties of a unit."""
         with _connection() as bus:
             (path,) = _call(bus, _MANAGER, "GetUnit", "s", (unit,))
             unit_address = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{unit.rpartition('.')[2].capitalize()}")
@@ -233,7 +232,6 @@ class SystemBus:
             return {name: dict(value) for name, ((_, value),) in replies}
 
     def set(self, unit: str, name: str, value: int | Entries) -> None:
-        """Set a property until the unit stops; entries of other devices are kept."""
         variant = ("t", value) if isinstance(value, int) else ("a(st)", list(value.items()))
         with _connection() as bus:
             _call(bus, _MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))

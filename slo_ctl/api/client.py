@@ -30,19 +30,15 @@ class ApiClient:
         return self._request("GET", path)
 
     def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Replace a resource."""
         return self._request("PUT", path, body)
 
     def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Change a part of a resource."""
         return self._request("PATCH", path, body)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Remove a resource."""
         return self._request("DELETE", path)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run an action."""
         return self._request("POST", path, body)
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -73,7 +73,6 @@ class Page:
             log.info("page at http://%s/", address)
 
     def close(self) -> None:
-        """Stop serving."""
         if self._server is not None:
             self._server.stop()
         self._server, self._address = None, ""

@@ -81,7 +81,6 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 _disconnect(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         self._started_s.pop(request, None)
         super().shutdown_request(request)
 

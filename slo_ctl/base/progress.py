@@ -45,7 +45,6 @@ class Silent:
     """A sink and a phase that discard everything."""
 
     def phase(self, name: str, total: float | None, unit: str) -> Silent:
-        """Return itself as the phase."""
         del name, total, unit
         return self
 

@@ -91,7 +91,6 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         return (
             _report_usage_error(error, arguments)
-            or _report_trace_error(error)
             or _report_file_error(error)
             or _report_unexpected(error, session)
         )
@@ -317,17 +316,6 @@ _COMMAND_HINTS = {
     "vm get": "slo-ctl vm show NAME",
 }
 """What to type instead of commands that do not exist, many of which other programs have."""
-
-
-def _report_trace_error(error: Exception) -> int | None:
-    """Report a trace that cannot be read as a user error; None when `error` is something else."""
-    # A TraceError implies that its module has been imported; without one, numpy need not be loaded.
-    errors = sys.modules.get("traces.errors")
-    if errors is None or not isinstance(error, errors.TraceError):
-        return None
-    # Commands with the option --format report such errors themselves; in a scenario it is a key.
-    hint = re.sub(r"try --format (\S+)", r"try format=\1 in --vm", error.hint)
-    return _report_error(error.message, hint.replace("--format", "format= in --vm"))
 
 
 _FILE_ERRORS = {

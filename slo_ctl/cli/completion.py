@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.drives.places import places
+
 if TYPE_CHECKING:
     from slo_ctl.drives.store import DeviceStore
 
@@ -188,7 +190,6 @@ def _configured(root: Path | None) -> dict[str, list[str]]:
 
 
 def _devices(root: Path | None) -> DeviceStore:
-    from slo_ctl.drives.places import places
     from slo_ctl.drives.store import DeviceStore
 
     return DeviceStore(places(root))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
-from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
+from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.host.block_device import BY_ID, device_number, lasting_link
 from slo_ctl.host.nvme.drive import nsid_of
@@ -112,14 +111,14 @@ def show(
     if json_:
         print_json({"values": [asdict(each) for each in values]})
         return
-    from slo_ctl.show.terminal import console_for, print_rows
+    from slo_ctl.show.terminal import print_rows
 
     headings = ("TABLE", "KEY", "VALUE", "ORIGIN")[: None if origin else -1]
     rows = [
         tuple(map(printable, (each.table, each.key, each.value, each.origin)))[: len(headings)]
         for each in values
     ]
-    print_rows(console_for(sys.stdout), headings, rows, left=headings, folded=headings)
+    print_rows(stdout_console(), headings, rows, left=headings, folded=headings)
 
 
 @app.command()

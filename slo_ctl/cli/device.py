@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +21,7 @@ from slo_ctl.cli.completion import (
     complete_preset,
 )
 from slo_ctl.cli.options import DEVICE, JSON, LABORATORY, QUIET, ROOT, YES, confirm, device_store, root_option
-from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
+from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord
@@ -157,10 +156,9 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
         print_json({"devices": listed})
         return
     from slo_ctl.show.drives import print_devices
-    from slo_ctl.show.terminal import console_for
 
     if statuses:
-        print_devices(console_for(sys.stdout), statuses)
+        print_devices(stdout_console(), statuses)
     elif not names:
         print_lines(f"no devices in {store.places.devices}")
 
@@ -198,9 +196,8 @@ def show(
         print_json(status.plain())
         return
     from slo_ctl.show.drives import print_device
-    from slo_ctl.show.terminal import console_for
 
-    print_device(console_for(sys.stdout), status, root_option(root))
+    print_device(stdout_console(), status, root_option(root))
 
 
 def _show_nvme(device: str, json_: bool) -> None:
@@ -215,9 +212,7 @@ def _show_nvme(device: str, json_: bool) -> None:
     if json_:
         print_json(nvme_json(drive, placement, str(tool.version)))
         return
-    from slo_ctl.show.terminal import console_for
-
-    print_nvme(console_for(sys.stdout), drive, placement, str(tool.version))
+    print_nvme(stdout_console(), drive, placement, str(tool.version))
     warn_notes(drive.notes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import typer
 from slo_ctl.base.text import printable
 from slo_ctl.cli.exit_status import EXIT_CHECK
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT, check_root
-from slo_ctl.cli.output import print_json
+from slo_ctl.cli.output import print_json, stdout_console
 from slo_ctl.daemon.files import DaemonPlaces
 
 if TYPE_CHECKING:
@@ -50,9 +49,9 @@ def command(
     if json_:
         print_json(_json(checked))
     else:
-        from slo_ctl.show.terminal import console_for, print_line
+        from slo_ctl.show.terminal import print_line
 
-        console = console_for(sys.stdout)
+        console = stdout_console()
         for line in _lines(checked):
             # Without line breaks of our own, so that a fix can be copied and pasted.
             if line.plain.startswith(_FIX):

@@ -14,10 +14,9 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
-from slo_ctl.base.termination import terminable
 from slo_ctl.base.text import counted
-from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, on_error_of
-from slo_ctl.cli.output import Outputs, deliver
+from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, on_error_of, trace_errors
+from slo_ctl.cli.output import Outputs, command_progress, deliver
 
 if TYPE_CHECKING:
     from fsim.experiment import AllocationResult
@@ -85,7 +84,6 @@ def command(
     from fsim.tables import print_allocation
     from fsim.workloads import SETTINGS
     from slo_ctl.drives.build import PAPER_DRIVES
-    from slo_ctl.show.terminal import progress_on_stderr
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check({"the trace": trace})
@@ -125,7 +123,7 @@ def command(
         command_line += ["--device", pairs]
     if trim:
         command_line.append("--trim")
-    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with trace_errors(), command_progress(quiet=quiet) as progress:
         result = compare(sweep, shlex.join(command_line), progress, jobs or os.cpu_count() or 1)
     deliver(result, outputs, _report, print_allocation)
 
@@ -148,9 +146,7 @@ def _trace_source(path: Path, on_error: str) -> TraceSource:
         steps = sum(1 for _ in steps_of(reader, source.region_bytes))
     except TraceError as error:
         convert = f"convert it: slo-ctl trace convert {shlex.quote(str(path))} trace.csv --from FORMAT"
-        raise UserError(
-            error.message, error.hint.replace("name it: format=FORMAT in --vm", convert)
-        ) from None
+        raise UserError(error.message, error.hint.replace("name it: --format FORMAT", convert)) from None
     if not steps:
         raise UserError(f"--trace: {path} has no writes", "use a trace with writes: only they allocate space")
     notes = [*reader.notes]

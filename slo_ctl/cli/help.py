@@ -35,7 +35,6 @@ class _Described:
         return option
 
     def get_help(self, ctx: Any) -> str:
-        """The whole text."""
         return str(super().get_help(ctx)).replace(_HYPHEN, "-")  # type: ignore[misc]
 
     def format_help_text(self, _ctx: Any, formatter: Any) -> None:

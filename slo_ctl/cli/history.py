@@ -18,7 +18,7 @@ from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import JSON, ROOT, device_store
-from slo_ctl.cli.output import check_html, print_json, print_lines, warn
+from slo_ctl.cli.output import check_html, print_json, print_lines, stdout_console, warn
 from slo_ctl.cli.vm_host import is_many
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.model.slo import check_vm_name
@@ -92,9 +92,9 @@ def _print(history: VmHistory) -> None:
     from rich.text import Text
 
     from slo_ctl.show.history import history_lines, print_history
-    from slo_ctl.show.terminal import console_for, print_line, width_for_tables
+    from slo_ctl.show.terminal import print_line, width_for_tables
 
-    console = console_for(sys.stdout)
+    console = stdout_console()
     for line in history_lines(history, console.width if sys.stdout.isatty() else None):
         print_line(console, line)
     console.print()
@@ -210,7 +210,7 @@ def report(
 
     from slo_ctl.base.text import printable
     from slo_ctl.show.history_summary import report_json, report_lines
-    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.terminal import print_line
 
     if output is not None:
         from slo_ctl.show.history_report import render_history_report
@@ -219,7 +219,7 @@ def report(
     if json_:
         print_json(report_json(host_report))
         return
-    console = console_for(sys.stdout)
+    console = stdout_console()
     for line in report_lines(host_report):
         print_line(console, Text(printable(line)))
     if output is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -14,6 +16,7 @@ from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable
 from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_fraction, parse_time_s
 from slo_ctl.cli.completion import complete_device, complete_vm
+from slo_ctl.drives.places import places
 
 if TYPE_CHECKING:
     from slo_ctl.drives.store import DeviceStore
@@ -131,6 +134,25 @@ def on_error_of(text: str) -> OnError:
     raise UserError(f"--on-error: '{text}' is not known", "known: raise (stop), skip (count and continue)")
 
 
+@contextmanager
+def trace_errors(option: str = "--format") -> Iterator[None]:
+    """Turn errors of `traces` into UserErrors.
+
+    `option`: what names the format of a trace; that of a scenario is a key of its VM: `format=`.
+    """
+    from traces.errors import TraceError
+
+    try:
+        yield
+    except TraceError as error:
+        if option == "format=":
+            hint = re.sub(r"(try|name it:) --format (\w[\w-]*)", r"\1 format=\2 in --vm", error.hint)
+            hint = hint.replace("--format", "format= in --vm")
+        else:
+            hint = error.hint.replace("--format", option)
+        raise UserError(error.message, hint) from None
+
+
 def check_plot(path: Path | None) -> None:
     """Raise UserError when --plot names a file that cannot be written."""
     if path is None:
@@ -151,7 +173,6 @@ def check_one_source(target: str | None, emulated: str | None) -> None:
 
 def identity_sources(root: Path | None) -> IdentitySources:
     """How a measured target is identified; emulated devices are those below `root`."""
-    from slo_ctl.drives.places import places
     from slo_ctl.profile.identity import IdentitySources
 
     return IdentitySources(places(root))
@@ -159,7 +180,6 @@ def identity_sources(root: Path | None) -> IdentitySources:
 
 def device_store(root: Path | None) -> DeviceStore:
     """The emulated devices below `root`."""
-    from slo_ctl.drives.places import places
     from slo_ctl.drives.store import DeviceStore
 
     return DeviceStore(places(root))
@@ -167,8 +187,6 @@ def device_store(root: Path | None) -> DeviceStore:
 
 def profiles_folder(root: Path | None) -> Path:
     """Where profiles and other measurements of devices are stored."""
-    from slo_ctl.drives.places import places
-
     return places(root).state / "profiles"
 
 

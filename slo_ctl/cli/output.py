@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,11 +16,14 @@ import typer
 
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.base.termination import terminable
 from slo_ctl.base.text import printable
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from slo_ctl.base.progress import ProgressSink
 
 
 FORMAT_VERSION = 1
@@ -31,6 +35,22 @@ def print_lines(*lines: str) -> None:
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
     sys.stdout.flush()
+
+
+def stdout_console() -> Console:
+    """The console for tables on stdout. Only commands that print some import Rich."""
+    from slo_ctl.show.terminal import console_for
+
+    return console_for(sys.stdout)
+
+
+@contextmanager
+def command_progress(*, quiet: bool) -> Iterator[ProgressSink]:
+    """Progress of a command on stderr, none if quiet; SIGTERM and SIGHUP end the command as Ctrl-C does."""
+    from slo_ctl.show.terminal import progress_on_stderr
+
+    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+        yield progress
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -145,9 +165,7 @@ def deliver(
     if outputs.json:
         sys.stdout.write(result.to_json() + "\n")
     else:
-        from slo_ctl.show.terminal import console_for
-
-        print_tables(console_for(sys.stdout), result)
+        print_tables(stdout_console(), result)
         if outputs.report is not None:
             sys.stdout.write(f"report: {printable(str(outputs.report))}\n")
     sys.stdout.flush()

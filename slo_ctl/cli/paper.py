@@ -11,10 +11,9 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.base.termination import terminable
 from slo_ctl.cli.exit_status import EXIT_FAILURE
-from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON
-from slo_ctl.cli.output import Outputs, deliver, print_json, print_lines
+from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON, trace_errors
+from slo_ctl.cli.output import Outputs, command_progress, deliver, print_json, print_lines
 
 if TYPE_CHECKING:
     from papers.figure import Figure
@@ -62,7 +61,6 @@ def command(
     from papers.markdown import markdown as markdown_page
     from papers.outcome import merged, read_result, run_figures
     from papers.page import text
-    from slo_ctl.show.terminal import progress_on_stderr
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check()
@@ -77,7 +75,7 @@ def command(
         _list(json=json)
         return
     earlier_result = None if earlier is None else read_result(earlier)
-    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with trace_errors(), command_progress(quiet=quiet) as progress:
         result = run_figures(
             chosen, quick=quick, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=progress
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from slo_ctl.base.text import and_list, counted
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
-from slo_ctl.cli.output import print_json, warn, warn_notes
+from slo_ctl.cli.output import print_json, stdout_console, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces, only_daemon
 from slo_ctl.model.replies import Plan
 from slo_ctl.model.setting import Outcome, OutcomeState
@@ -102,9 +101,9 @@ def print_plan(plan: Plan, include_unchanged: bool) -> None:
     from rich.text import Text
 
     from slo_ctl.show.status import changes, move_lines, outcome_counts
-    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.terminal import print_line
 
-    console = console_for(sys.stdout)
+    console = stdout_console()
     _print_outcomes(console, list(plan.outcomes) if include_unchanged else changes(plan.outcomes))
     for line in move_lines(plan.devices):
         print_line(console, line, indent=4)
@@ -190,8 +189,7 @@ def print_results(
         return
     warn_notes(notes)
     from slo_ctl.show.status import changes, outcome_counts
-    from slo_ctl.show.terminal import console_for
 
-    console = console_for(sys.stdout)
+    console = stdout_console()
     _print_outcomes(console, changes(outcomes))
     console.print("nothing to restore" if undo and not outcomes else outcome_counts(outcomes), soft_wrap=True)

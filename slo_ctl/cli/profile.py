@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole, writing
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.base.termination import terminable
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
@@ -30,7 +28,7 @@ from slo_ctl.cli.options import (
     share_of,
     time_s_of,
 )
-from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.output import command_progress, print_json, stdout_console, warn
 from slo_ctl.cli.write_size import print_stored
 
 if TYPE_CHECKING:
@@ -257,13 +255,12 @@ def profile(
     requests = _requests_of_targets(request, node or [], allow_write or [])
     if mpi and node:
         raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
-    from slo_ctl.show.terminal import progress_on_stderr
 
     def print_outcome(outcome: Measured[Profile]) -> None:
         _warn_excluded_nodes(outcome.record, quiet)
         _deliver(outcome.record, method, None, every_size, agios, plot, json_)
 
-    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with command_progress(quiet=quiet) as progress:
         if mpi:
             interrupted = _profile_by_mpi(requests[0], sources, store, progress, print_outcome)
         else:
@@ -320,9 +317,7 @@ def _deliver(
     if json_:
         print_json(profile_json(profile, analysis, found))
     else:
-        from slo_ctl.show.terminal import console_for
-
-        print_profile(console_for(sys.stdout), profile, analysis, found, every_size)
+        print_profile(stdout_console(), profile, analysis, found, every_size)
     if agios is not None:
         from slo_ctl.profile.store import to_agios
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base import numbers
-from slo_ctl.base.termination import terminable
 from slo_ctl.cli.completion import complete_policy, complete_workload
-from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON
-from slo_ctl.cli.output import Outputs, deliver, print_lines
+from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON, trace_errors
+from slo_ctl.cli.output import Outputs, command_progress, deliver, print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result
@@ -164,9 +163,8 @@ def replay(
 def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None) -> Result:
     """Run it with progress on stderr. The result of an interrupted run is incomplete."""
     from slo_ctl.replay.run import run
-    from slo_ctl.show.terminal import progress_on_stderr
 
-    with terminable(), progress_on_stderr(quiet=outputs.quiet) as progress:
+    with trace_errors("format="), command_progress(quiet=outputs.quiet) as progress:
         return run(scenario, progress, jobs or os.cpu_count() or 1)
 
 

@@ -22,7 +22,7 @@ from slo_ctl.cli.completion import complete_interval, complete_verdict, complete
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
-from slo_ctl.cli.output import notes_about, print_lines, warn, warn_notes
+from slo_ctl.cli.output import notes_about, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def _is_degraded(selected: _Selected) -> bool:
 def _print(selected: _Selected) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.terminal import print_line
 
-    console = console_for(sys.stdout)
+    console = stdout_console()
     for part in _parts(console, selected):
         if isinstance(part, Text):
             print_line(console, part)
@@ -277,9 +277,7 @@ def _watch_live(root: Path | None, selection: _Selection, interval_s: float) -> 
     from rich.live import Live
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for
-
-    console = console_for(sys.stdout)
+    console = stdout_console()
     outage = _outage(root)
     parts: list[RenderableType] = []
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:

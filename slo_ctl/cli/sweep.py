@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
@@ -16,12 +15,11 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
-from slo_ctl.base.termination import terminable
 from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
-from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
-from slo_ctl.cli.output import print_json, print_lines, warn_notes
+from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot, trace_errors
+from slo_ctl.cli.output import command_progress, print_json, print_lines, stdout_console, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
@@ -85,7 +83,6 @@ def command(
     """
     from slo_ctl.decide.policies import policy_entry
     from slo_ctl.replay.sweep import Point, capacities, notes_about, scenario_text, sweep
-    from slo_ctl.show.terminal import progress_on_stderr
 
     bases = _read_scenarios(scenarios)
     policies = _values("--policy", policy)
@@ -119,7 +116,7 @@ def command(
     for point in points:
         scenario_text(bases[point.scenario], point)
     warn_notes(note for base in bases.values() for note in notes_about(base, policies, seeds))
-    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with trace_errors("format="), command_progress(quiet=quiet) as progress:
         swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
     results = capacities(swept.rows, swept.missing)
     if plot is not None:
@@ -197,7 +194,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _print_capacities(results: list[Capacity]) -> None:
-    from slo_ctl.show.terminal import console_for, print_rows
+    from slo_ctl.show.terminal import print_rows
 
     headings = ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT")
     rows = [
@@ -215,7 +212,7 @@ def _print_capacities(results: list[Capacity]) -> None:
         for result in results
     ]
     texts = ("SCENARIO", "DRIVE", "OP", "POLICY", "LIMITED AT")
-    print_rows(console_for(sys.stdout), headings, rows, left=texts, folded=("DRIVE", "LIMITED AT"))
+    print_rows(stdout_console(), headings, rows, left=texts, folded=("DRIVE", "LIMITED AT"))
 
 
 def _most_text(result: Capacity) -> str:

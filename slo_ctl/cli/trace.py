@@ -20,8 +20,8 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.text import counted, printable
 from slo_ctl.cli import trace_record, write_size
-from slo_ctl.cli.options import JSON, LABORATORY, ON_ERROR, TRACE_FORMAT, on_error_of
-from slo_ctl.cli.output import print_json, warn, warn_notes
+from slo_ctl.cli.options import JSON, LABORATORY, ON_ERROR, TRACE_FORMAT, on_error_of, trace_errors
+from slo_ctl.cli.output import print_json, stdout_console, warn, warn_notes
 
 if TYPE_CHECKING:
     from traces.batch import Batch, Op
@@ -309,15 +309,10 @@ def _open(path: Path, format_: str | None, on_error: str, action: str | None) ->
 
 @contextmanager
 def _trace_errors(option: str = "--format") -> Iterator[None]:
-    """Convert errors of `traces` to UserError; `option` names the format."""
-    from traces.errors import TraceError
-
+    """Convert errors of `traces`, also about arguments, to UserError; `option` names the format."""
     try:
-        yield
-    except TraceError as error:
-        # Scenarios have the same hint.
-        hint = error.hint.replace("format=FORMAT in --vm", "--format FORMAT").replace("--format", option)
-        raise UserError(error.message, hint) from None
+        with trace_errors(option):
+            yield
     except ValueError as error:
         problem, _, known = str(error).partition("; ")
         hint = known.replace("known are ", "known: ") or "see `slo-ctl trace --help`"
@@ -414,7 +409,7 @@ def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) ->
 
 
 def _print_volumes(summary: TraceSummary) -> None:
-    from slo_ctl.show.terminal import console_for, print_rows
+    from slo_ctl.show.terminal import print_rows
 
     largest = sorted(summary.volumes, key=lambda volume: -volume.records)
     rows = [
@@ -431,6 +426,6 @@ def _print_volumes(summary: TraceSummary) -> None:
     ]
     headings = ("VOLUME", "RECORDS", "WRITES", "READ", "WRITTEN", "PAGES", "SIZE")
     typer.echo()
-    print_rows(console_for(sys.stdout), headings, rows, left=("VOLUME",), folded=("VOLUME",))
+    print_rows(stdout_console(), headings, rows, left=("VOLUME",), folded=("VOLUME",))
     if len(largest) > _SHOWN_VOLUMES:
         typer.echo(f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)")

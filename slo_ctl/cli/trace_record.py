@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,8 +14,8 @@ from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import ending_signals, stop_requests
 from slo_ctl.base.text import counted, printable
 from slo_ctl.cli.completion import complete_device
-from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of, trace_errors
+from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn
 from slo_ctl.model.setting import Lever
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ def record(
     source_context = _source(device, block or [], root)
     make_folder(out)
     with (
+        trace_errors(),
         stop_requests(ending_signals()) as stop,
         source_context as source,
         progress_on_stderr(quiet=quiet) as sink,
@@ -136,7 +136,7 @@ def _named_disks(block: Sequence[str]) -> dict[str, Path]:
 
 
 def _print(recording: Recording) -> None:
-    from slo_ctl.show.terminal import console_for, print_rows
+    from slo_ctl.show.terminal import print_rows
 
     headings = ("VM", "REQUESTS", "IOPS", "READ", "WRITTEN", "BUSY", "OUTSTANDING", "DROPPED", "REPLAYED")
     rows = [
@@ -153,6 +153,6 @@ def _print(recording: Recording) -> None:
         )
         for vm in recording.vms
     ]
-    print_rows(console_for(sys.stdout), headings, rows, left=("VM", "REPLAYED"))
+    print_rows(stdout_console(), headings, rows, left=("VM", "REPLAYED"))
     if recording.scenario is not None:
         print_lines(f"replay it with: slo-ctl replay {recording.scenario}")

@@ -15,7 +15,7 @@ from slo_ctl.base.termination import ending_signals, stop_requests
 from slo_ctl.base.text import counted
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn
 
 if TYPE_CHECKING:
     from slo_ctl.cli.try_host import TryHost
@@ -169,9 +169,9 @@ def _remove(host: TryHost) -> bool:
 
 def _print(result: TryResult) -> None:
     from slo_ctl.cli.try_run import comparison_table, gains
-    from slo_ctl.show.terminal import console_for, width_for_tables
+    from slo_ctl.show.terminal import width_for_tables
 
-    console = console_for(sys.stdout)
+    console = stdout_console()
     console.print()
     console.print(comparison_table(result.vms, width_for_tables(console)))
     print_lines("", *gains(result.vms))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
-from slo_ctl.cli.output import notes_about, print_json, print_lines, warn_notes
+from slo_ctl.cli.output import notes_about, print_json, print_lines, stdout_console, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.host import Stream, Tenant
 from slo_ctl.model.slo import check_vm_name
@@ -85,7 +84,7 @@ def show(
     """
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import print_vm, slo_json
 
     for name in names:
@@ -112,7 +111,7 @@ def show(
         ]
         print_json({"vms": vms} if is_many(names) else vms[0])
         return
-    console = console_for(sys.stdout)
+    console = stdout_console()
     for name, _, slo, vm, streams in shown:
         print_vm(console, name, slo, vm, streams, _transferred_bytes(host, streams))
         for line in _status_lines(_rows_of_vm(status, name), host):
@@ -151,10 +150,10 @@ def _transferred_bytes(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, 
 def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[int, int]]) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import NO_VMS, print_streams, sources_line
 
-    console = console_for(sys.stdout)
+    console = stdout_console()
     print_line(console, Text(sources_line(inventory)))
     if inventory.vms:
         console.print()

@@ -149,11 +149,9 @@ class VmHost:
         return tree, {name: group for group, name in names.items()}
 
     def vm(self, name: str) -> Vm | None:
-        """The VM of that name."""
         return next((vm for vm in self.inventory.vms if vm.name == name), None)
 
     def streams(self, vm: Vm | None) -> list[Stream]:
-        """The streams of one VM."""
         return [s for s in self.inventory.streams if vm and (s.vm, s.cgroup) == (vm.name, vm.cgroup)]
 
     def names(self) -> list[str]:

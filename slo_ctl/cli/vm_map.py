@@ -15,7 +15,7 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, YES, bytes_of
-from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
+from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class MappingCommand:
                 found = discover(self.tool, name, SYS)
                 if identity_of(found) == mapping.drive:
                     return found
-        raise UserError(f"{mapping}: the drive is missing", f"reinstall it, or {_forget_hint(mapping)}")
+        hint = f"reinstall it, or remove the mapping: {_unmap_command(mapping)} --forget"
+        raise UserError(f"{mapping}: the drive is missing", hint)
 
     def drive_context(self, drive: NvmeDevice) -> DriveContext:
         """Formats, users and mappings of the drive."""
@@ -253,10 +254,6 @@ class MappingCommand:
         return writable_domain(self._host.libvirt_uri, name)
 
 
-def _forget_hint(mapping: NamespaceMapping) -> str:
-    return f"remove the mapping: {_unmap_command(mapping)} --forget"
-
-
 def _unmap_command(mapping: NamespaceMapping) -> str:
     return shlex.join(["slo-ctl", "vm", "unmap", mapping.vm, *([str(mapping.nsid)] if mapping.nsid else [])])
 
@@ -383,13 +380,12 @@ def maps(json_: JSON = False, root: ROOT = None) -> None:
     slo-ctl vm maps --json
     """
     from slo_ctl.act.mapping import MappingStore
-    from slo_ctl.show.terminal import console_for
     from slo_ctl.show.vms import mapping_json, print_mappings
 
     found = MappingStore(VmHost(root).places.mappings).all()
     if json_:
         print_json({"mappings": [mapping_json(each) for each in found]})
     elif found:
-        print_mappings(console_for(sys.stdout), found)
+        print_mappings(stdout_console(), found)
     else:
         print_lines("no VM is mapped onto an NVMe namespace")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
-from slo_ctl.cli.output import notes_about, print_json, print_lines, warn, warn_notes
+from slo_ctl.cli.output import notes_about, print_json, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.slo import (
     SLO_KEYS,
@@ -399,7 +398,7 @@ def _change(
     """Change the SLOs, and print the effective SLO of each VM."""
     from rich.text import Text
 
-    from slo_ctl.show.terminal import console_for, print_line
+    from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import slo_line
 
     changed = (_set_in_metadata if metadata else _set_in_store)(host, request)
@@ -412,7 +411,7 @@ def _change(
         effect += ", the daemon would accept it" if changed.place == DAEMON else ""
     else:
         effect = f"{verb}, {_EFFECTS[changed.place]}"
-    console = console_for(sys.stdout)
+    console = stdout_console()
     for vm, slo in changed.slos.items():
         print_line(console, Text(printable(f"{vm}: {effect}")))
         if slo is not None:

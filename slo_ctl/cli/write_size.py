@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,6 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import writing
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.base.termination import terminable
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
@@ -33,8 +31,9 @@ from slo_ctl.cli.options import (
     on_error_of,
     profiles_folder,
     share_of,
+    trace_errors,
 )
-from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
+from slo_ctl.cli.output import command_progress, print_json, print_lines, stdout_console, warn, warn_notes
 
 if TYPE_CHECKING:
     from lab.report import Panel
@@ -124,9 +123,7 @@ def write_size(
         allow_write=allow_write,
         fresh=fresh,
     )
-    from slo_ctl.show.terminal import progress_on_stderr
-
-    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with command_progress(quiet=quiet) as progress:
         if emulated is not None:
             result = find_on_emulated(request, progress)
         else:
@@ -197,9 +194,7 @@ def _print_finding(
     if json_:
         print_json(write_size_json(record, emulated, found))
     else:
-        from slo_ctl.show.terminal import console_for
-
-        print_write_size(console_for(sys.stdout), record, emulated, found)
+        print_write_size(stdout_console(), record, emulated, found)
     if plot is not None:
         from lab.plots import save_write_size
 
@@ -242,12 +237,11 @@ def device_write_cost(
     check_one_source(target, emulated)
     _check_emulated(emulated)
     from lab.write_cost import fit_passes, measure
-    from slo_ctl.show.terminal import progress_on_stderr
 
     sizes = sorted({bytes_of("--size", text, "128KiB") for text in size or ("16KiB", "128KiB", "2MiB")})
     span = bytes_of("--bytes", bytes_, "1GiB")
     _check_sizes(sizes, span)
-    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with command_progress(quiet=quiet) as progress:
         if emulated is not None:
             from lab.write_size_session import EmulatedDrive
 
@@ -299,9 +293,10 @@ def trace_write_cost(
     if format_ is not None and format_ not in FORMATS:
         raise UserError(f"--format: {format_} is not known", f"known: {', '.join(FORMATS)}")
     sizes = [bytes_of("--size", text, "4KiB") for text in size or ()]
-    reader = open_trace(file, format_, at_bad_records, responses=True)
-    require_responses(reader)
-    times = collect(reader, volume, sizes)
+    with trace_errors():
+        reader = open_trace(file, format_, at_bad_records, responses=True)
+        require_responses(reader)
+        times = collect(reader, volume, sizes)
     warn_notes(reader.notes)
     for reason, count in sorted(reader.skipped.items()):
         warn(f"skipped {count:,} x {reason}")

@@ -92,10 +92,14 @@ def read_file(path: Path) -> ConfigFile | None:
     if content is None:
         return None
     try:
-        text = content.decode()
+        return parsed(path, content.decode())
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: is not UTF-8 text", "save the file as UTF-8") from None
+
+
+def parsed(path: Path, text: str) -> ConfigFile:
+    """The parsed text of a file. Raises UserError when it is not TOML."""
     if text.startswith("\ufeff"):
         raise UserError(f"{path}:1: starts with a byte order mark", "save the file as UTF-8 without one")
     try:

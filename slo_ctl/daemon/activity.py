@@ -117,7 +117,6 @@ class MoveSpeed:
 
     @property
     def measured_s(self) -> float:
-        """Length of the measurement."""
         return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0
 
     @property

@@ -123,6 +123,8 @@ class BlockDevices:
         self._vm_settings = VmSettings()
         self._clock = clock
         self._splits = ReadWriteSplits()
+        self._behind: set[str] = set()
+        """Devices with a VM that missed its share or minimum in the last window, where bfq did not wait."""
         self._activated: dict[DeviceNumber, WeightScale] = {}
         """By device: the mechanism of weights that the settings of the last epoch activated."""
         self._configured: dict[str, ConfiguredBlock] = {}
@@ -368,9 +370,14 @@ class BlockDevices:
 
     def device_settings(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:
         """Settings of whole devices, and those that make QEMU record latencies on them, after `observe`."""
-        self.policies.window_s = self._window_s
         settings = self.policies.settings(
-            self._configured, self.numbers, tree, host_state, self._clock.monotonic_s()
+            self._configured,
+            self.numbers,
+            tree,
+            host_state,
+            self._clock.monotonic_s(),
+            self._window_s,
+            self._behind,
         )
         if self._config.libvirt.latency_histograms:
             settings += histograms_for(host_state.vms, set(self.numbers.values()))
@@ -389,7 +396,7 @@ class BlockDevices:
         for pool in self._pools.values():
             pool.detect_changes(own_slos)
         disks_of = {vm.name: vm.disks for vm in vms}
-        views, behind = [], set()
+        views, self._behind = [], set()
         for name, device in self.devices.items():
             disks = {
                 vm: tuple([disk.target for disk in disks_of[vm] if disk.device == device.number])
@@ -401,19 +408,17 @@ class BlockDevices:
             if self.policies.tries_without_waiting(name) and any(
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
             ):
-                behind.add(name)
-            if change := self.policies.recent_change(name, self._clock.monotonic_s()):
+                self._behind.add(name)
+            if change := self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s):
                 settling = {
                     vm: replace(each, settling=each.settling or change) for vm, each in view.vms.items()
                 }
                 view = replace(view, vms=settling)
             reasons = (*self.policies.reasons.get(name, ()), *view.reasons)
             views.append(replace(view, policy=self.policies.label(name), reasons=reasons))
-        self.policies.behind = behind
         return views
 
     def close(self) -> None:
-        """Stop using all devices."""
         self._cgroup_latencies.close()
         if self._claims is not None:
             self._claims.keep(())

@@ -108,7 +108,6 @@ class DaemonController:
         return self.published.config.access
 
     def status(self) -> HostStatus | None:
-        """Status of the last epoch."""
         return self.published.status
 
     def health(self) -> Health:
@@ -138,7 +137,6 @@ class DaemonController:
         force: bool = False,
         dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
-        """Change the SLOs of all these VMs, or of none if a change is refused."""
         notes: dict[str, list[str]] = {}
 
         def check(before: StoredSlos, after: StoredSlos) -> None:
@@ -188,7 +186,6 @@ class DaemonController:
             )
 
     def plan(self) -> Plan:
-        """Changes that the next epoch would make."""
         return self._run_in_loop(self.do_plan)
 
     def reload(self) -> str:
@@ -198,7 +195,6 @@ class DaemonController:
         return read_vm(self._history, vm, since, until, limit)
 
     def announce(self, xml: str) -> tuple[str, bool]:
-        """Add a domain that libvirt is about to start: its name, and whether an epoch has included it."""
         try:
             name = self.do_announce(xml) if self.do_announce is not None else ""
         except DomainXmlError as error:
@@ -210,7 +206,6 @@ class DaemonController:
         return name, bool(name) and wait_for(lambda: name in self.published.names, _ANNOUNCE_S, _POLL_S)
 
     def metrics(self) -> bytes:
-        """Metrics in Prometheus's text format."""
         return self.metrics_text.text() if self.metrics_text is not None else b""
 
     def request_epoch(self) -> None:

@@ -74,7 +74,6 @@ class HookQueue:
         self._failure = ""
 
     def configure(self, hook: Hook | None) -> None:
-        """Use another hook."""
         with self._woken:
             self._hook = hook
             if hook is None:
@@ -172,7 +171,6 @@ class HookProgram:
 
     @property
     def name(self) -> str:
-        """Name in the log."""
         return f"on_verdict: {self._command[0]}"
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:

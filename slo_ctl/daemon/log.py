@@ -183,7 +183,6 @@ class JournalHandler(logging.Handler):
         self._socket.settimeout(_TIMEOUT_S)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a line."""
         try:
             # The socket is not connected, so that it still works after a restart of the journal.
             self._socket.sendto(self._entry(record), self._path)

@@ -98,7 +98,6 @@ class Schedule:
         self._due_s = min(self._due_s, max(now_s, self._started_s + MIN_INTERVAL_S))
 
     def set_interval(self, epoch_s: float, now_s: float) -> None:
-        """Use another interval."""
         if epoch_s != self._epoch_s:
             self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
 
@@ -284,7 +283,6 @@ class Daemon:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes of the last epoch."""
         status = self.controller.status()
         return status.notes if status is not None else ()
 

@@ -40,7 +40,6 @@ class Recorder:
         """Changes not yet written, with their VMs."""
 
     def configure(self, config: HistoryConfig) -> None:
-        """Use another configuration."""
         if config != self._config:
             self._config = config
             self._history.close()
@@ -57,7 +56,6 @@ class Recorder:
     def add(
         self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
     ) -> None:
-        """Write an epoch."""
         self._slo_changes.extend(slo_changes)
         try:
             drop_old = self._clock.monotonic_s() >= self._drop_old_from_s

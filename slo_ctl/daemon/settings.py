@@ -115,10 +115,6 @@ class DevicePolicies:
     """Decides about the scheduler of each device, by `[[device]] scheduler`."""
 
     def __init__(self, places: Places, sys: Path) -> None:
-        self.window_s = 0.0
-        """Status window, by which VMs are behind."""
-        self.behind: Collection[str] = ()
-        """Devices with a VM that missed its share or minimum in the last window, where bfq did not wait."""
         self.reasons: dict[str, tuple[str, ...]] = {}
         """By device: reasons for the decision, or why the device stays unchanged."""
         self.schedulers: dict[str, str] = {}
@@ -136,8 +132,13 @@ class DevicePolicies:
         tree: CgroupTree | None,
         host_state: HostState,
         now_s: float,
+        window_s: float,
+        behind: Collection[str] = (),
     ) -> list[Setting]:
-        """Settings of the devices in `numbers`. `now_s`: monotonic time."""
+        """Settings of the devices in `numbers`. `now_s`: monotonic time; `window_s`: the status window.
+
+        `behind`: devices with a VM that missed its share or minimum in that window, where bfq did not wait.
+        """
         self.reasons, self.schedulers, self.weights = {}, {}, {}
         self._devices = {
             name: device for name, device in self._devices.items() if numbers.get(name) == device.number
@@ -155,7 +156,7 @@ class DevicePolicies:
                 and not (tree is not None and has_io_cost_on(tree, number))
             )
             try:
-                needs = self._with_waits(name, device, device.settled.needs, now_s)
+                needs = _with_waits(device, device.settled.needs, now_s, window_s, is_behind=name in behind)
                 settings += self._decide(name, device, configured[name], needs, io_cost)
             except UserError as error:
                 self.reasons[name] = (f"scheduler unchanged: {error}",)
@@ -163,27 +164,17 @@ class DevicePolicies:
                 device.waits = None
         return settings
 
-    def _with_waits(self, name: str, device: _DeviceState, needs: Needs, now_s: float) -> Needs:
-        if device.advice is None or not device.advice.choice.waits_for_weights:
-            device.waits = None
-            return needs
-        if device.waits is None:
-            device.waits = idle_waits.begin(now_s, self.window_s)
-        is_behind = name in self.behind
-        device.waits = idle_waits.step(device.waits, now_s, self.window_s, is_behind=is_behind)
-        return replace(needs, waits=device.waits.on)
-
     def tries_without_waiting(self, name: str) -> bool:
         """Whether bfq does not wait on a device, so that it counts whether a VM is behind."""
         device = self._devices.get(name)
         return device is not None and device.waits is not None and not device.waits.on
 
-    def recent_change(self, name: str, now_s: float) -> str:
+    def recent_change(self, name: str, now_s: float, window_s: float) -> str:
         """A change in the last window that may explain a missed share on a device; else empty."""
         device = self._devices.get(name)
         if device is None or device.waits is None:
             return ""
-        return device.waits.recent_change(now_s, self.window_s)
+        return device.waits.recent_change(now_s, window_s)
 
     def label(self, name: str) -> str:
         """The policy of a device for the status; empty if it stays unchanged."""
@@ -230,6 +221,18 @@ class DevicePolicies:
             device.found, device.damage = self._store.of_device(device.number, self._sources), ""
         except UserError as error:
             device.damage = str(error)
+
+
+def _with_waits(
+    device: _DeviceState, needs: Needs, now_s: float, window_s: float, *, is_behind: bool
+) -> Needs:
+    if device.advice is None or not device.advice.choice.waits_for_weights:
+        device.waits = None
+        return needs
+    if device.waits is None:
+        device.waits = idle_waits.begin(now_s, window_s)
+    device.waits = idle_waits.step(device.waits, now_s, window_s, is_behind=is_behind)
+    return replace(needs, waits=device.waits.on)
 
 
 def _advise(device: _DeviceState, facts: DeviceFacts, needs: Needs, scheduler: str | None) -> SchedulerAdvice:

@@ -105,7 +105,6 @@ class EmulatedDevice:
             clock=clock.monotonic_s,
             connect=connect,
         )
-        self._journal = journal
         self._window_s = window_s
         self._policy: Policy[Any] = self._make_policy(policy)
         self._policy_state: _PolicyState | None = None
@@ -129,7 +128,6 @@ class EmulatedDevice:
 
     @property
     def policy(self) -> str:
-        """Name of the policy."""
         return self._policy.name
 
     @property
@@ -301,7 +299,6 @@ class EmulatedDevice:
             self.refusals = self.actuator.apply(self.decision, names)
 
     def view(self, reasons: tuple[str, ...]) -> DeviceView:
-        """View for the status."""
         by_vm: dict[str, list[Occupant]] = defaultdict(list)
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)

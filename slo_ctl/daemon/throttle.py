@@ -191,7 +191,6 @@ class Throttler:
 
     @property
     def throttles(self) -> dict[tuple[str, DeviceNumber], Throttle]:
-        """Limits by VM and device."""
         limits, protected = self._protection.limits, self._protection.state.beneficiaries
         return {
             (vm, number): Throttle(iops, protected, limits[vm] if len(parts) > 1 else None)
@@ -200,7 +199,6 @@ class Throttler:
         }
 
     def is_throttled(self, vm: str) -> bool:
-        """Whether the VM is throttled."""
         return vm in self._parts
 
     def protects(self, vm: str) -> bool:

@@ -80,7 +80,6 @@ class Use:
 
     @property
     def weight_lever(self) -> Lever:
-        """Lever of the VM's weight."""
         if self.by_libvirt:
             return Lever.LIBVIRT_WEIGHT
         return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_WEIGHT

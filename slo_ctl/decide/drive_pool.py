@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.model.mapping import NamespaceMapping, NamespacePlacement, SpareOwner
-from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmeNamespace, OfferedPlacement
+from slo_ctl.model.nvme import Isolation, NvmeDevice, NvmeNamespace, OfferedPlacement
 
 WHOLE_DRIVE = "drive"
 _OWN_OPS = "a namespace with OPS of its own"
@@ -135,13 +135,9 @@ def _pool(
         mechanism=mechanism,
         alone=alone and enough,
         fdp=own_group is not None and own_group.fdp_enabled,
-        unused_handles=_unused_handles(own_group),
+        unused_handles=own_group.unused_handles if own_group is not None and own_group.fdp_enabled else (),
         own_ops=device.has_own_ops,
     )
-
-
-def _unused_handles(group: EnduranceGroup | None) -> tuple[int, ...]:
-    return group.unused_handles if group is not None and group.fdp_enabled else ()
 
 
 def handles_for(pool: Pool, supports_placement_handles: bool) -> tuple[tuple[int, ...], list[str]]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
+from slo_ctl.decide.limit_control import tighter
 from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model.host import Capabilities, DeviceNumber, FoundBy, Stream, Vm, WeightScale
 from slo_ctl.model.setting import Knob, Lever, Setting
@@ -174,8 +175,7 @@ def _maximums(use: Use, throttle: Throttle | None) -> list[tuple[str, str, float
 
 def _most_iops(use: Use, throttle: Throttle | None) -> float | None:
     """The VM's maximum, or its throttle if that is tighter; None without both."""
-    limits = [use.slo.max_iops, None if throttle is None else throttle.iops]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return tighter(use.slo.max_iops, None if throttle is None else throttle.iops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +290,7 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
             prefix = "" if use.own_slo else f"shares {use.device} with VMs that have an SLO: "
             reason = (
                 f"{prefix}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
-                f"{scale.low}..{scale.high}, "
-                f"with a rounding error of at most {scaled.worst_rounding:.2%}"
+                f"{scale.low}..{scale.high}, with a rounding error of at most {scaled.worst_rounding:.2%}"
             )
             settings.append(Setting(Knob(use.weight_lever, use.place, scale.knob), float(value), vm, reason))
         parents = {str(PurePosixPath(use.vm.cgroup).parent) for use in members.values() if use.vm.cgroup}

@@ -53,6 +53,11 @@ def at_limit(iops: float, limit_iops: float | None, granted_iops: float | None =
     return iops >= AT_LIMIT * (limit_iops if granted_iops is None else granted_iops)
 
 
+def tighter(one: float | None, other: float | None) -> float | None:
+    """The lower of two limits, of which None is no limit."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
+
 class ControlledVm(NamedTuple):
     """Measurements and objectives of one VM in a window. Rates in requests per second."""
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.limit_control import at_limit, tighter
 from slo_ctl.decide.verdict import AT_BOUND
 from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
 from slo_ctl.model.slo import Slo
@@ -179,8 +179,7 @@ class ReadWriteSplits:
                 splits[key] = previous
             else:
                 slo = slos[key[0]]
-                limits = [slo.max_iops, throttle_iops.get(key)]
-                most = min((limit for limit in limits if limit is not None), default=None)
+                most = tighter(slo.max_iops, throttle_iops.get(key))
                 bounded, step = replace(slo, max_iops=most), steps_iops.get(key, 0.0)
                 splits[key] = _next(previous, bounded, last, counters, length_s, step)
         self._last = counted

@@ -33,7 +33,6 @@ class Interval:
 
     @property
     def count(self) -> int:
-        """How many sizes it has."""
         return (self.high_bytes - self.low_bytes) // self.gap_bytes + 1
 
     def sizes(self) -> range:

@@ -144,9 +144,8 @@ def choose(
         choices.append(Choice("io.cost.qos", qos, qos_reason))
         if queue_depth == 1:
             cautions.append(
-                "the profile is of queue depth 1: proportions are exact below what the device can do, "
-                "and the model "
-                "says less than that; --queue-depth 32 profiles the capacity"
+                "the profile is of queue depth 1: proportions are exact below what the device can do, and "
+                "the model says less than that; --queue-depth 32 profiles the capacity"
             )
         if analysis.summary(Direction.WRITE) is None:
             cautions.append("writes were not measured: the kernel keeps its own model of them")
@@ -162,9 +161,8 @@ def characterise(facts: DeviceFacts, analysis: Analysis | None, cautions: list[s
         average = summary.average or 0.0
         if summary.half_width is not None and _straddles(average, summary.half_width, limit.value):
             cautions.append(
-                f"the average {summary.direction.value} ratio is {average:.2f} ± "
-                f"{summary.half_width:.0%}, and "
-                f"{limit.value:g} decides: refine the profile (--budget)"
+                f"the average {summary.direction.value} ratio is {average:.2f} ± {summary.half_width:.0%}, "
+                f"and {limit.value:g} decides: refine the profile (--budget)"
             )
         choice = _by_ratio(summary, limit, facts.rotational is True)
         if facts.rotational and choice.value != Character.SEEKS:

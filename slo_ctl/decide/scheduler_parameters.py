@@ -27,9 +27,8 @@ THRESHOLDS: Mapping[str, Threshold] = {
         1.5,
         "x",
         "average read ratio over all sizes from which on a device counts as one that seeks",
-        "Boito et al. 2015, table 6: reads of disks and RAID-0 2.24 to 3.48, of SSDs 1.04 to 1.10; "
-        "this is near their "
-        "geometric mean. Reads before writes: caches confound the write ratio",
+        "Boito et al. 2015, table 6: reads of disks and RAID-0 2.24 to 3.48, of SSDs 1.04 to 1.10; this is "
+        "near their geometric mean. Reads before writes: caches confound the write ratio",
     ),
     "seek_average_write_ratio": Threshold(
         1.5,
@@ -41,9 +40,8 @@ THRESHOLDS: Mapping[str, Threshold] = {
         3.0,
         "x",
         "largest ratio of any size from which on a device that does not seek still gains by order",
-        "public iocost models: an SSD at queue depth 1 has 8.9 for reads, common SSDs 1.05, 36 "
-        "measured SSDs at most "
-        "2.91; this is just above these",
+        "public iocost models: an SSD at queue depth 1 has 8.9 for reads, common SSDs 1.05, 36 measured SSDs "
+        "at most 2.91; this is just above these",
     ),
     "bfq_cost_us": Threshold(
         1.9,
@@ -61,9 +59,8 @@ THRESHOLDS: Mapping[str, Threshold] = {
         8000,
         "us",
         "how long BFQ waits for the next request of the current queue: without it, shares are not kept",
-        "measured: weights 100/300/600 gave 1:3.19:5.96 with 8 ms and low_latency=0, 1:1.29:2.11 with "
-        "the defaults, 1:1:1 "
-        "with 0",
+        "measured: weights 100/300/600 gave 1:3.19:5.96 with 8 ms and low_latency=0, 1:1.29:2.11 with the "
+        "defaults, 1:1:1 with 0",
     ),
     "bfq_max_budget": Threshold(
         512,

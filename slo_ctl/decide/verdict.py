@@ -118,7 +118,7 @@ def judge(
         if p99 := _missed_p99(delivered, slo, at_bound):
             at_maximum = f"{at_maximum}, for which requests wait: {p99}"
         return Judgement(Verdict.CAPPED, _with(at_maximum, delivered.no_mechanism))
-    if reason := _missed(delivered, slo, at_bound):
+    if reason := _missed_rate(delivered, slo, at_bound) or _missed_p99(delivered, slo, at_bound):
         if delivered.settling:
             return Judgement(Verdict.SETTLING, _with(f"{delivered.settling}; {reason}", delivered.remark))
         return Judgement(Verdict.INSUFFICIENT, _with(reason, delivered.remark))
@@ -154,11 +154,6 @@ def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -
     if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
         return f"at its {maximum} {limit / 2**20:,.1f} MiB/s"
     return ""
-
-
-def _missed(delivered: Delivered, slo: Slo, at_bound: float) -> str:
-    """The reason of `insufficient`; empty if the VM misses nothing."""
-    return _missed_rate(delivered, slo, at_bound) or _missed_p99(delivered, slo, at_bound)
 
 
 def _missed_rate(delivered: Delivered, slo: Slo, at_bound: float) -> str:

@@ -269,7 +269,7 @@ def plan_drive(
     Raises UserError, in which namespaces are called `noun`, if they do not fit.
     """
     check_namespaces(spec, namespaces, noun)
-    preset = _preset(spec.preset)
+    preset = next(preset for preset in presets() if preset.name == spec.preset)
     page_bytes = _value_or(spec.page_bytes, preset.page_bytes)
     pages_per_block = (
         preset.pages_per_block if spec.block_bytes is None else max(1, spec.block_bytes // page_bytes)
@@ -376,10 +376,6 @@ _HINTS = {
     "cached_entries": "omit cmt=, or write mapping=dftl",
 }
 """Hints by the name of the parameter that the core refuses."""
-
-
-def _preset(name: str) -> Preset:
-    return next(preset for preset in presets() if preset.name == name)
 
 
 def _dies(spec: DeviceSpec, preset: Preset) -> tuple[int, int]:

@@ -56,7 +56,6 @@ class ControlClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def hello(self) -> dict[str, Any]:
@@ -97,7 +96,6 @@ class ControlClient:
         self.command("set_move_budget", share=share)
 
     def set_weight(self, namespace: str, weight: float) -> None:
-        """Set the weight of a namespace for device time."""
         self.command("set_weight", namespace=namespace, weight=weight)
 
     def set_scheduler(self, scheduler: str) -> None:

@@ -45,7 +45,6 @@ class RunPlaces:
 
     @property
     def control(self) -> Path:
-        """Control socket."""
         return self.folder / "control.sock"
 
     @property

@@ -183,7 +183,12 @@ def _capability(
     scheduler = active or "none"
     limits = tree.version == 2 or (tree.root / "blkio.throttle.read_iops_device").exists()
     if _is_multipath_head(folder):
-        return BlockCapability(device, name, None, limits, _multipath(name))
+        problem = (
+            f"{name} is an NVMe multipath disk, which has no scheduler and is refused by io.cost and "
+            "io.latency (limits work; for weights boot with nvme_core.multipath=N, where no second path is "
+            "needed)"
+        )
+        return BlockCapability(device, name, None, limits, problem)
     weights = _weights(tree, device, scheduler)
     if planned is not None and (planned is not BFQ or "bfq" in offered):
         weights = planned
@@ -205,13 +210,6 @@ def _limit_step_iops(sys: Path, device: DeviceNumber, release: str) -> float:
 def _is_multipath_head(folder: Path) -> bool:
     """Whether it is the head of an NVMe multipath device, which forwards requests and has no queue."""
     return _SUBSYSTEM in folder.resolve().parts
-
-
-def _multipath(name: str) -> str:
-    return (
-        f"{name} is an NVMe multipath disk, which has no scheduler and is refused by io.cost and io.latency "
-        "(limits work; for weights boot with nvme_core.multipath=N, where no second path is needed)"
-    )
 
 
 def _weights(tree: CgroupTree, device: DeviceNumber, scheduler: str) -> WeightScale | None:

@@ -138,7 +138,6 @@ class LibvirtHost:
 
     @property
     def uri(self) -> str:
-        """URI of the connection."""
         return str(self._connection.getURI())
 
     @property
@@ -182,7 +181,6 @@ class LibvirtHost:
         return all_xml(self._connection, self._module)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def __enter__(self) -> LibvirtHost:

@@ -309,7 +309,6 @@ class _Events:
             self.problem = self._problem_format.format(error=error)
 
     def close(self) -> None:
-        """Close the socket."""
         if self._socket is not None:
             with suppress(OSError):  # it is not used any more
                 self._socket.close()

@@ -105,7 +105,6 @@ class TaskDelay:
         return found
 
     def close(self) -> None:
-        """Close the socket."""
         if self._stats is not None:
             with suppress(OSError):  # it is not used any more
                 self._stats.close()

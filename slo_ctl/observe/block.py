@@ -37,7 +37,6 @@ class SlidingWindow(Generic[Reading]):
 
     @property
     def last(self) -> Reading | None:
-        """The latest reading."""
         return self._readings[-1][1] if self._readings else None
 
     @property

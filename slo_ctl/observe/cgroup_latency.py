@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
 
 from slo_ctl.host.bio_latency import BioLatencies
-from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import DeviceNumber, DiskLatency
 from slo_ctl.observe.streams import Inventory
 
@@ -66,9 +65,11 @@ class CgroupLatencies:
     ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
         """The latest latencies, by VM and device; the same objects as before if there are no newer ones."""
         latest = self._latencies.latest(devices)
-        if not latest or inventory.tree is None:
+        tree = inventory.tree
+        if not latest or tree is None:
             return {}
-        vms = self._members.find(_cgroup_folders(inventory, inventory.tree), {cgroup for cgroup, _ in latest})
+        folders = {str(tree.folder(vm.cgroup)): vm.name for vm in inventory.vms if vm.cgroup}
+        vms = self._members.find(folders, {cgroup for cgroup, _ in latest})
         self._latencies.forget({inode for inode, vm in vms.items() if vm is None})
         by_vm: dict[str, dict[DeviceNumber, list[DiskLatency]]] = {}
         for (cgroup, device), latency in latest.items():
@@ -78,9 +79,4 @@ class CgroupLatencies:
         return by_vm
 
     def close(self) -> None:
-        """Stop measuring."""
         self._latencies.close()
-
-
-def _cgroup_folders(inventory: Inventory, tree: CgroupTree) -> dict[str, str]:
-    return {str(tree.folder(vm.cgroup)): vm.name for vm in inventory.vms if vm.cgroup}

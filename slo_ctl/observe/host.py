@@ -88,7 +88,9 @@ class HostObserver:
         self.configure(cgroups or {}, namespaces or {})
         self._watch = watch
         if self._watch is None and libvirt_uri is not None:
-            self._watch = LibvirtWatch(libvirt_uri, self._with_devices, on_change)
+            self._watch = LibvirtWatch(
+                libvirt_uri, lambda vm, note: with_devices(vm, self._roots, note), on_change
+            )
         if self._watch is not None:
             self._watch.start()
         self._latencies = LatencyWatch(libvirt_uri, monitor=monitor) if libvirt_uri is not None else None
@@ -166,9 +168,6 @@ class HostObserver:
         self._processes.close()
         self._blocks.close()
         self._delays.close()
-
-    def _with_devices(self, vm: Vm, note: Note) -> Vm:
-        return with_devices(vm, self._roots, note)
 
     def _read_groups(self, domains: LatestDomains, note: Note, *, changed: bool) -> None:
         now_s = time.monotonic()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from slo_ctl.base.progress import Phase, ProgressSink
+from slo_ctl.base.progress import ProgressSink
 from slo_ctl.decide.profile_fit import half_width, paired_log_ratios
 from slo_ctl.model.measurement import Access, Benchmark, Direction, Measurement, Order
 
@@ -177,7 +177,7 @@ def run(
                 found = benchmark.measure(access, task.size_bytes, task.repetition, limit)
                 session.measurements.append(found)
                 session.new += 1
-                _advance(plan, phase, benchmark.now_s() - begun)
+                phase.advance(1 if plan.budget_s is None else benchmark.now_s() - begun)
             keep(session.measurements)
     except KeyboardInterrupt:
         session.ended = Ended.INTERRUPTED
@@ -197,10 +197,6 @@ def _amount(plan: SweepPlan, session: SweepResult) -> float:
     if plan.budget_s is not None:
         return plan.budget_s
     return float(max_tests_left(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule))
-
-
-def _advance(plan: SweepPlan, phase: Phase, took_s: float) -> None:
-    phase.advance(1 if plan.budget_s is None else took_s)
 
 
 def longest_s(

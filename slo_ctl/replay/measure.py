@@ -219,13 +219,11 @@ class SeriesRecorder:
     samples: list[DeviceSample] = field(default_factory=list)
 
     def add(self, drive_writes: float, virtual_s: float | None, sample: DeviceSample) -> None:
-        """Add an epoch."""
         self.drive_writes.append(drive_writes)
         self.virtual_s.append(virtual_s)
         self.samples.append(sample)
 
     def series(self) -> Series:
-        """The time series of all epochs."""
         clocked = bool(self.virtual_s) and self.virtual_s[0] is not None
         vms = []
         for index, name in enumerate(self.names):

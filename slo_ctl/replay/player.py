@@ -238,7 +238,6 @@ class TimedPlayer:
 
     @property
     def host_page_writes(self) -> int:
-        """Host page writes since the start."""
         return self._device.host_page_writes
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
@@ -286,7 +285,6 @@ class CountingPlayer:
 
     @property
     def host_page_writes(self) -> int:
-        """Host page writes since the start."""
         return self._written() - self._start
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
@@ -303,7 +301,6 @@ class CountingPlayer:
         return True
 
     def set_running(self, vm: PlayedVm, running: bool) -> None:
-        """Start or stop a VM."""
         vm.running = running
 
     def _written(self) -> int:

@@ -278,7 +278,6 @@ class RecordedDevice:
         )
 
     def fetch(self) -> tuple[int, Sequence[Batch]]:
-        """See `Source`."""
         from traces.batch import Batch
 
         parts: list[list[Batch]] = [[] for _ in self.vms]
@@ -294,7 +293,6 @@ class RecordedDevice:
         return elapsed_ns, [Batch.concat(part) for part in parts]
 
     def stop(self) -> None:
-        """See `Source`."""
         self._client.command("recording_stop")
 
 
@@ -382,7 +380,6 @@ class BlockSource:
         self._switch.write_text("1")
 
     def fetch(self) -> tuple[int, Sequence[Batch]]:
-        """See `Source`."""
         elapsed_ns = time.monotonic_ns() - self._started_ns
         lines = self._incomplete_line + self._read()
         end = lines.rfind(b"\n") + 1
@@ -429,11 +426,9 @@ class BlockSource:
         return columns
 
     def stop(self) -> None:
-        """See `Source`."""
         self._switch.write_text("0")
 
     def close(self) -> None:
-        """Close the trace pipe."""
         os.close(self._pipe)
 
 

@@ -296,7 +296,6 @@ class DeviceResult(_Model):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block."""
         return self.page_bytes * self.pages_per_block
 
 

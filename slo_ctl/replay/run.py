@@ -283,7 +283,6 @@ class _Worker:
     stop: Event
 
     def phase(self, name: str, total: float | None, unit: str) -> _Worker:
-        """Return itself as the phase."""
         del name, total, unit
         return self
 

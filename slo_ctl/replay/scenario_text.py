@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, did_you_mean, join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
-from slo_ctl.config.toml_file import Location, key_lines, syntax_error
+from slo_ctl.config.toml_file import Location, parsed
 from slo_ctl.drives.build import device_pairs
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
@@ -92,7 +91,8 @@ def read_toml(path: Path) -> ScenarioText:
 
     Raises UserError when it cannot be read, is not TOML (with line), or a table has a wrong type.
     """
-    tables, lines = _parsed(path)
+    file = parsed(path, _content(path))
+    lines = file.lines
     text = ScenarioText()
 
     lines_in: dict[Location, dict[str, int]] = {}
@@ -109,7 +109,7 @@ def read_toml(path: Path) -> ScenarioText:
                 raise UserError(f"{path}:{line}: {name}: {key} is not a key of this table", hint)
         return place
 
-    for key, value in tables.items():
+    for key, value in file.tables.items():
         where = f"{path}:{lines[key,]}: {key}"
         if key == "device":
             text.device, text.device_where = _table(where, value), place_of((key,), "[device]")
@@ -131,23 +131,13 @@ def read_toml(path: Path) -> ScenarioText:
     return text
 
 
-def _parsed(path: Path) -> tuple[dict[str, Any], dict[Location, int]]:
-    """The tables of a file, and the lines of its keys, tables and array elements."""
+def _content(path: Path) -> str:
     try:
-        content = path.read_text(encoding="utf-8")
-        if content.startswith("\ufeff"):
-            raise UserError(f"{path}: starts with a byte order mark", "save the file as UTF-8 without one")
-        return tomllib.loads(content), key_lines(content)
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", "use a readable scenario file") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise syntax_error(path, content, str(error)) from None
-    except RecursionError:
-        raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
-    except ValueError as error:  # a number with thousands of digits
-        raise UserError(f"{path}: cannot be read: {error}", "look for a number that is too long") from None
 
 
 def _table(where: str, value: object) -> dict[str, object]:

@@ -61,7 +61,6 @@ class Curve:
         return [value for value in self.values if value is not None]
 
     def extremes(self) -> tuple[Number, Number]:
-        """The smallest and the largest value."""
         values = self.known_values()
         return min(values, default=None), max(values, default=None)
 

@@ -266,7 +266,6 @@ class TopApp(App[None]):
         self._show()
 
     def action_help(self) -> None:
-        """Show all keys."""
         self.push_screen(HelpScreen())
 
     def action_search(self) -> None:

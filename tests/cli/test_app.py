@@ -16,6 +16,7 @@ import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import app
+from slo_ctl.cli.options import trace_errors
 from slo_ctl.cli.output import print_json
 
 
@@ -77,13 +78,20 @@ def test_user_error_without_a_hint_is_one_line(
     assert capsys.readouterr().err == "slo-ctl: no\n"
 
 
-def test_trace_errors_are_user_errors(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--format", "it looks like spc: try --format spc"),
+        ("--from", "it looks like spc: try --from spc"),
+        ("format=", "it looks like spc: try format=spc in --vm"),
+    ],
+)
+def test_trace_errors_name_the_option_for_the_format(option: str, hint: str) -> None:
     errors = pytest.importorskip("traces.errors")
-    failing(monkeypatch, errors.TraceError("a.spc", "no number", line=3, field="LBA", hint="see line 3"))
-    assert run() == 2
-    assert capsys.readouterr().err == "slo-ctl: a.spc:3: LBA: no number\nhint: see line 3\n"
+    error = errors.TraceError("a", "no number", line=3, hint="it looks like spc: try --format spc")
+    with pytest.raises(UserError, match=r"^a:3: no number") as raised, trace_errors(option):
+        raise error
+    assert raised.value.hint == hint
 
 
 def test_unexpected_error_exits_with_1_and_no_traceback(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -14,6 +15,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import write_whole
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.cli import app
+from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES
 from slo_ctl.replay.result import Result
 from slo_ctl.replay.scenario import Scenario
 from slo_ctl.replay.scenario_text import command_line
@@ -55,6 +57,14 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
 
 def run(*words: str) -> int:
     return app.run(list(words))
+
+
+def test_help_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("replay", "--help") == 0
+    # Help imports no policy, which would take as long as numpy.
+    text = " ".join(capsys.readouterr().out.split())
+    assert set(re.findall(r"[\w-]+", text)) >= POLICIES.keys()
+    assert f"min_waf. [default: {DEFAULT_POLICY}]" in text
 
 
 def test_scenario_without_a_vm_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

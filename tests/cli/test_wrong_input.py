@@ -213,6 +213,7 @@ WRONG = [
     ),
     ("device policy ssd0 --p99 fast", "such as 20ms"),
     ("trace info junk.bin", "name it: --format FORMAT; known are slo-ctl, spc"),
+    ("trace write-cost junk.bin", "name it: --format FORMAT; known are slo-ctl, spc"),
     ("trace info bad.csv", "--on-error skip counts such records and continue"),
     ("trace info good.csv --format nosuch", "known: slo-ctl, spc, msr"),
     ("trace convert good.csv out --to xls", "slo-ctl, spc, msr, iolog can"),

@@ -34,7 +34,7 @@ class Host:
         (root / "cgroup" / "io.cost.qos").write_text("")
         self.tree = CgroupTree(2, root / "cgroup")
         self.policies = DevicePolicies(self.places, self.sys)
-        self.policies.window_s = WINDOW_S
+        self.behind: tuple[str, ...] = ()
 
     def set_scheduler(self, scheduler: str) -> None:
         names = ("none", "mq-deadline", "kyber", "bfq")
@@ -52,9 +52,18 @@ class Host:
         vms = [Vm(name, FoundBy.OPTION, VmState.RUNNING, disks=disks) for name in slos]
         host_state = HostState(vms, (), slos, set(slos))
         found: list[Setting] = self.policies.settings(
-            {"fast": ConfiguredBlock(path, scheduler)}, {"fast": NUMBER}, self.tree, host_state, now_s
+            {"fast": ConfiguredBlock(path, scheduler)},
+            {"fast": NUMBER},
+            self.tree,
+            host_state,
+            now_s,
+            WINDOW_S,
+            self.behind,
         )
         return {each.knob.name: str(each.value) for each in found}
+
+    def recent_change(self, now_s: float) -> str:
+        return self.policies.recent_change("fast", now_s, WINDOW_S)
 
     @property
     def reasons_text(self) -> str:
@@ -90,27 +99,25 @@ def test_unequal_weights_get_bfq_without_a_profile_until_they_are_equal_for_a_wh
 
 def test_bfq_waits_for_requests_only_while_a_vm_misses_its_share_without(host: Host) -> None:
     def waits(now_s: float, *behind: str) -> bool:
-        host.policies.behind = behind
+        host.behind = behind
         return "slice_idle_us=8000" in host.settings(UNEQUAL, now_s)["scheduler"]
 
     assert waits(0.0)
     assert waits(1.0)
     assert waits(WINDOW_S, "fast"), "before a window has passed with it"
     assert not waits(1.0 + WINDOW_S, "fast")
-    assert host.policies.recent_change("fast", 5.0 + WINDOW_S) == (
-        "bfq stopped waiting for each VM's next request 4 s ago"
-    )
+    assert host.recent_change(5.0 + WINDOW_S) == "bfq stopped waiting for each VM's next request 4 s ago"
     assert not waits(2.0 + WINDOW_S, "fast"), "the window is partly one with waiting"
     needed_s = 1.0 + 2 * WINDOW_S
     assert waits(needed_s, "fast")
-    assert "began to wait" in host.policies.recent_change("fast", needed_s)
+    assert "began to wait" in host.recent_change(needed_s)
     assert waits(needed_s + FIRST_TRIAL_S - 1.0)
     assert not waits(needed_s + FIRST_TRIAL_S)
     assert not waits(needed_s + FIRST_TRIAL_S + WINDOW_S, "other")
-    assert host.policies.recent_change("fast", needed_s + FIRST_TRIAL_S + WINDOW_S) == ""
+    assert host.recent_change(needed_s + FIRST_TRIAL_S + WINDOW_S) == ""
     assert waits(needed_s + FIRST_TRIAL_S + 2 * WINDOW_S, "fast")
     host.settings(UNEQUAL, needed_s + FIRST_TRIAL_S + 2 * WINDOW_S, scheduler="keep")
-    assert host.policies.recent_change("fast", needed_s + FIRST_TRIAL_S + 2 * WINDOW_S) == ""
+    assert host.recent_change(needed_s + FIRST_TRIAL_S + 2 * WINDOW_S) == ""
 
 
 def test_bfq_waits_on_a_disk_and_for_a_p99_target(host: Host) -> None:
@@ -121,7 +128,7 @@ def test_bfq_waits_on_a_disk_and_for_a_p99_target(host: Host) -> None:
     targets = {"a": Slo(1.0, p99_latency_us=900.0), "b": Slo(3.0)}
     for now_s in (20.0, 21.0, WINDOW_S + 22.0):
         assert "slice_idle_us=8000" in host.settings(targets, now_s, scheduler="bfq")["scheduler"]
-        assert host.policies.recent_change("fast", now_s) == ""
+        assert host.recent_change(now_s) == ""
 
 
 def test_weights_enforced_by_io_cost_need_no_bfq(host: Host) -> None:

@@ -46,11 +46,9 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
     by_second["limit_iops"][:] = np.inf
     return Result(
         scenario,
-        True,
         tuple(weights),
         by_second,
         np.ones((len(vms), SECONDS), np.bool_),
-        total_ops_blocks=1000,
         moves_ns=np.zeros(SECONDS),
         epochs=[Epoch(float(at_s), status(at_s, well)) for at_s in range(SECONDS)],
         slo_changes=[SloChange(0.0, vm, Slo(weight)) for vm, weight in weights.items()],

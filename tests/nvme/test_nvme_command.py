@@ -96,8 +96,7 @@ def test_refused_create_is_explained(fake: FakeNvme) -> None:
     with pytest.raises(NvmeCommandError) as caught:
         tool(fake).run("create-ns", "/dev/nvme0", ["--nsze=1000"])
     error = caught.value
-    assert error.command[1:] == ("create-ns", "/dev/nvme0", "--nsze=1000")
-    assert error.exit_code == 1
+    assert "create-ns /dev/nvme0 --nsze=1000` failed with status 1: " in error.message
     assert "Invalid Command Opcode" in error.stderr
     assert "lacks this command" in error.hint
     assert error.unsupported
@@ -142,10 +141,9 @@ def test_hanging_command_is_ended(fake: FakeNvme) -> None:
     nvme = tool(fake, timeout_s=3.0)
     assert nvme.version.minor == 13
     began = time.monotonic()
-    with pytest.raises(NvmeCommandError, match="timed out") as caught:
+    with pytest.raises(NvmeCommandError, match=r"was killed: .*timed out"):
         nvme.read("id-ctrl", "/dev/nvme0")
     assert time.monotonic() - began < 300
-    assert caught.value.exit_code is None
 
 
 def test_endless_output_is_cut(fake: FakeNvme) -> None:

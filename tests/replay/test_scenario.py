@@ -584,10 +584,10 @@ def test_bare_op_number_suggests_a_percent_sign() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("\ufeff[device]", ": starts with a byte order mark"),
-        ("x = " + "[" * 20_000, ": is nested too deeply"),
-        ("x = " + "{a=" * 20_000, ": is nested too deeply"),
-        ("seed = " + "9" * 5000, ": cannot be read: "),
+        ("\ufeff[device]", ":1: starts with a byte order mark"),
+        ("x = " + "[" * 20_000, ":1: is nested too deeply"),
+        ("x = " + "{a=" * 20_000, ":1: is nested too deeply"),
+        ("seed = " + "9" * 5000, ":1: cannot be read: "),
         ('"a\\nb\\u001b[2J" = 1', ":1: unknown key a\\nb\\x1b[2J"),
     ],
 )

@@ -68,7 +68,6 @@ class CanonicalWriter:
         )
 
     def footer(self) -> bytes:
-        """Nothing."""
         return b""
 
 

@@ -70,7 +70,6 @@ class MsrWriter:
         )
 
     def footer(self) -> bytes:
-        """Nothing."""
         return b""
 
 

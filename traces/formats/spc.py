@@ -61,7 +61,6 @@ class SpcWriter:
         )
 
     def footer(self) -> bytes:
-        """Nothing."""
         return b""
 
 

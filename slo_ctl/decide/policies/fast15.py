@@ -37,7 +37,6 @@ class Shared:
     placement: Placement = Placement.SHARED
 
     def start(self, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
-        """Decide nothing."""
         return None, Decision()
 
     def resume(self, sample: DeviceSample) -> tuple[None, Decision]:
@@ -45,7 +44,6 @@ class Shared:
         return None, Decision(limits_iops=lifted_limits(sample))
 
     def step(self, state: None, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
-        """Decide nothing."""
         return None, Decision()
 
 

@@ -36,6 +36,7 @@ from slo_ctl.decide.limit_control import (
     at_limit,
     control,
     not_helped_text,
+    tighter,
 )
 from slo_ctl.decide.move_pause import MovePause, next_pause
 from slo_ctl.decide.ops_plan import (
@@ -104,7 +105,6 @@ class Activity(NamedTuple):
 
     @property
     def iops(self) -> float:
-        """Requests per second."""
         return self.requests / self.seconds if self.seconds else 0.0
 
     @property
@@ -231,7 +231,7 @@ class Proportional:
             # Spare blocks move without GC.
             moves = tuple(move for move in moves if move.source is None)
         limited, change = control(state.limits, controlled)
-        wanted = {v.vm: _tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
+        wanted = {v.vm: tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         decision = Decision(
             moves=moves,
             plans=plans,
@@ -439,12 +439,6 @@ def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlem
         and v.limit_iops is None
         and 0 < meters[v.vm].recent.rate < due.level * v.slo.weight
     }
-
-
-def _tighter(one: float | None, other: float | None) -> float | None:
-    """The lower of two limits, of which None is no limit."""
-    limits = [limit for limit in (one, other) if limit is not None]
-    return min(limits, default=None)
 
 
 def _overcommitted(due: Entitlements) -> tuple[str, ...]:

@@ -144,13 +144,11 @@ class NvmeError(UserError):
 class NvmeCommandError(NvmeError):
     """nvme-cli failed.
 
-    `command` is the whole command line; `exit_code` is None if it was killed, such as after a timeout;
     `stderr` is its output, including JSON on stdout, truncated.
     """
 
     def __init__(self, command: Sequence[str], exit_code: int | None, stderr: str) -> None:
-        self.command = tuple(command)
-        self.exit_code = exit_code
+        """`command`: the whole command line; `exit_code`: None if it was killed, such as after a timeout."""
         self.stderr = stderr
         output = " ".join(_NOISE.sub("", stderr).split())[:_MAX_OUTPUT] or "no output"
         how = "was killed" if exit_code is None else f"failed with status {exit_code}"
