@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from .commands import SLO_CTL, start_commands
+from .commands import PYTHON, SLO_CTL, start_commands
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
@@ -57,9 +57,7 @@ def guest(installed: Guest) -> Guest:
     start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
-    installed.run(
-        f"cd /root && PYTHONPATH=/usr/lib/slo-ctl python3 store.py {number(installed)}", timeout_s=120
-    )
+    installed.run(f"{PYTHON} /root/store.py {number(installed)}", timeout_s=120)
     for each in _SCOPES:
         write_in(installed, each)
     return installed
