@@ -100,15 +100,20 @@ def test_build_directory_is_not_named(installed: Installed) -> None:
     assert naming == []
 
 
-def test_reinstall_and_uninstall_keep_the_configuration(tmp_path: Path) -> None:
-    mine = install(tmp_path)
+def test_update_and_uninstall_keep_the_configuration(tmp_path: Path) -> None:
     configuration = tmp_path / "etc" / "slo-ctl" / "slo-ctl.toml"
+    home = tmp_path / "usr" / "lib" / "slo-ctl"
+    program, module = tmp_path / "usr" / "bin" / "slo-ctl-old", home / "slo_ctl" / "of_an_older_version.py"
+    for file in (configuration, program, module):
+        file.parent.mkdir(parents=True)
     configuration.write_text("[daemon]\n")
-    gone = mine.prefix / "lib" / "slo-ctl" / "slo_ctl" / "of_an_older_version.py"
-    gone.write_text("")
-    install(tmp_path)
+    program.touch()
+    module.touch()
+    (home / "installed-files").write_text(f"{program}\n")
+    mine = install(tmp_path)
     assert configuration.read_text() == "[daemon]\n"
-    assert not gone.exists()
+    assert not program.exists()
+    assert not module.exists()
     assert mine.files() >= EXPECTED
     done = script("install.sh", "--uninstall", variables=mine.variables)
     assert done.returncode == 0, done.stderr

@@ -89,6 +89,16 @@ class Parts:
         share = self.folder / "host" / "usr/share"
         return ["-L", str(share / "qemu"), "-L", str(share / "seabios")]
 
+    def make_file_system(self, image: Path, archive: Path, size_mib: int) -> None:
+        """An ext4 `image` of what is in a tar archive. Raises CannotBuildError."""
+        _run(
+            self.folder,
+            *self.program("usr/sbin/mke2fs"),
+            *("-q", "-F", "-t", "ext4", "-E", "root_owner=0:0"),
+            *("-d", str(archive), str(image), f"{size_mib}M"),
+            MKE2FS_CONFIG=str(self.folder / "host/etc/mke2fs.conf"),
+        )
+
 
 def ready() -> Parts | None:
     """The guest of the present recipe, if it was built."""
@@ -201,13 +211,7 @@ def _build(work: Path) -> None:
         _take_kernel(parts, tar)
         _take_programs(parts, tar)
     say("making the root file system")
-    _run(
-        work,
-        *parts.program("usr/sbin/mke2fs"),
-        *("-q", "-F", "-t", "ext4", "-E", "root_owner=0:0"),
-        *("-d", str(archive), str(parts.root_image), f"{ROOT_SIZE_BYTES >> 20}M"),
-        MKE2FS_CONFIG=str(work / "host/etc/mke2fs.conf"),
-    )
+    parts.make_file_system(parts.root_image, archive, ROOT_SIZE_BYTES >> 20)
     archive.unlink()
     say("done")
 

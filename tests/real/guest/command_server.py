@@ -1,4 +1,5 @@
-"""Runs in a guest: commands of slo-ctl, each in a fork of this process, which has imported what they need.
+"""Runs in a guest: commands of slo-ctl and scripts that use it, each in a fork of this process, which has
+imported what they need.
 
 `commands.py` starts it and says why; its argument is the folder of the pipes.
 """
@@ -6,12 +7,14 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from pathlib import Path
 
 # Commands import these only when they run.
 import slo_ctl.act.mapping
 import slo_ctl.act.queue
+import slo_ctl.act.systemd
 import slo_ctl.api.client
 import slo_ctl.api.routes
 import slo_ctl.cli.app
@@ -33,6 +36,11 @@ def run(folder: Path, path: str, *arguments: str) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ["PATH"] = path
+    if arguments[0].endswith(".py"):
+        sys.argv = list(arguments)
+        sys.path.insert(0, str(Path(arguments[0]).parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+        sys.exit()
     sys.argv[1:] = arguments
     main()
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from .machine import Guest
 from .vm_scopes import until
 
-INSTALLED = "/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor"
+_INSTALLED = "/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor"
 """Where the package has its files; for PYTHONPATH."""
 _FOLDER = "/run/test-commands"
 SLO_CTL = f"{_FOLDER}/slo-ctl"
 """What to type instead of `slo-ctl`."""
+PYTHON = SLO_CTL
+"""The same instead of `python3` before a script, which may import modules beside it and those of slo-ctl."""
 _SERVER = Path(__file__).parent / "command_server.py"
 _UNIT = "test-commands"
 _IMPORT_S = 600.0
@@ -36,7 +38,7 @@ def start_commands(guest: Guest) -> None:
     guest.run(f"mkdir -p {_FOLDER} && cat >{SLO_CTL} && chmod 755 {SLO_CTL}", stdin=_CLIENT)
     guest.run(f"cat >{_FOLDER}/server.py", stdin=_SERVER.read_text())
     guest.run(
-        f"systemd-run --quiet --unit={_UNIT} -E PYTHONPATH={INSTALLED} -E HOME=/root"
+        f"systemd-run --quiet --unit={_UNIT} -E PYTHONPATH={_INSTALLED} -E HOME=/root"
         f" python3 {_FOLDER}/server.py {_FOLDER}"
     )
     imported = f"[ -p {_FOLDER}/status ] || ! systemctl is-active -q {_UNIT}"

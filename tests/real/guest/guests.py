@@ -26,7 +26,7 @@ AT_BOOT = ("ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
 """Properties of the daemon's unit that are looked at after a boot that starts it."""
 _BOOTED_S = 600
 PLAIN_IOPS = 400
-"""Limit of the drive of `PLAIN`: a request costs an emulated CPU more than a millisecond."""
+"""Limit of each drive of `PLAIN`: a request costs an emulated CPU more than a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ PLAIN = GuestKind(
     "plain",
     (
         PlainNvme("PLAIN0", Medium(256 << 20, iops_max=PLAIN_IOPS)),
-        PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),
+        PlainNvme("LIMITED0", Medium(64 << 20, iops_max=PLAIN_IOPS)),
     ),
     _ONLY_WANTED,
 )

@@ -278,14 +278,29 @@ class Guest:
         options = {"driver": "virtio-blk-pci", "id": name, "drive": f"{name}-node", "serial": name}
         qmp(self._qmp, "device_add", **options)
 
+    def plug_image(self, name: str, image: Path) -> None:
+        """Add a disk that can only be read; `name` is its serial number."""
+        node = {"driver": "file", "node-name": f"{name}-node", "filename": str(image), "read-only": True}
+        qmp(self._qmp, "blockdev-add", **node)
+        options = {"driver": "virtio-blk-pci", "id": name, "drive": f"{name}-node", "serial": name}
+        qmp(self._qmp, "device_add", **options)
+
     def unplug_vhost_user(self, name: str) -> None:
         """Remove it. Raises QmpError where the guest does not release it."""
+        self._unplug(name, "chardev-remove", id=f"{name}-server")
+
+    def unplug_image(self, name: str) -> None:
+        """Remove it. Raises QmpError where the guest does not release it."""
+        self._unplug(name, "blockdev-del", **{"node-name": f"{name}-node"})
+
+    def _unplug(self, name: str, remove: str, **backend: str) -> None:
+        """Have the guest release a disk; `remove` is QEMU's command for what is behind it."""
         qmp(self._qmp, "device_del", id=name)
         deadline = time.monotonic() + _COMMAND_S
         while True:
             try:
                 # Refused while the disk has it.
-                qmp(self._qmp, "chardev-remove", id=f"{name}-server")
+                qmp(self._qmp, remove, **backend)
             except QmpError:
                 if time.monotonic() > deadline:
                     raise

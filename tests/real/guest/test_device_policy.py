@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from .commands import SLO_CTL, start_commands
+from .commands import PYTHON, SLO_CTL, start_commands
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
 
 GUEST = PLAIN
 _COST = "/sys/fs/cgroup/io.cost"
-_PYTHON = "PYTHONPATH=/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor:/root python3"
 _STORE = """
 import sys, pathlib
 from slo_ctl.drives.places import places
@@ -53,7 +52,7 @@ def test_io_cost_of_a_profile_is_set_and_restored(guest: Guest) -> None:
     name = guest.disk("PLAIN0")
     number = guest.number(name)
     before = guest.run(f"cat /sys/block/{name}/queue/scheduler").stdout
-    guest.run(f"{_PYTHON} /root/store.py {number}", timeout_s=180)
+    guest.run(f"{PYTHON} /root/store.py {number}", timeout_s=180)
 
     choice = policy(guest, name, "--weights", "--p99", "5ms")
     assert (choice["weights"], choice["needs"]["p99_target_us"]) == ("io.cost", 5000.0)

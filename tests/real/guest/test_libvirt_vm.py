@@ -17,7 +17,7 @@ from .vm_scopes import VmScope, first_that, start, until
 
 GUEST = PLAIN
 _SIZE_BYTES = 64 << 20
-_MAXIMUM_IOPS = 200
+_MAXIMUM_IOPS = 100
 _WINDOW_S = 6
 _IN_FORCE_S = 900.0
 _NEIGHBOUR = VmScope("neighbour", 9)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .commands import INSTALLED, SLO_CTL, start_commands
+from .commands import PYTHON, SLO_CTL, start_commands
 from .guests import GENERAL
 from .machine import Guest
 
@@ -100,7 +100,7 @@ def test_fdp_statistics_give_a_waf_of_real_writes(guest: Guest) -> None:
     name = next(each["name"] for each in shown(guest, "FDP0")["namespaces"] if each["nsid"] == 1)
     guest.run("cat >/root/watch.py", stdin=_WATCH)
     done = guest.run(
-        f"PYTHONPATH={INSTALLED} python3 /root/watch.py {name} {_WRITTEN_MIB} 2>/root/watch.err",
+        f"{PYTHON} /root/watch.py {name} {_WRITTEN_MIB} 2>/root/watch.err",
         timeout_s=180,
     )
     first, idle, last = json.loads(done.stdout)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from .commands import SLO_CTL, start_commands
+from .commands import PYTHON, SLO_CTL, start_commands
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
@@ -57,9 +57,7 @@ def guest(installed: Guest) -> Guest:
     start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
-    installed.run(
-        f"cd /root && PYTHONPATH=/usr/lib/slo-ctl python3 store.py {number(installed)}", timeout_s=120
-    )
+    installed.run(f"{PYTHON} /root/store.py {number(installed)}", timeout_s=120)
     for each in _SCOPES:
         write_in(installed, each)
     return installed
@@ -126,7 +124,6 @@ def assert_shares(guest: Guest, weights: dict[str, int]) -> None:
 
 
 def test_weights_become_shares_with_the_profile(guest: Guest) -> None:
-    guest.run("cat >/root/before", stdin=state(guest))
     without, _ = shares(guest)
     assert without["c"] < 0.45
     guest.run("cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION)
@@ -154,20 +151,19 @@ def test_a_maximum_is_kept(guest: Guest) -> None:
     guest.run(f"{SLO_CTL} vm unset c", timeout_s=120)
 
 
-def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
-    guest.run("systemctl stop slo-ctld", timeout_s=180)
-    assert state(guest) == guest.run("cat /root/before").stdout
-    start_daemon(guest)
-    until_weights(guest, a=100, b=300, c=600)
-
-
 def test_settings_are_back_after_a_power_failure(guest: Guest) -> None:
     """What was set is gone with the kernel; what `vm set` wrote is kept, and so is the profile."""
     guest.run(f"sync; {SLO_CTL} vm set a weight=2", timeout_s=120)
     guest.reset()
-    guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
     for each in _SCOPES:
         write_in(guest, each)
+    guest.run("cat >/root/before", stdin=state(guest))
+    start_daemon(guest)
     until_weights(guest, a=200, b=300, c=600)
     assert_shares(guest, {**_WEIGHTS, "a": 2})
+
+
+def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
+    guest.run("systemctl stop slo-ctld", timeout_s=180)
+    assert state(guest) == guest.run("cat /root/before").stdout
     stop(guest, _SCOPES)

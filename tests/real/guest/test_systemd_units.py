@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .commands import INSTALLED
+from .commands import PYTHON, start_commands
 from .guests import GENERAL
 from .machine import Guest
 from .vm_scopes import VmScope, until
@@ -49,6 +49,7 @@ def guest(installed: Guest) -> Iterator[Guest]:
 
     Nothing asks for the io controller there, so that the scope has none of its files yet.
     """
+    start_commands(installed)
     installed.run("cat >/root/act.py", stdin=_ACT)
     installed.run(
         f"systemd-run --scope --slice=machine.slice --unit='{_SCOPE.unit}' sleep 3600"
@@ -65,10 +66,7 @@ def number(guest: Guest) -> str:
 
 def act(guest: Guest, what: str) -> dict[str, tuple[Any, ...]]:
     """By a process of its own, as after a crash: state, before, after, reason of each knob."""
-    done = guest.run(
-        f"PYTHONPATH={INSTALLED} python3 /root/act.py '{what}' '{_SCOPE.group}' {number(guest)}",
-        timeout_s=180,
-    )
+    done = guest.run(f"{PYTHON} /root/act.py '{what}' '{_SCOPE.group}' {number(guest)}", timeout_s=180)
     return {name: tuple(rest) for name, *rest in json.loads(done.stdout)}
 
 

@@ -226,15 +226,14 @@ def test_namespaces_are_created_for_vms_and_deleted_again(host: Host) -> None:
             assert made["placement"]["isolation"] == "isolated OPS"
             assert mine.nsid_behind(made["path"]) == made["nsid"]
             assert mine.vms.disks(vm, definition=True) == {made["target"]: made["path"]}
+            # As the VM would, which takes long to start.
+            host.guest.run(f"dd if=/dev/zero of={made['path']} bs=64k count=4 oflag=direct status=none")
         assert mine.attached() == {1, 2, 3}
-        mine.vms.start("web")
-        mine.vms.says("web", disk_line(16 << 20))
-        mine.vms.destroy("web")
         with server.control() as control:
             written = {
                 each["name"]: each["flash"]["host_page_writes"] for each in control.statistics()["namespaces"]
             }
-        assert written["ns2"] > 0 == written["other"]
+        assert written["ns2"] == written["ns3"] > 0 == written["other"]
         for vm, nsid in (("web", 2), ("db", 3)):
             mine.done(f"unmap {vm} {nsid} --delete --yes")
             assert mine.vms.disks(vm, definition=True) == {}
