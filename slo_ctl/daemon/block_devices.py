@@ -130,6 +130,8 @@ class BlockDevices:
         """By drive, or by name of a device that is no namespace."""
         self._ops: dict[str, DriveOpsControl] = {}
         """By drive, of drives that report OPS."""
+        self._limited_from_s: dict[tuple[str, str], float] = {}
+        """Monotonic time from which the limits for the maximum of a VM were wanted, by VM and device."""
         self._unplanned: dict[str, str] = {}
         """By device: a sentence about limits that a dry run cannot plan."""
         self._config = DEFAULTS
@@ -389,6 +391,8 @@ class BlockDevices:
         for pool in self._pools.values():
             pool.detect_changes(own_slos)
         disks_of = {vm.name: vm.disks for vm in vms}
+        now_s = self._clock.monotonic_s()
+        self._limited_from_s = {key: self._limited_from_s.get(key, now_s) for key in wanted.maximum_slack}
         views, behind = [], set()
         for name, device in self.devices.items():
             disks = {
@@ -402,6 +406,16 @@ class BlockDevices:
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
             ):
                 behind.add(name)
+            limited = {
+                vm for vm in view.vms if now_s - self._limited_from_s.get((vm, name), now_s) > self._window_s
+            }
+            view = replace(
+                view,
+                vms={
+                    vm: replace(each, limited_all_along=True) if vm in limited else each
+                    for vm, each in view.vms.items()
+                },
+            )
             if change := self.policies.recent_change(name, self._clock.monotonic_s()):
                 settling = {
                     vm: replace(each, settling=each.settling or change) for vm, each in view.vms.items()

@@ -63,7 +63,7 @@ class VmSettings:
         streams = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in managed.splits.items()}
         new_input = (
-            *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams),
+            *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams, dict(host.inner_groups)),
             *(replace(managed, splits={}), shares),
         )
         if new_input != self._input:
@@ -262,10 +262,16 @@ class Actuators:
         self._cgroups: CgroupActuator | None = None
         self._systemd: SystemdActuator | None = None
 
-    def select(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
-        """Select the actuators of an epoch; those of devices only if their server answered.
+    def select(
+        self,
+        tree: CgroupTree | None,
+        uri: str | None,
+        emulated: Iterable[EmulatedDevice],
+        devices: Iterable[DeviceNumber] = (),
+    ) -> None:
+        """Select the actuators of an epoch; those of emulated devices only if their server answered.
 
-        Otherwise a hanging server would cause a timeout for each knob.
+        Otherwise a hanging server would cause a timeout for each knob. `devices`: managed block devices.
         """
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
@@ -279,11 +285,18 @@ class Actuators:
         if self.libvirt is not None:
             # The answer depends on the schedulers in force.
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
+        if self._cgroups is not None:
+            self._cgroups.managed = frozenset(map(str, devices))
         optional = (self._cgroups, self._systemd, self.libvirt, self._histograms)
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.active[:] = [actuator for actuator in optional if actuator is not None]
         self.active.append(BlockQueueActuator(self._sys, cgroup_v2))
         self.active += [device.actuator for device in emulated if device.sample is not None]
+
+    @property
+    def cgroups(self) -> CgroupActuator | None:
+        """That of cgroups; None on a host without block I/O in cgroups."""
+        return self._cgroups
 
     def add_device(self, device: EmulatedDevice) -> None:
         """Add a device whose server did not answer in the last epoch, if it answers now."""
