@@ -37,7 +37,7 @@ from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.libvirt import has_throttle_group
-from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, VmState, WeightScale
+from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, Vm, VmState, WeightScale
 from slo_ctl.model.setting import ActError, Lever, Setting, value_text
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
@@ -367,6 +367,7 @@ class InheritedSettings:
         self._started_here |= {
             run for run, vm in runs.items() if vm.state is VmState.RUNNING and not vm.resumed
         }
+        self._tell_runs(journal, runs)
         for run, vm in running.items():
             uuid = run[0]
             targets = {disk.target for disk in vm.disks if disk.device in devices}
@@ -386,3 +387,17 @@ class InheritedSettings:
             self._inspected.add(run)
             for knob, value in found.items():
                 log.info("VM %s has %s of its earlier run; it was %s", vm.name, knob, value_text(value))
+
+    def _tell_runs(self, journal: Journal, runs: Mapping[tuple[str, int], Vm]) -> None:
+        """Tell the journal which run each VM is in.
+
+        One that has started anew has the settings of its definition: original values of the run before, as
+        after a daemon that was killed, are not restored in it. One that was resumed has taken its own along.
+        """
+        for (uuid, number), vm in runs.items():
+            run = f"run {number}"
+            if not vm.resumed or (uuid, number) in self._started_here:
+                journal.identify({uuid: run})
+            elif vm.state is not VmState.PAUSED:  # one that starts anew is paused at first, too
+                with suppress(JournalError):
+                    journal.follow(uuid, run)
