@@ -12,7 +12,7 @@ from slo_ctl.host.cgroup import CgroupTree, group_inside
 from slo_ctl.model.host import DeviceNumber, Stream, Vm
 from slo_ctl.model.setting import ActError, Knob, Lever, Setting
 
-_EPOCHS = 10
+_EPOCHS = 20
 """Epochs in which each VM is looked at once; a new one at once."""
 
 

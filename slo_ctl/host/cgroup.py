@@ -163,7 +163,11 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
 
 def group_inside(tree: CgroupTree, cgroup: str) -> str:
     """A group inside this one that has processes, as in /proc/PID/cgroup; empty if there is none."""
-    waiting = [(str(tree.folder(cgroup)), 0)]
+    outer = tree.folder(cgroup)
+    with suppress(OSError):  # it was removed
+        if outer.stat().st_nlink == 2:
+            return ""  # as in `_may_have_groups`
+    waiting = [(str(outer), 0)]
     while waiting:
         folder, depth = waiting.pop()
         for entry in _children(folder, lambda _error: None):

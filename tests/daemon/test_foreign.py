@@ -62,6 +62,6 @@ def test_groups_inside_count_if_they_have_processes(
     groups = InnerGroups()
     assert groups.update(tree, [WEB]) == found
     (inner / "cgroup.procs").write_text("")
-    for _ in range(10):
+    for _ in range(20):
         found = groups.update(tree, [WEB])
     assert found == {}, "it is looked for again"
