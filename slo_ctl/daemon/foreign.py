@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -9,8 +10,10 @@ from pathlib import PurePosixPath
 from slo_ctl.act.cgroup import LIMIT_NAMES, CgroupActuator
 from slo_ctl.decide.device_use import did_io
 from slo_ctl.host.cgroup import CgroupTree, group_inside
-from slo_ctl.model.host import DeviceNumber, Stream, Vm
+from slo_ctl.host.libvirt import DomainXmlError, foreign_limits
+from slo_ctl.model.host import DeviceNumber, Vm
 from slo_ctl.model.setting import ActError, Knob, Lever, Setting
+from slo_ctl.observe.streams import Inventory
 
 _EPOCHS = 20
 """Epochs in which each VM is looked at once; a new one at once."""
@@ -55,7 +58,7 @@ class InnerGroups:
 
 
 class ForeignLimits:
-    """Limits in cgroups of VMs with an SLO, on the devices that they use, that slo-ctl has not set."""
+    """Limits of VMs with an SLO, on the devices that they use, that slo-ctl has not set."""
 
     def __init__(self) -> None:
         self._found = InEpochs()
@@ -64,28 +67,41 @@ class ForeignLimits:
         self,
         cgroups: CgroupActuator | None,
         vms: Iterable[Vm],
-        streams: Iterable[Stream],
+        inventory: Inventory,
         devices: Mapping[str, DeviceNumber],
         settings: Iterable[Setting],
     ) -> list[str]:
         """A sentence for each limit. `devices`: numbers of managed devices by name; `settings`: wanted."""
         if cgroups is None:
             return []
-        own = {(setting.vm, setting.knob.name, setting.knob.device) for setting in settings}
-        used: dict[str, set[DeviceNumber]] = {}
-        for stream in streams:
+        own: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for setting in settings:
+            own[setting.vm] |= {(setting.knob.name, device) for device in setting.knob.device.split(",")}
+        used: dict[str, set[DeviceNumber]] = defaultdict(set)
+        for stream in inventory.streams:
             if stream.device is not None and did_io(stream):
-                used.setdefault(stream.vm, set()).add(stream.device)
+                used[stream.vm].add(stream.device)
         names = {number: name for name, number in devices.items()}
 
         def found(vm: Vm) -> Iterator[str]:
-            for number in sorted(used.get(vm.name, set()) & names.keys()):
-                own_limits = {name for name in LIMIT_NAMES if (vm.name, name, str(number)) in own}
+            limited = {device for _, device in own[vm.name]}
+            on_managed = {disk.target for disk in vm.disks if disk.device in names} - limited
+            for disk, limits in _limits_of_disks(inventory.domain_xml.get(vm.uuid or "", "")).items():
+                if disk in on_managed:
+                    yield f"VM {vm.name}: disk {disk} has {limits}, which slo-ctl has not set"
+            for number in sorted(used[vm.name] & names.keys()) if vm.cgroup else ():
+                own_limits = {name for name, device in own[vm.name] if device == str(number)}
                 for limit in _limits(cgroups, vm.cgroup or "", number, own_limits):
                     yield f"VM {vm.name}: on {names[number]} ({number}) {limit}, which slo-ctl has not set"
 
-        in_groups = [vm for vm in vms if vm.cgroup]
-        return [note for notes in self._found.update(in_groups, found).values() for note in notes]
+        return [note for notes in self._found.update([*vms], found).values() for note in notes]
+
+
+def _limits_of_disks(xml: str) -> dict[str, str]:
+    try:
+        return foreign_limits(xml) if "<iotune>" in xml else {}
+    except DomainXmlError:
+        return {}
 
 
 def _limits(

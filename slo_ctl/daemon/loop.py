@@ -192,7 +192,7 @@ class Daemon:
         notes += self._foreign_limits.notes(
             self._actuators.cgroups,
             [vm for vm in inventory.vms if vm.name in slos.set_for],
-            inventory.streams,
+            inventory,
             self._blocks.numbers,
             self._settings,
         )
