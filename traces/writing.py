@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import lzma
 import os
@@ -101,9 +102,9 @@ class TraceWriter:
             self._partial.unlink(missing_ok=True)
 
     def _failure(self, error: OSError) -> TraceError:
-        return TraceError(
-            self.path, f"cannot be written: {error.strerror or error}", hint="name another file"
-        )
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free space there, or write elsewhere" if is_full else "name another file"
+        return TraceError(self.path, f"cannot be written: {error.strerror or error}", hint=hint)
 
 
 def _compressed(file: BinaryIO, suffix: str) -> contextlib.AbstractContextManager[BinaryIO]:

@@ -24,6 +24,8 @@ _V1_LIMITS = {
     "write_bytes_s": "blkio.throttle.write_bps_device",
 }
 _V2_LIMITS = {"read_iops": "riops", "write_iops": "wiops", "read_bytes_s": "rbps", "write_bytes_s": "wbps"}
+LIMIT_NAMES = tuple(_V1_LIMITS)
+"""Names of the knobs of limits."""
 _MOST_IOPS = float(2**32 - 2)
 """The kernel stores IOPS limits in 32 bits; the largest value means no limit."""
 _MOST_BYTES_S = float(2**63)
@@ -69,12 +71,20 @@ class CgroupActuator(Actuator[float | None]):
         """Directories of groups, by place of the knob."""
         self._v1_weight = ""
         """File with the weight on v1; empty until the first group was read."""
+        self.managed: frozenset[str] = frozenset()
+        """Numbers of the managed devices, on which a weight for that device alone is in the way."""
+
+    @property
+    def version(self) -> int:
+        """Version of the hierarchy."""
+        return self._tree.version
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
         """The value as a whole number in the range of the knob; limits are rounded down."""
         if knob.lever is Lever.CGROUP_WEIGHT:
             if value is None:
                 return DEFAULT_WEIGHT
+            self._check_device_weights(knob)
             scale = self._scale(knob)
             return float(min(scale.high, max(scale.low, round(value))))
         if knob.lever is Lever.CGROUP_LATENCY:
@@ -101,11 +111,9 @@ class CgroupActuator(Actuator[float | None]):
     def write(self, knob: Knob, value: float | None) -> None:
         """Set the value of the group; None removes a limit and resets a weight to the default."""
         if knob.lever is Lever.CGROUP_WEIGHT:
-            name = self._weight_file(knob)
-            text = f"{DEFAULT_WEIGHT if value is None else value:.0f}"
-            if self._tree.version == 2:
-                text = f"default {text}"
-        elif knob.lever is Lever.CGROUP_LATENCY:
+            self._write_weight(knob, value)
+            return
+        if knob.lever is Lever.CGROUP_LATENCY:
             self._check_latency(knob)
             name = _LATENCY_FILE
             text = f"{knob.device} target={'max' if value is None else f'{value:.0f}'}"
@@ -119,6 +127,41 @@ class CgroupActuator(Actuator[float | None]):
                 name = _V1_LIMITS[knob.name]
                 text = f"{knob.device} {0 if value is None else value:.0f}"
         self._write(knob, f"{self._folder(knob)}/{name}", text)
+
+    def _write_weight(self, knob: Knob, value: float | None) -> None:
+        """Set the weight of a group, and again those for single devices, which the kernel's bfq removes."""
+        device_weights = self._device_weights(knob) if knob.name == BFQ.knob else {}
+        text = f"{DEFAULT_WEIGHT if value is None else value:.0f}"
+        text = f"default {text}" if self._tree.version == 2 else text
+        folder = self._folder(knob)
+        self._write(knob, f"{folder}/{self._weight_file(knob)}", text)
+        for device, weight in device_weights.items():
+            with suppress(ActError):  # the device was removed
+                self._write(knob, f"{folder}/{self._device_weight_file(knob)}", f"{device} {weight}")
+
+    def _device_weights(self, knob: Knob) -> dict[str, str]:
+        """Weights of a group for single devices, by number, which count instead of that of the group."""
+        try:
+            file = read_record(f"{self._folder(knob)}/{self._device_weight_file(knob)}")
+        except OSError:
+            return {}
+        lines = file.text.splitlines() if file is not None else []
+        words = [line.split() for line in lines]
+        return {pair[0]: pair[1] for pair in words if len(pair) == 2 and _DEVICE.fullmatch(pair[0])}
+
+    def _device_weight_file(self, knob: Knob) -> str:
+        name = self._weight_file(knob)
+        return f"{name}_device" if self._tree.version == 1 else name
+
+    def _check_device_weights(self, knob: Knob) -> None:
+        """Raises ActError for a weight for a managed device alone."""
+        for device, weight in self._device_weights(knob).items():
+            if device in self.managed:
+                file = f"{self._folder(knob)}/{self._device_weight_file(knob)}"
+                raise ActError(
+                    f"cgroup {knob.place} has a weight for {device} alone, {weight}, which counts instead",
+                    f"remove it: echo '{device} default' > {file}",
+                )
 
     def identity(self, knob: Knob) -> str:
         """The inode of the group: one that is created again has another."""

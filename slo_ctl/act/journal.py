@@ -101,6 +101,16 @@ class Journal:
             self._originals = kept
             self.changes += 1
 
+    def follow(self, place: str, identity: str) -> None:
+        """Tell that what is at a place now has taken its settings along. Raises JournalError."""
+        self._objects[place] = identity
+        moved = {
+            knob: replace(original, object=identity)
+            for knob, original in self._originals.items()
+            if knob.place == place
+        }
+        self.correct(moved)
+
     def rename(self, knobs: Mapping[Knob, Knob]) -> None:
         """Give entries the present names of their knobs. Raises JournalError."""
         if knobs:

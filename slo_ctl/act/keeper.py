@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
+from slo_ctl.model.host import BFQ, IO_COST
 from slo_ctl.model.setting import (
     ActError,
     Knob,
@@ -72,6 +73,10 @@ OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 _REPLACEABLE = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY})
 """Levers whose values change only when a program writes them. Those of queues change with the scheduler, of a
 VM of libvirt when it is restored, of an emulated drive when its server restarts."""
+
+_DEFAULT_WEIGHT = 100.0
+_OF_VMS = _REPLACEABLE | {Lever.SYSTEMD_PROPERTY, Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT}
+"""Levers of weights and limits of VMs on block devices, which others may have set before."""
 
 
 def _all_knobs(_knob: Knob) -> bool:
@@ -276,7 +281,11 @@ class SettingKeeper:
             except ActError as error:
                 outcomes[knob] = self._not_changed(step, error)
         for step in written:
-            outcomes[step.setting.knob] = self._read_back(step, kept[step.setting.knob])
+            knob = step.setting.knob
+            outcome = self._read_back(step, kept[knob])
+            if knob in untouched and outcome.state is OutcomeState.APPLIED and _is_set(knob, step.before):
+                outcome = replace(outcome, is_replacement=True)
+            outcomes[knob] = outcome
         return outcomes
 
     def _adopt(self, steps: Iterable[_Step]) -> None:
@@ -402,6 +411,12 @@ class SettingKeeper:
         except JournalError:
             # They stay in the journal and are restored again later, which changes nothing.
             return
+
+
+def _is_set(knob: Knob, value: SettingValue) -> bool:
+    """Whether a limit or weight of a VM has another value than the kernel's default."""
+    defaults = (None, _DEFAULT_WEIGHT) if knob.name in (BFQ.knob, IO_COST.knob) else (None,)
+    return knob.lever in _OF_VMS and value not in defaults
 
 
 def _is_same(one: Setting, other: Setting) -> bool:

@@ -46,14 +46,21 @@ class ApiClient:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if data else {})
         try:
+            connection.connect()
+        except (TimeoutError, BlockingIOError):
+            # A full queue of connections is reported at once.
+            raise SilentError(f"{self.socket_path}: too many connections at a time") from None
+        except OSError as error:
+            raise UnreachableError(f"{self.socket_path}: {error.strerror or error}") from None
+        try:
             connection.request(method, path, data, headers)
             reply = connection.getresponse()
             text = reply.read(MAX_REPLY_BYTES + 1)
-        except (TimeoutError, BlockingIOError):
-            # A full queue of connections is reported at once.
+        except TimeoutError:
             raise SilentError(f"{self.socket_path}: no answer for {self._timeout_s:g} s") from None
-        except OSError as error:
-            raise UnreachableError(f"{self.socket_path}: {error.strerror or error}") from None
+        except OSError:
+            reason = "the connection was closed; too many at a time, or the daemon is stopping"
+            raise SilentError(f"{self.socket_path}: {reason}") from None
         except http.client.HTTPException as error:
             raise UnreachableError(f"{self.socket_path}: no HTTP reply: {error!r}") from None
         finally:

@@ -156,11 +156,15 @@ class UnsetQuery(Query):
     fields: str | None = Field(None, description="Fields to unset, separated by commas; default: all.")
 
 
+_MOST_S = 1e12
+"""Longest time before or after 1970, 30,000 years."""
+
+
 class HistoryQuery(Query):
     """Parameters of a history."""
 
-    since: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
-    until: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
+    since: float | None = Field(None, ge=-_MOST_S, le=_MOST_S, description="Seconds since 1970.")
+    until: float | None = Field(None, ge=-_MOST_S, le=_MOST_S, description="Seconds since 1970.")
     limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Largest number of time buckets.")
 
 

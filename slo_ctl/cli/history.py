@@ -155,14 +155,14 @@ def _interval(since: str, until: str | None) -> tuple[float, float]:
 
 
 def _time_of(option: str, text: str, now: float) -> float:
-    """Seconds since 1970, from a time ago or a date. Raises UserError."""
+    """Seconds since 1970, from a time ago or a date; before 1970 nothing is recorded. Raises UserError."""
     for form in _TIME_FORMATS:
         try:
             return time.mktime(time.strptime(text, form))
         except (ValueError, OverflowError):
             continue
     try:
-        return now - parse_time_s(text)
+        return max(0.0, now - parse_time_s(text))
     except ValueError:
         raise UserError(
             f"{option}: {text or 'an empty value'} is not a valid time",

@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import ending_signals, stop_requests
-from slo_ctl.base.text import counted, printable
+from slo_ctl.base.text import and_list, counted, printable
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of, trace_errors
 from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn
@@ -81,6 +81,11 @@ def record(
     if recording.problem:
         ended = f"the recording ended after {duration(recording.elapsed_s)}: {recording.problem}"
         raise UnreachableError(f"{recording.source}: {ended}", f"what was recorded until then is in {out}")
+    if removed := [vm.name for vm in recording.vms if vm.removed]:
+        raise UnreachableError(
+            f"the disk of {and_list(removed)} was removed during the recording",
+            f"what was recorded until then is in {out}",
+        )
     if recording.scenario is None:
         raise UserError("no request was recorded", "record while the VMs do I/O")
 
@@ -143,7 +148,7 @@ def _print(recording: Recording) -> None:
         (
             printable(vm.name),
             f"{vm.requests:,}",
-            f"{vm.requests / recording.elapsed_s:,.0f}",
+            f"{vm.requests / recording.elapsed_s if recording.elapsed_s else 0.0:,.0f}",
             f"{vm.read_bytes / 2**20:,.1f} MiB",
             f"{vm.write_bytes / 2**20:,.1f} MiB",
             f"{100 * recording.busy(vm):.0f}%",

@@ -73,6 +73,8 @@ class ManagedBlock:
         """Time and value of the last reading of `_BUSY_MS_FIELD`."""
         self._utilisation = 0.0
         self._demand = BlockDemand(window_s)
+        self._limited_from_s: dict[str, float] = {}
+        """Monotonic time from which limits for the maximum of a VM were wanted, by VM."""
 
     @property
     def number(self) -> DeviceNumber | None:
@@ -199,6 +201,10 @@ class ManagedBlock:
         `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `pool`: the pool of the
         device. `ops`: OPS of its drive, if it is reported.
         """
+        now_s = self._clock()
+        self._limited_from_s = {
+            vm: self._limited_from_s.get(vm, now_s) for vm in slos if (vm, self.name) in wanted.maximum_slack
+        }
         total = pool.share_total(self)
         nvme = self.nvme
         backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
@@ -224,6 +230,7 @@ class ManagedBlock:
                 drive_iops=drive_iops,
                 no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
                 maximum_slack_iops=wanted.maximum_slack.get((vm, self.name)),
+                limited_all_along=now_s - self._limited_from_s.get(vm, now_s) > self._window_s,
                 remark=pool.throttler.remark(vm),
                 settling=pool.settling,
             )

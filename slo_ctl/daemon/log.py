@@ -112,15 +112,17 @@ class EpochLog:
         self._fields = sentences
 
     def log_corrections(self, outcomes: Iterable[Outcome]) -> None:
-        """Log settings that another program had changed; the last are not repeated if it does so again."""
-        lines = {
-            outcome_line(outcome): journal_fields(outcome)
-            for outcome in outcomes
+        """Log settings that others had made or changed; the last are not repeated if that happens again."""
+        lines: dict[str, Outcome] = {}
+        for outcome in outcomes:
             # A server that was restarted has the settings of its last checkpoint.
-            if outcome.is_correction and outcome.setting.knob.lever not in FTL_LEVERS
-        }
+            if outcome.is_correction and outcome.setting.knob.lever not in FTL_LEVERS:
+                lines[f"set again: {outcome_line(outcome)}"] = outcome
+            elif outcome.is_replacement:
+                before = f"{value_text(outcome.before)}, which slo-ctl had not set, is restored later"
+                lines[f"replaced: {outcome_line(outcome)}; {before}"] = outcome
         for line in self._corrections.add(lines):
-            log.warning("set again: %s", line, extra=lines[line])
+            log.warning("%s", line, extra=journal_fields(lines[line]))
 
     def log_verdicts(self, changes: Iterable[VerdictChange]) -> None:
         """Log SLOs that are no longer met, and SLOs that are met again; the history has all changes."""

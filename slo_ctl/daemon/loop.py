@@ -32,6 +32,7 @@ from slo_ctl.daemon.device_view import (
     view_or_problem,
 )
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
+from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
@@ -153,6 +154,8 @@ class Daemon:
         self._actuators = Actuators(sys, run)
         self._keeper = SettingKeeper(self._actuators.active, self._journal)
         self._inherited = InheritedSettings()
+        self._inner_groups = InnerGroups()
+        self._foreign_limits = ForeignLimits()
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._claims = DeviceClaims(run / "slo-ctl")
@@ -185,6 +188,13 @@ class Daemon:
         wanted, device_settings = self._decide(inventory, slos)
         self._act(inventory, wanted, device_settings)
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
+        notes += self._foreign_limits.notes(
+            self._actuators.cgroups,
+            [vm for vm in inventory.vms if vm.name in slos.set_for],
+            inventory,
+            self._blocks.numbers,
+            self._settings,
+        )
         notes += [conflict for resolved in slos.resolved.values() for conflict in resolved.conflicts]
         status = self._status(inventory, slos, wanted, notes)
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
@@ -406,12 +416,14 @@ class Daemon:
             slos.set_for,
             slos.weighted,
             unapplied,
+            self._inner_groups.update(inventory.tree, inventory.vms),
         )
         device_settings = self._blocks.device_settings(inventory.tree, host_state)
         return self._blocks.wanted(inventory.tree, host_state, dry_run=self._dry_run), device_settings
 
     def _act(self, inventory: Inventory, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
-        self._actuators.select(inventory.tree, self.config.libvirt.uri, self._emulated.devices.values())
+        emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
+        self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices)
         settings = [*device_settings]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():

@@ -37,7 +37,7 @@ from slo_ctl.drives.places import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.libvirt import has_throttle_group
-from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, VmState, WeightScale
+from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, Vm, VmState, WeightScale
 from slo_ctl.model.setting import ActError, Lever, Setting, value_text
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
@@ -63,7 +63,7 @@ class VmSettings:
         streams = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in managed.splits.items()}
         new_input = (
-            *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams),
+            *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams, dict(host.inner_groups)),
             *(replace(managed, splits={}), shares),
         )
         if new_input != self._input:
@@ -265,10 +265,16 @@ class Actuators:
         self._cgroups: CgroupActuator | None = None
         self._systemd: SystemdActuator | None = None
 
-    def select(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
-        """Select the actuators of an epoch; those of devices only if their server answered.
+    def select(
+        self,
+        tree: CgroupTree | None,
+        uri: str | None,
+        emulated: Iterable[EmulatedDevice],
+        devices: Iterable[DeviceNumber] = (),
+    ) -> None:
+        """Select the actuators of an epoch; those of emulated devices only if their server answered.
 
-        Otherwise a hanging server would cause a timeout for each knob.
+        Otherwise a hanging server would cause a timeout for each knob. `devices`: managed block devices.
         """
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
@@ -282,11 +288,18 @@ class Actuators:
         if self.libvirt is not None:
             # The answer depends on the schedulers in force.
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
+        if self._cgroups is not None:
+            self._cgroups.managed = frozenset(map(str, devices))
         optional = (self._cgroups, self._systemd, self.libvirt, self._histograms)
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.active[:] = [actuator for actuator in optional if actuator is not None]
         self.active.append(BlockQueueActuator(self._sys, cgroup_v2))
         self.active += [device.actuator for device in emulated if device.sample is not None]
+
+    @property
+    def cgroups(self) -> CgroupActuator | None:
+        """That of cgroups; None on a host without block I/O in cgroups."""
+        return self._cgroups
 
     def add_device(self, device: EmulatedDevice) -> None:
         """Add a device whose server did not answer in the last epoch, if it answers now."""
@@ -357,6 +370,7 @@ class InheritedSettings:
         self._started_here |= {
             run for run, vm in runs.items() if vm.state is VmState.RUNNING and not vm.resumed
         }
+        self._tell_runs(journal, runs)
         for run, vm in running.items():
             uuid = run[0]
             targets = {disk.target for disk in vm.disks if disk.device in devices}
@@ -376,3 +390,17 @@ class InheritedSettings:
             self._inspected.add(run)
             for knob, value in found.items():
                 log.info("VM %s has %s of its earlier run; it was %s", vm.name, knob, value_text(value))
+
+    def _tell_runs(self, journal: Journal, runs: Mapping[tuple[str, int], Vm]) -> None:
+        """Tell the journal which run each VM is in.
+
+        One that has started anew has the settings of its definition: original values of the run before, as
+        after a daemon that was killed, are not restored in it. One that was resumed has taken its own along.
+        """
+        for (uuid, number), vm in runs.items():
+            run = f"run {number}"
+            if not vm.resumed or (uuid, number) in self._started_here:
+                journal.identify({uuid: run})
+            elif vm.state is not VmState.PAUSED:  # one that starts anew is paused at first, too
+                with suppress(JournalError):
+                    journal.follow(uuid, run)

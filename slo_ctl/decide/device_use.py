@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from slo_ctl.model.host import BlockCapability, Capabilities, DeviceNumber, FoundBy, Stream, Vm
@@ -52,6 +52,8 @@ class HostState:
     """VMs whose weight was set."""
     unapplied: Collection[str] = ()
     """VMs whose IOPS limit could not be applied in the previous epoch."""
+    inner_groups: Mapping[str, str] = field(default_factory=dict)
+    """By VM: a group inside its cgroup whose processes limits of cgroup v1 do not reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Use:
     """Whether the VM did I/O on the device."""
     by_systemd: bool
     """Whether the VM's cgroup is that of a systemd unit, which would overwrite other programs' changes."""
+    inner_group: str = ""
+    """A group inside its cgroup whose processes limits of the cgroup do not reach; empty without one."""
 
     @property
     def by_libvirt(self) -> bool:
@@ -96,7 +100,9 @@ class Use:
         """Whether the VM's IOPS on the device can be limited."""
         if self.untouchable:
             return False
-        return bool((self.by_libvirt and self.targets) or (self.can.limits and self.place))
+        if self.by_libvirt and self.targets:
+            return True
+        return bool(self.can.limits and self.place and not self.inner_group)
 
     @property
     def limit_step_iops(self) -> float:
@@ -139,6 +145,7 @@ def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: 
                     own_slo=named,
                     shares=number in streams.with_io[vm.name],
                     by_systemd=unit,
+                    inner_group=host.inner_groups.get(vm.name, ""),
                 )
             )
     return uses

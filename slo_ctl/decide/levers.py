@@ -145,6 +145,11 @@ def limits_of(use: Use, splits: Splits, throttle: Throttle | None) -> tuple[list
             lacking.append(f"{maximum}: the kernel cannot limit {use.device} {use.can.problem}".rstrip())
         elif not use.place:
             lacking.append(f"{maximum}: {use.vm.name} has no cgroup to limit")
+        elif use.inner_group:
+            lacking.append(
+                f"{maximum}: limits of cgroup v1 do not reach groups inside {use.vm.cgroup}, and "
+                f"{use.inner_group} has processes: move them to {use.vm.cgroup}"
+            )
         else:
             # cgroups have no limit for the sum of reads and writes: the maximum is divided between them.
             split, step = (splits.iops, use.limit_step_iops) if kind == "iops" else (splits.bytes_s, 0.0)

@@ -60,6 +60,8 @@ class Delivered:
     """Why no mechanism of the device can keep the SLO; empty if one can."""
     maximum_slack_iops: float | None = None
     """How far below its maximum the mechanism may keep the VM; None: no mechanism for maximums is known."""
+    limited_all_along: bool = False
+    """Whether the limit for its maximum has been set for longer than the window."""
     remark: str = ""
     """Further measures for the VM, such as limits on other VMs; added to the reasons of ok, insufficient."""
     disks: tuple[str, ...] = ()

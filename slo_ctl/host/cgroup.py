@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -158,6 +159,26 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
     if not folder.is_dir():
         raise UserError(f"{option}: no such cgroup", hint)
     return f"/{folder.relative_to(root)}"
+
+
+def group_inside(tree: CgroupTree, cgroup: str) -> str:
+    """A group inside this one that has processes, as in /proc/PID/cgroup; empty if there is none."""
+    outer = tree.folder(cgroup)
+    with suppress(OSError):  # it was removed
+        if outer.stat().st_nlink == 2:
+            return ""  # as in `_may_have_groups`
+    waiting = [(str(outer), 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        for entry in _children(folder, lambda _error: None):
+            procs = None
+            with suppress(OSError):  # it was removed
+                procs = read_bounded(f"{entry.path}/cgroup.procs")
+            if procs is not None and procs.text:
+                return tree.name(Path(entry.path))
+            if depth + 1 < MAX_DEPTH and _may_have_groups(entry):
+                waiting.append((entry.path, depth + 1))
+    return ""
 
 
 def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:

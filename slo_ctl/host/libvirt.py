@@ -317,6 +317,19 @@ def is_throttle_group(name: str) -> bool:
     return name.startswith(_GROUP_PREFIX)
 
 
+def foreign_limits(xml: str) -> dict[str, str]:
+    """Limits of disks in the XML of a running VM that slo-ctl has not set, as text by target."""
+    found = {}
+    for disk in parse_domain(xml).findall("devices/disk"):
+        tune = disk.find("iotune")
+        if tune is None or is_throttle_group(tune.findtext("group_name", "")):
+            continue
+        limits = [f"{limit.tag}={limit.text}" for limit in tune if limit.tag.endswith("_sec")]
+        if limits:
+            found[disk_of(disk).target] = ", ".join(limits)
+    return found
+
+
 def has_throttle_group(xml: str) -> bool:
     """Whether slo-ctl has limited a disk of the domain with this XML, or of one that it was resumed from."""
     return f"<group_name>{_GROUP_PREFIX}" in xml

@@ -110,6 +110,8 @@ class Outcome:
     """Why it could not be applied, who had changed it, or how it was rounded; else empty."""
     is_correction: bool = False
     """Whether another program had changed the setting while it was in force."""
+    is_replacement: bool = False
+    """Whether it replaced a limit or weight that slo-ctl had not set."""
 
 
 def in_force(wanted: SettingValue, read: SettingValue) -> bool:

@@ -47,7 +47,9 @@ class WrittenState:
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
     """Numbers of streams in the file, by VM and device."""
     verdicts: dict[int, str] = field(default_factory=dict)
-    """Last verdict of each stream."""
+    """Last verdict of each stream; empty while the clock is behind `verdicts_until_ms`."""
+    verdicts_until_ms: int = 0
+    """Time of the newest verdict, which is later than now after the clock was set back."""
     reasons: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Reasons of the last epoch, by device."""
     outcomes: frozenset[tuple[Any, ...]] = frozenset()
@@ -67,18 +69,29 @@ class WrittenState:
 
 def _load_written(connection: sqlite3.Connection) -> WrittenState:
     """Read the state of an existing file. Raises sqlite3.Error."""
+    # SQLite takes the other columns from the row with the maximum.
+    last_verdicts = connection.execute(
+        "SELECT stream, verdict, max(at_ms) FROM verdicts GROUP BY stream"
+    ).fetchall()
     return WrittenState(
         streams={
             (vm, device): id_ for id_, vm, device in connection.execute("SELECT id, vm, device FROM streams")
         },
-        # SQLite takes the other columns from the row with the maximum.
-        verdicts={
-            stream: verdict
-            for stream, verdict, _ in connection.execute(
-                "SELECT stream, verdict, max(at_ms) FROM verdicts GROUP BY stream"
-            )
-        },
+        verdicts={stream: verdict for stream, verdict, _ in last_verdicts},
+        verdicts_until_ms=max((at_ms for *_, at_ms in last_verdicts), default=0),
     )
+
+
+def _verdicts_at(connection: sqlite3.Connection, streams: Iterable[int], at_ms: int) -> dict[int, str]:
+    """The verdict of each stream that the file has for a time, also if it has later ones."""
+    found = {
+        stream: connection.execute(
+            "SELECT verdict FROM verdicts WHERE stream = ? AND at_ms <= ? ORDER BY at_ms DESC LIMIT 1",
+            (stream, at_ms),
+        ).fetchone()
+        for stream in streams
+    }
+    return {stream: row[0] for stream, row in found.items() if row is not None}
 
 
 def _epoch_ms(status: HostStatus) -> int:
@@ -108,13 +121,16 @@ def _write_epoch(
         [(at_ms, stream, *_numbers(vm)) for stream, vm in present_vms if vm.iops is not None],
     )
     verdicts: dict[int, str] = {stream: vm.verdict for stream, vm in present_vms}
+    was_set_back = at_ms < written.verdicts_until_ms
+    before = _verdicts_at(connection, verdicts, at_ms) if was_set_back else written.verdicts
+    changed_verdicts = [
+        (stream, at_ms, vm.verdict.value, storable(vm.reason))
+        for stream, vm in present_vms
+        if before.get(stream) != vm.verdict
+    ]
     connection.executemany(
         "INSERT OR REPLACE INTO verdicts (stream, at_ms, verdict, reason) VALUES (?, ?, ?, ?)",
-        [
-            (stream, at_ms, vm.verdict.value, storable(vm.reason))
-            for stream, vm in present_vms
-            if written.verdicts.get(stream) != vm.verdict
-        ],
+        changed_verdicts,
     )
     connection.executemany(
         "INSERT INTO decisions (at_ms, device, reason) VALUES (?, ?, ?)",
@@ -134,7 +150,8 @@ def _write_epoch(
     return WrittenState(
         streams=streams,
         # A VM that returns with the same verdict has not changed it.
-        verdicts={**written.verdicts, **verdicts},
+        verdicts={} if was_set_back else {**written.verdicts, **verdicts},
+        verdicts_until_ms=max(written.verdicts_until_ms, at_ms if changed_verdicts else 0),
         reasons={device.name: device.reasons for device in status.devices},
         outcomes=frozenset(rows),
         present=present,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import replace_file, writing
-from slo_ctl.base.keyvalue import split_pairs
+from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
 from slo_ctl.base.termination import StopRequest
+from slo_ctl.drives.build import device_spec, plan_drive
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.plan import drive_pairs
 from slo_ctl.drives.record import DeviceRecord, DiskRecord
@@ -58,6 +59,8 @@ class RecordedVm:
     """Sum of the times for which its requests were outstanding."""
     trace: Path | None = None
     """Trace file; None without requests."""
+    removed: bool = False
+    """Whether its device was removed during the recording."""
 
 
 @dataclass(slots=True)
@@ -116,6 +119,7 @@ class Recording:
                     "busy": self.busy(vm),
                     "mean_outstanding": self.mean_outstanding(vm),
                     "mode": "closed" if self.is_closed(vm) else "open",
+                    "removed": vm.removed,
                 }
                 for vm in self.vms
             ],
@@ -162,6 +166,8 @@ def record(
         problem = ""
         try:
             while not stop.made and (for_s is None or time.monotonic() < started + for_s):
+                if all(vm.removed for vm in source.vms):
+                    break
                 left_s = _FETCH_EVERY_S if for_s is None else started + for_s - time.monotonic()
                 stop.wait(max(0.0, min(_FETCH_EVERY_S, left_s)))
                 fetch()
@@ -333,14 +339,32 @@ def _by_vm(columns: Mapping[str, Any], count: int) -> list[Batch]:
     return [whole.take(namespace == number) for number in range(count)]
 
 
+_SMALLER_BLOCKS: tuple[dict[str, str], ...] = (
+    {"block": "4MiB"},
+    {"block": "1MiB"},
+    {"block": "256KiB"},
+    {"block": "64KiB"},
+    {"block": "64KiB", "dies": "2"},
+)
+"""Keys of drives for disks of which the preset's blocks of 24 MiB leave too few for OPS on each die."""
+
+
 def _drive_of_size(vms: Sequence[RecordedVm]) -> dict[str, str]:
     """Keys of a drive for the replay if the recorded one is not an emulated SSD."""
-    return {"preset": "tlc", "size": format_bytes_exact(sum(vm.size_bytes for vm in vms))}
+    drive = {"preset": "tlc", "size": format_bytes_exact(sum(vm.size_bytes for vm in vms))}
+    sizes = [(vm.name, vm.size_bytes) for vm in vms]
+    for keys in ({}, *_SMALLER_BLOCKS):
+        with suppress(UserError):
+            plan_drive(device_spec(Fields("device", drive | keys)), sizes)
+            return drive | keys
+    return drive
 
 
 # Block devices: the kernel's event block_bio_queue in a separate ftrace instance.
 
 TRACEFS = Path("/sys/kernel/tracing")
+_INSTANCE = "slo-ctl-"
+"""Beginning of the names of instances; the process follows."""
 _BUFFER_KIB = 8192
 """Size of the buffer of each CPU, for about 100,000 requests."""
 _READ_BYTES = 1 << 20
@@ -385,7 +409,12 @@ class BlockSource:
         end = lines.rfind(b"\n") + 1
         self._incomplete_line = lines[end:]
         for vm, disk, before in zip(self.vms, self._disks, self._busy_before, strict=True):
-            now = _busy_ns(disk)
+            try:
+                now = _busy_ns(disk)
+            except OSError:
+                # Of a disk that was removed, what was recorded until then is kept, and others go on.
+                vm.removed = True
+                continue
             vm.busy_ns, vm.outstanding_ns = now[0] - before[0], now[1] - before[1]
         # The kernel does not report to which device they belong.
         self.vms[0].dropped = sum(
@@ -435,7 +464,8 @@ class BlockSource:
 @contextmanager
 def block_devices(devices: Mapping[str, Path]) -> Iterator[BlockSource]:
     """Block devices that are being recorded. Raises UserError when that fails."""
-    instance = TRACEFS / "instances" / f"slo-ctl-{os.getpid()}"
+    instance = TRACEFS / "instances" / f"{_INSTANCE}{os.getpid()}"
+    _remove_instances_of_killed()
     try:
         instance.mkdir()
     except OSError as error:
@@ -456,6 +486,16 @@ def block_devices(devices: Mapping[str, Path]) -> Iterator[BlockSource]:
         ) from None
     finally:
         instance.rmdir()
+
+
+def _remove_instances_of_killed() -> None:
+    """Remove what killed recordings have left, which the kernel would fill with events for ever."""
+    for left in (TRACEFS / "instances").glob(f"{_INSTANCE}*"):
+        pid = left.name.removeprefix(_INSTANCE)
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            # One that another program reads stays.
+            with suppress(OSError):
+                left.rmdir()
 
 
 def _disk_number(path: Path) -> tuple[int, int]:

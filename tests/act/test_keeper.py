@@ -111,6 +111,15 @@ def test_apply_is_idempotent(wish: dict[Knob, float | None]) -> None:
         assert len(world.actuator.written) == writes
 
 
+def test_what_others_had_set_is_marked_as_replaced(world: World) -> None:
+    knob, untouched = LIMITS[0], LIMITS[1]
+    world.actuator.values |= {knob: 700.0, untouched: None}
+    wanted = [want(knob, 300), want(untouched, 300)]
+    assert [o.is_replacement for o in world.keeper.apply(wanted)] == [True, False]
+    wanted = [want(knob, 200), want(untouched, 200)]
+    assert [o.is_replacement for o in world.keeper.apply(wanted)] == [False, False], "its own values"
+
+
 def test_rounded_values_are_reported(world: World) -> None:
     outcome, clipped = world.keeper.apply([want(WEIGHTS[0], 33.4), want(WEIGHTS[1], 4000)])
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, 100, 33)

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from slo_ctl.api.client import ApiClient
 from slo_ctl.api.messages import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import SilentError, UnreachableError, UserError
 from slo_ctl.config.settings import AccessConfig
 from slo_ctl.model.replies import DevicePlan, Health, Plan, VmSlo
 from slo_ctl.model.slo import Slo, SloUpdate
@@ -188,6 +188,7 @@ def test_several_vms_are_changed_at_once(served: Served) -> None:
         ("get", "/v1/history/broken", None, "history: damaged"),
         ("get", "/v1/history/web?limit=0", None, "limit"),
         ("get", "/v1/history/web?since=nan", None, "since"),
+        ("get", "/v1/history/web?since=-1e18", None, "since"),
         ("get", "/v2/status", None, "Not Found"),
         ("delete", "/v1/status", None, "Method Not Allowed"),
     ],
@@ -449,4 +450,10 @@ def test_unreachable_daemon_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="No such file"):
         ApiClient(tmp_path / "none.sock").get("/v1/status")
     with answering(b"\x00garbage\r\n") as client, pytest.raises(UnreachableError, match="no HTTP"):
+        client.get("/v1/status")
+
+
+def test_a_daemon_that_closes_the_connection_runs() -> None:
+    """With too many connections `vm set` said that it was not running, and how to start it."""
+    with answering(b"") as client, pytest.raises(SilentError, match="too many at a time"):
         client.get("/v1/status")

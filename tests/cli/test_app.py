@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -261,6 +262,23 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         raise error
 
     monkeypatch.setattr(app, "build", lambda _: application)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "environment"),
+    [(">&-", {}), (">&- 2>&-", {}), ("", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})],
+)
+def test_an_output_that_is_closed_or_not_unicode_is_no_bug_to_report(
+    redirection: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "slo-ctl.toml"
+    config.write_text('[vm."\u2013"]\nweight = 2\n', encoding="utf-8")
+    command = f"exec {sys.executable} -m slo_ctl.cli config show --root {tmp_path} {redirection}"
+    result = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert redirection or "vm.?" in result.stdout
 
 
 @pytest.mark.parametrize("noun", ["vm", "device", "trace"])

@@ -55,6 +55,14 @@ def history(root: Path, *words: str) -> int:
     return app.run(["history", "--root", str(root), *words])
 
 
+def test_a_time_before_all_times_is_no_bug_to_report(
+    tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del begin
+    assert history(tmp_path, "web", "--since", "999999999999d") == 0
+    assert "1970-01-01" in capsys.readouterr().out
+
+
 def test_history_is_read_from_the_file_without_a_daemon(
     tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

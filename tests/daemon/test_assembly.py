@@ -150,6 +150,26 @@ def test_vm_of_a_group_at_its_own_maximum_says_so() -> None:
     assert (row.verdict, row.reason) == (Verdict.CAPPED, "at its maximum of 100 IOPS")
 
 
+@pytest.mark.parametrize(
+    ("iops", "limited_all_along", "verdict"),
+    [
+        (5000.0, True, Verdict.UNAPPLIED),
+        (5000.0, False, Verdict.CAPPED),
+        (1100.0, True, Verdict.CAPPED),
+    ],
+)
+def test_a_limit_without_effect_is_not_taken_for_one_that_is_kept(
+    iops: float, limited_all_along: bool, verdict: Verdict
+) -> None:
+    """A VM at 31,519 IOPS was `capped: at its maximum of 1,000 IOPS`."""
+    window = replace(WINDOW, iops=iops)
+    got = replace(GOT, window=window, maximum_slack_iops=20.0, limited_all_along=limited_all_along)
+    _, row = build(replace(SSD, kind="block", vms={"web": got}), slo=resolved(max_iops=1000.0))
+    assert row.verdict is verdict
+    if verdict is Verdict.UNAPPLIED:
+        assert row.reason == "5,000 IOPS, above its maximum of 1,000: the limit is set, but has no effect"
+
+
 def test_a_group_without_vms_is_idle() -> None:
     (group,) = build(group=SloGroup("shop", {"min_iops": 5.0}))[0].groups
     assert (group.vms, group.verdict, group.reason) == (

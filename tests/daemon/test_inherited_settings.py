@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.libvirt import LibvirtActuator
 from slo_ctl.daemon.settings import InheritedSettings
 from slo_ctl.model.host import BFQ, DeviceNumber, Disk, FoundBy, Vm, VmState
@@ -31,7 +31,8 @@ class Restoring(LibvirtActuator):
         self.live = live
 
     def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
-        assert (uuid, list(targets)) == (UUID, ["vda"])
+        assert uuid == UUID
+        assert set(targets) <= {"vda"}
         return {WEIGHT: 100.0} if weight and self.live != 100 else {}
 
 
@@ -48,6 +49,29 @@ def test_the_weight_of_a_vm_that_is_seen_paused_first_is_that_of_its_definition(
 
 def test_the_weight_of_a_vm_that_was_paused_by_a_user_may_be_the_users(tmp_path: Path) -> None:
     assert originals(tmp_path, Restoring(100), (replace(PAUSED, resumed=False), 700)) == {}
+
+
+def test_originals_of_an_earlier_run_are_not_those_of_a_vm_that_was_started_again(tmp_path: Path) -> None:
+    """`apply --undo` limited a VM that had been started again since, as its earlier run had been limited."""
+    journal, settings = Journal(tmp_path / "journal.json"), InheritedSettings()
+    running = replace(PAUSED, state=VmState.RUNNING, resumed=False)
+    limit = Knob(Lever.LIBVIRT_LIMIT, UUID, "total_iops", "vda")
+
+    def see(vm: Vm) -> dict[Knob, Original]:
+        settings.add_to(journal, Inventory(None, None, (vm,), (), ()), Restoring(100), [DEVICE])
+        return journal.originals()
+
+    see(running)
+    journal.add({limit: Original(500.0, "web")})
+    # After `kill -9` of the daemon.
+    journal, settings = Journal(tmp_path / "journal.json"), InheritedSettings()
+    assert limit in see(running)
+    resumed = replace(running, libvirt_id=4, resumed=True)
+    assert limit in see(replace(resumed, state=VmState.PAUSED))
+    assert limit in see(resumed)
+    journal, settings = Journal(tmp_path / "journal.json"), InheritedSettings()
+    assert limit in see(replace(resumed, resumed=False)), "the same run, after a pause"
+    assert limit not in see(replace(running, libvirt_id=5))
 
 
 def test_a_vm_that_is_paused_to_migrate_away_keeps_its_own_weight(tmp_path: Path) -> None:

@@ -99,6 +99,18 @@ def test_a_setting_that_another_program_had_changed_is_logged_once(stderr: io.St
     assert line == f"set again: web: {knob}: 700 -> 300 (applied; weight 3): {drift}"
 
 
+def test_a_limit_of_others_that_is_replaced_is_logged(stderr: io.StringIO) -> None:
+    """One that an operator had set by hand was raised without a word."""
+    knob = Knob(Lever.CGROUP_LIMIT, "/web", "read_iops", "7:0")
+    setting = Setting(knob, 990.0, "web", "max_iops 1000")
+    EpochLog().log_corrections([Outcome(setting, OutcomeState.APPLIED, 300.0, 990.0, is_replacement=True)])
+    (line,) = stderr.getvalue().splitlines()
+    assert line == (
+        f"replaced: web: {knob}: 300 -> 990 (applied; max_iops 1000); 300, which slo-ctl had not set, is "
+        "restored later"
+    )
+
+
 def test_changes_between_met_slos_are_not_logged(stderr: io.StringIO) -> None:
     epoch_log = EpochLog()
     epoch_log.log_verdicts([VerdictChange("web", "ssd0", Verdict.OK, Verdict.IDLE, "no requests")])

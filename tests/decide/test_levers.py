@@ -66,6 +66,16 @@ def settings_of(
     return settings_for(host, ManagedDevices(devices, capabilities, **more))
 
 
+def test_limits_of_a_group_that_do_not_reach_its_processes_are_not_set() -> None:
+    """On v1 they were set, and the VM called `capped`, while groups inside went on without limits."""
+    web = group("web")
+    host = HostState([web], (), {"web": Slo(max_iops=500.0)}, {"web"}, inner_groups={"web": "/slo/web/a"})
+    wanted = settings_for(host, ManagedDevices({"fast": FAST}, PLAIN))
+    assert not [setting for setting in wanted.settings if setting.knob.lever is Lever.CGROUP_LIMIT]
+    assert "/slo/web/a has processes" in wanted.no_mechanism["web", "fast"]
+    assert not wanted.limitable
+
+
 def decide(
     vms: list[Vm], slos: dict[str, Slo], capabilities: Capabilities = PLAIN, streams: tuple[Stream, ...] = ()
 ) -> Wanted:

@@ -103,6 +103,25 @@ def test_setting_changed_by_others_is_set_again(rig: Rig) -> None:
     assert rig.values() == SET
 
 
+def test_weights_for_single_devices_are_kept(rig: Rig) -> None:
+    """The kernel's bfq removes them when that of the group is set, and nothing restored them."""
+    file = rig.tree.folder(rig.cgroup) / "blkio.bfq.weight_device"
+    if not file.exists():
+        pytest.skip("this host has no cgroup v1 with bfq")
+    file.write_text(f"{rig.device} 500")
+    rig.keeper.apply(rig.wanted())
+    assert f"{rig.device} 500" in file.read_text()
+    rig.keeper.undo()
+    assert f"{rig.device} 500" in file.read_text()
+    # On a managed device the weight of the group would not count.
+    actuator = CgroupActuator(rig.tree)
+    actuator.managed = frozenset({str(rig.device)})
+    with pytest.raises(ActError, match=rf"a weight for {rig.device} alone, 500.*echo '{rig.device} default'"):
+        actuator.normalise(rig.weight, 300)
+    file.write_text(f"{rig.device} default")
+    assert actuator.normalise(rig.weight, 300) == 300
+
+
 def test_settings_no_longer_wanted_are_restored(rig: Rig) -> None:
     rig.actuator.write(rig.limits[1], 123)
     rig.keeper.apply(rig.wanted())

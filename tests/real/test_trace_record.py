@@ -19,9 +19,12 @@ from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, require, run, served
 from waiting import until
 
+from slo_ctl.base.keyvalue import Fields
 from slo_ctl.cli.app import run as slo_ctl
+from slo_ctl.drives.build import device_spec, plan_drive
 from slo_ctl.drives.control import ControlError
-from slo_ctl.replay.recording import TRACEFS
+from slo_ctl.replay import recording as recording_module
+from slo_ctl.replay.recording import TRACEFS, RecordedVm, _disk_number, _drive_of_size
 from traces import Batch, Op, open_trace
 
 PAGE = 4096
@@ -239,14 +242,49 @@ def test_a_block_device_is_recorded(root: Path, tracefs: None) -> None:
     assert len(reads) >= job["read"]["total_ios"]
     assert int((traced.op == Op.WRITE).sum()) == job["write"]["total_ios"]
     assert pages(traced, Op.WRITE) == job["write"]["io_bytes"] // PAGE
-    # The drive of the scenario is as large as the disks, which these are too small for.
-    drive = (
-        "--device",
-        "preset=fast15,size=128MiB,op=28%,dies=2",
-        "--duration",
-        f"{report['elapsed_s'] + 1:g}s",
-    )
-    assert slo_ctl(["replay", str(root / "rec" / "scenario.toml"), *drive, "--quiet"]) == 0
+    duration = f"{report['elapsed_s'] + 1:g}s"
+    assert slo_ctl(["replay", report["scenario"], "--duration", duration, "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("sizes_mib", [[20 << 10], [8 << 10] * 3, [512, 20], [16] * 4])
+def test_the_drive_of_a_scenario_has_room_for_small_disks(sizes_mib: list[int]) -> None:
+    """`replay it with: slo-ctl replay ...` was refused for disks of less than 10 GiB each."""
+    vms = [RecordedVm(f"vm{number}", size << 20) for number, size in enumerate(sizes_mib)]
+    spec = device_spec(Fields("device", _drive_of_size(vms)))
+    assert plan_drive(spec, [(vm.name, vm.size_bytes) for vm in vms]).ops_blocks
+
+
+def test_a_disk_that_is_removed_does_not_lose_the_recording(
+    root: Path, tracefs: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other VMs had done was lost, too, and the error was about the kernel."""
+    del tracefs
+    left = TRACEFS / "instances" / "slo-ctl-999999999"
+    left.mkdir()  # of a recording that was killed
+    with loop_device(8 << 20) as (path, _), loop_device(8 << 20) as (other, _):
+        gone = Path("/sys/dev/block") / "{}:{}".format(*_disk_number(Path(other)))
+        read_busy = recording_module._busy_ns
+
+        def busy(disk: Path) -> tuple[int, int]:
+            if disk == gone and removed:
+                raise FileNotFoundError(2, "No such file or directory", str(disk))
+            if not removed and len(fetches) == 2:  # it records
+                subprocess.run(["dd", f"if={path}", "of=/dev/null", "iflag=direct", "count=9"], check=True)
+                removed.append(True)
+            fetches.append(disk)
+            return read_busy(disk)
+
+        removed: list[bool] = []
+        fetches: list[Path] = []
+        monkeypatch.setattr(recording_module, "_busy_ns", busy)
+        words = ("--block", f"web={path}", "--block", f"db={other}", "--out", str(root / "rec"))
+        assert slo_ctl(["trace", "record", *words, "--for", "1s", "--quiet", "--json"]) == 4
+    output = capsys.readouterr()
+    assert "the disk of db was removed" in output.err
+    web, db = json.loads(output.out)["vms"]
+    assert web["requests"] == len(requests(root / "rec" / "web.csv.zst")) >= 9
+    assert db["removed"]
+    assert not left.exists()
 
 
 def test_unrecordable_devices_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,32 @@ def test_verdicts_are_stored_on_change(history: History, path: Path) -> None:
     assert count(path, "verdicts") == 3
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_verdicts_are_right_after_the_clock_was_set_back(path: Path, restarted: bool) -> None:
+    """That of the wrong time was taken for written: `report` showed a missed SLO until it changed again."""
+    history = History(path, DAY, BIG)
+    try:
+        history.add(at(0, verdict=Verdict.INSUFFICIENT))
+        for second, word in ((1000, Verdict.OK), (1012, Verdict.INSUFFICIENT), (1020, Verdict.OK)):
+            history.add(at(second, verdict=word))
+        if restarted:
+            history.close()
+            history = History(path, DAY, BIG)
+        for second in range(5, 1100, 5):
+            history.add(at(second, verdict=Verdict.OK))
+    finally:
+        history.close()
+    found = read_vm(path, "web", START, START + 1100).verdicts
+    assert [(v.at - START, v.verdict) for v in found if v.verdict == Verdict.INSUFFICIENT] == [
+        (0, "insufficient"),
+        (1012, "insufficient"),
+    ]
+    after = {v.at - START: v.verdict for v in found}
+    assert after[5] == "ok"
+    assert after[1015] == "ok", "the one recorded for this time before the clock was set back does not last"
+    assert len(found) <= 8, "only changes are written"
+
+
 def test_only_decisions_about_the_vm_are_returned(history: History) -> None:
     reasons = (
         "moved 3 blocks from db to web: web is short",

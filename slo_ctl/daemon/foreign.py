@@ -1,0 +1,123 @@
+"""What keeps settings of slo-ctl from their effect: limits that others have set, and groups inside a VM's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from slo_ctl.act.cgroup import LIMIT_NAMES, CgroupActuator
+from slo_ctl.decide.device_use import did_io
+from slo_ctl.host.cgroup import CgroupTree, group_inside
+from slo_ctl.host.libvirt import DomainXmlError, foreign_limits
+from slo_ctl.model.host import DeviceNumber, Vm
+from slo_ctl.model.setting import ActError, Knob, Lever, Setting
+from slo_ctl.observe.streams import Inventory
+
+_EPOCHS = 20
+"""Epochs in which each VM is looked at once; a new one at once."""
+
+
+class InEpochs:
+    """Values of VMs that are computed again once in `_EPOCHS` epochs, spread over the VMs."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._turn = 0
+
+    def update(self, vms: Sequence[Vm], compute: Callable[[Vm], Iterable[str]]) -> dict[str, tuple[str, ...]]:
+        """The values of these VMs by name; of the others nothing is kept."""
+        self._turn = (self._turn + 1) % _EPOCHS
+        self._found = {
+            vm.name: tuple(compute(vm))
+            if index % _EPOCHS == self._turn or vm.name not in self._found
+            else self._found[vm.name]
+            for index, vm in enumerate(vms)
+        }
+        return self._found
+
+
+class InnerGroups:
+    """VMs with processes in groups inside theirs, which limits of cgroup v1 do not reach."""
+
+    def __init__(self) -> None:
+        self._found = InEpochs()
+
+    def update(self, tree: CgroupTree | None, vms: Iterable[Vm]) -> dict[str, str]:
+        """One such group of each of these VMs; others are left out."""
+        if tree is None or tree.version != 1:
+            return {}
+
+        def inside(vm: Vm) -> tuple[str, ...]:
+            found = group_inside(tree, vm.cgroup or "")
+            return (found,) if found else ()
+
+        in_groups = [vm for vm in vms if vm.cgroup]
+        return {name: found[0] for name, found in self._found.update(in_groups, inside).items() if found}
+
+
+class ForeignLimits:
+    """Limits of VMs with an SLO, on the devices that they use, that slo-ctl has not set."""
+
+    def __init__(self) -> None:
+        self._found = InEpochs()
+
+    def notes(
+        self,
+        cgroups: CgroupActuator | None,
+        vms: Iterable[Vm],
+        inventory: Inventory,
+        devices: Mapping[str, DeviceNumber],
+        settings: Iterable[Setting],
+    ) -> list[str]:
+        """A sentence for each limit. `devices`: numbers of managed devices by name; `settings`: wanted."""
+        if cgroups is None:
+            return []
+        own: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for setting in settings:
+            own[setting.vm] |= {(setting.knob.name, device) for device in setting.knob.device.split(",")}
+        used: dict[str, set[DeviceNumber]] = defaultdict(set)
+        for stream in inventory.streams:
+            if stream.device is not None and did_io(stream):
+                used[stream.vm].add(stream.device)
+        names = {number: name for name, number in devices.items()}
+
+        def found(vm: Vm) -> Iterator[str]:
+            limited = {device for _, device in own[vm.name]}
+            on_managed = {disk.target for disk in vm.disks if disk.device in names} - limited
+            for disk, limits in _limits_of_disks(inventory.domain_xml.get(vm.uuid or "", "")).items():
+                if disk in on_managed:
+                    yield f"VM {vm.name}: disk {disk} has {limits}, which slo-ctl has not set"
+            for number in sorted(used[vm.name] & names.keys()) if vm.cgroup else ():
+                own_limits = {name for name, device in own[vm.name] if device == str(number)}
+                for limit in _limits(cgroups, vm.cgroup or "", number, own_limits):
+                    yield f"VM {vm.name}: on {names[number]} ({number}) {limit}, which slo-ctl has not set"
+
+        return [note for notes in self._found.update([*vms], found).values() for note in notes]
+
+
+def _limits_of_disks(xml: str) -> dict[str, str]:
+    try:
+        return foreign_limits(xml) if "<iotune>" in xml else {}
+    except DomainXmlError:
+        return {}
+
+
+def _limits(
+    cgroups: CgroupActuator, cgroup: str, device: DeviceNumber, own_limits: Collection[str]
+) -> Iterator[str]:
+    """A clause for each other limit of a group, on v2 also of those around it, which limit it as well.
+
+    What cannot be read is left out.
+    """
+    group = PurePosixPath(cgroup)
+    around = () if cgroups.version == 1 else group.parents[:-1]
+    for place in (group, *around):
+        for name in LIMIT_NAMES:
+            if place == group and name in own_limits:
+                continue
+            with suppress(ActError):
+                limit = cgroups.read(Knob(Lever.CGROUP_LIMIT, str(place), name, str(device)))
+                if limit is not None:
+                    yield f"cgroup {place} is limited to {limit:.0f} {name}"

@@ -1,0 +1,88 @@
+"""Limits that others have set, and groups inside those of VMs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm
+from slo_ctl.model.setting import Knob, Lever, Setting
+from slo_ctl.observe.streams import Inventory
+
+LOOP = DeviceNumber(7, 0)
+WEB = Vm("web", FoundBy.OPTION, cgroup="/slo/web")
+STREAM = Stream("web", None, "/slo/web", LOOP, IoCounters(reads=1))
+_V1 = "blkio.throttle.{}_device"
+
+
+def notes_of(tree: CgroupTree, *settings: Setting) -> list[str]:
+    inventory = Inventory(tree, None, (WEB,), (STREAM,), ())
+    return ForeignLimits().notes(CgroupActuator(tree), [WEB], inventory, {"fast": LOOP}, settings)
+
+
+def test_limits_of_others_are_named_and_own_ones_are_not(tmp_path: Path) -> None:
+    """A VM that a forgotten limit held at 300 IOPS was `ok`, and nothing told why it got no more."""
+    folder = tmp_path / "slo" / "web"
+    folder.mkdir(parents=True)
+    for name in ("read_iops", "write_iops", "read_bps", "write_bps"):
+        (folder / _V1.format(name)).write_text("")
+    tree = CgroupTree(1, tmp_path)
+    assert notes_of(tree) == []
+    (folder / _V1.format("read_iops")).write_text("7:0 300\n7:1 5\n")
+    (tmp_path / "slo" / _V1.format("read_iops")).write_text("7:0 9\n")  # of v1, it limits no group inside
+    (note,) = notes_of(tree)
+    assert note == (
+        "VM web: on fast (7:0) cgroup /slo/web is limited to 300 read_iops, which slo-ctl has not set"
+    )
+    own = Setting(Knob(Lever.CGROUP_LIMIT, "/slo/web", "read_iops", "7:0"), 300.0, "web", "max_iops")
+    assert notes_of(tree, own) == []
+
+
+def test_limits_of_groups_around_it_are_named_on_v2(tmp_path: Path) -> None:
+    (tmp_path / "slo" / "web").mkdir(parents=True)
+    (tmp_path / "slo" / "web" / "io.max").write_text("")
+    (tmp_path / "slo" / "io.max").write_text("7:0 rbps=max wbps=4096 riops=max wiops=max\n")
+    (note,) = notes_of(CgroupTree(2, tmp_path))
+    assert "cgroup /slo is limited to 4096 write_bytes_s" in note
+
+
+def test_limits_of_disks_that_others_have_set_are_named(tmp_path: Path) -> None:
+    disks = (Disk("vda", "block", "/dev/loop0", LOOP), Disk("vdb", "file", "/b", DeviceNumber(8, 0)))
+    vm = Vm("web", FoundBy.LIBVIRT, uuid="u", disks=disks)
+    tune = "<iotune><read_iops_sec>70</read_iops_sec><group_name>{}</group_name></iotune>"
+
+    def notes_with(group_name: str, *settings: Setting) -> list[str]:
+        limits = tune.format(group_name)
+        disk_xml = [f"<disk type='block'><target dev='{disk.target}'/>{limits}</disk>" for disk in disks]
+        xml = f"<domain><devices>{''.join(disk_xml)}</devices></domain>"
+        tree = CgroupTree(1, tmp_path)
+        inventory = Inventory(tree, None, (vm,), (), (), {"u": xml})
+        return ForeignLimits().notes(CgroupActuator(tree), [vm], inventory, {"fast": LOOP}, settings)
+
+    assert notes_with("own") == ["VM web: disk vda has read_iops_sec=70, which slo-ctl has not set"]
+    assert notes_with("slo-ctl-vda") == []
+    own = Setting(Knob(Lever.LIBVIRT_LIMIT, "u", "total_iops", "vda"), 300.0, "web", "max_iops")
+    assert notes_with("own", own) == []
+
+
+@pytest.mark.parametrize(("version", "found"), [(1, {"web": "/slo/web/a/b"}), (2, {})])
+def test_groups_inside_count_if_they_have_processes(
+    tmp_path: Path, version: int, found: dict[str, str]
+) -> None:
+    inner = tmp_path / "slo" / "web" / "a" / "b"
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent, inner.parent.parent):
+        (folder / "cgroup.procs").write_text("")
+    tree = CgroupTree(version, tmp_path)
+    assert InnerGroups().update(tree, [WEB]) == {}
+    (inner / "cgroup.procs").write_text("42\n")
+    groups = InnerGroups()
+    assert groups.update(tree, [WEB]) == found
+    (inner / "cgroup.procs").write_text("")
+    for _ in range(20):
+        found = groups.update(tree, [WEB])
+    assert found == {}, "it is looked for again"
