@@ -10,7 +10,7 @@ import sys
 from slo_ctl.cli.exit_status import EXIT_INTERRUPTED
 
 _COLLECT_AFTER_OBJECTS = 300_000
-"""Objects after which cyclic garbage is collected: three times as many as most commands create, by imports."""
+"""Objects after which cyclic garbage is collected: more than most commands create, which is by imports."""
 
 
 def _prepare_output() -> None:
