@@ -17,7 +17,7 @@ from .build import ensure
 from .guests import PLAIN
 from .machine import Guest
 from .recipe import TREE
-from .vm_scopes import until
+from .vm_scopes import first_that, until
 
 GUEST = PLAIN
 _BPFTRACE = "/srv/bpftrace"
@@ -37,20 +37,16 @@ latencies.latest(numbers)
 while not (latencies.running or latencies.problem):
     time.sleep(0.1)
 open("/run/slo-ctl/began", "w").write(latencies.problem)
-while latencies.running and not os.path.exists("/run/slo-ctl/end"):
-    time.sleep(0.1)
-counted = None
-while counted != (counted := str(latencies.latest(numbers))):
-    # An emulated CPU beside busy ones takes seconds to read the maps.
-    time.sleep(6)
-found = [
-    [cgroup, str(device), kind, sum(counts.counts), counts.sum_s, quantile_s(counts)]
-    for (cgroup, device), latency in latencies.latest(numbers).items()
-    for kind, counts in (("read", latency.reads), ("write", latency.writes))
-    if sum(counts.counts)
-]
-open("/run/slo-ctl/found", "w").write(json.dumps(found))
-latencies.close()
+while latencies.running:
+    time.sleep(2)
+    found = [
+        [cgroup, str(device), kind, sum(counts.counts), counts.sum_s, quantile_s(counts)]
+        for (cgroup, device), latency in latencies.latest(numbers).items()
+        for kind, counts in (("read", latency.reads), ("write", latency.writes))
+        if sum(counts.counts)
+    ]
+    open("/run/slo-ctl/new", "w").write(json.dumps(found))
+    os.rename("/run/slo-ctl/new", "/run/slo-ctl/found")
 """
 
 
@@ -126,9 +122,21 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
         until(guest, f"tail -n 1 /root/{name}.json | grep -qx '}}'", _SLOWEST_S)
         job_result = json.loads(guest.run(f"cat /root/{name}.json").stdout)["jobs"][0]
         results[guest.run(f"cat /root/{name}.id").stdout.strip()] = (name, job_result)
-    guest.run("touch /run/slo-ctl/end")
-    until(guest, "[ -s /run/slo-ctl/found ]", _SLOWEST_S, show="journalctl -u measure")
-    found = json.loads(guest.run("cat /run/slo-ctl/found").stdout)
+
+    def counted() -> list[Any]:
+        until(guest, "[ -s /run/slo-ctl/found ]", _SLOWEST_S, show="journalctl -u measure")
+        return list(json.loads(guest.run("cat /run/slo-ctl/found").stdout))
+
+    def is_complete(found: list[Any]) -> bool:
+        totals = {str(cgroup): total for cgroup, _, _, total, *_ in found}
+        return all(
+            totals.get(cgroup, 0) >= 0.9 * sum(of_fio[kind]["total_ios"] for kind in ("read", "write"))
+            for cgroup, (name, of_fio) in results.items()
+            if name != "writeback"
+        )
+
+    # An emulated CPU beside busy ones takes long to read the maps.
+    found = first_that(is_complete, counted, looks=40, pause_s=3.0)
     assert {str(cgroup) for cgroup, *_ in found} >= results.keys(), guest.run("journalctl -u measure").stdout
     by_job = {
         results[str(cgroup)][0]: (kind, total, p99_s, results[str(cgroup)][1][kind])
@@ -144,6 +152,5 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
     assert {str(cgroup) for cgroup, _, kind, *_ in found if kind == "write"} <= results.keys()
     for name in ("uring", "ram"):
         _, total, p99_s, of_fio = by_job[name]
-        # An emulated CPU is slow to read the maps.
         assert 0.9 * of_fio["total_ios"] <= total <= of_fio["total_ios"]
         assert 0 < p99_s <= 4 / 3 * of_fio["clat_ns"]["percentile"]["99.000000"] / 1e9

@@ -131,7 +131,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     rows = first_that(lambda rows: _ops_of(rows) == split, drive.status, looks=60, pause_s=1.0)
     assert _ops_of(rows) == split, guest.run(_SHOW, check=False).stdout
     freeze(guest, _SCOPES, frozen=False)
-    iops = first_that(_as_weights, lambda: _measured(guest), looks=12)
+    iops = first_that(_as_weights, lambda: _measured(guest), looks=30)
     assert _as_weights(iops), guest.run(_SHOW, check=False).stdout
 
     # OPS moves once GC has collected 20 blocks of each VM, so that u is known.
