@@ -32,7 +32,7 @@ class NotSentError(ControlError):
     """The server had closed the connection before the command was sent, as it does after a silent minute."""
 
     def __init__(self, reason: object) -> None:
-        super().__init__("unreachable", f"the server has closed the connection: {reason}")
+        super().__init__("unreachable", f"the server does not answer: {reason}")
 
 
 class ControlClient:
