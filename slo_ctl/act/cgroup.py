@@ -12,10 +12,8 @@ from pathlib import Path, PurePosixPath
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, read_record, write_line
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model.host import BFQ, CFQ, IO_COST, WeightScale
+from slo_ctl.model.host import BFQ, CFQ, DEFAULT_WEIGHT, IO_COST, WeightScale
 from slo_ctl.model.setting import ActError, Knob, Lever
-
-DEFAULT_WEIGHT = 100.0
 
 _V1_LIMITS = {
     "read_iops": "blkio.throttle.read_iops_device",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
-from slo_ctl.model.host import BFQ, IO_COST
+from slo_ctl.model.host import BFQ, DEFAULT_WEIGHT, IO_COST
 from slo_ctl.model.setting import (
     ActError,
     Knob,
@@ -74,7 +74,6 @@ _REPLACEABLE = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_
 """Levers whose values change only when a program writes them. Those of queues change with the scheduler, of a
 VM of libvirt when it is restored, of an emulated drive when its server restarts."""
 
-_DEFAULT_WEIGHT = 100.0
 _OF_VMS = _REPLACEABLE | {Lever.SYSTEMD_PROPERTY, Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT}
 """Levers of weights and limits of VMs on block devices, which others may have set before."""
 
@@ -415,7 +414,7 @@ class SettingKeeper:
 
 def _is_set(knob: Knob, value: SettingValue) -> bool:
     """Whether a limit or weight of a VM has another value than the kernel's default."""
-    defaults = (None, _DEFAULT_WEIGHT) if knob.name in (BFQ.knob, IO_COST.knob) else (None,)
+    defaults = (None, DEFAULT_WEIGHT) if knob.name in (BFQ.knob, IO_COST.knob) else (None,)
     return knob.lever in _OF_VMS and value not in defaults
 
 

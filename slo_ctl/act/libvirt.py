@@ -32,7 +32,7 @@ from slo_ctl.host.libvirt import (
     throttle_group,
 )
 from slo_ctl.host.libvirt_events import connected, open_connection
-from slo_ctl.model.host import BFQ, IO_COST
+from slo_ctl.model.host import BFQ, DEFAULT_WEIGHT, IO_COST
 from slo_ctl.model.setting import ActError, Knob, Lever
 
 # A read-write connection to libvirt.
@@ -134,7 +134,6 @@ class LibvirtConnection:
         return self._connection
 
 
-DEFAULT_WEIGHT = 100.0
 _MOST = float(2**53)
 """Largest limit: floats cannot represent all whole numbers beyond it."""
 

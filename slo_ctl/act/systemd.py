@@ -15,13 +15,13 @@ from jeepney import DBusAddress, DBusErrorResponse, Properties, new_method_call
 from jeepney.io.blocking import DBusConnection, open_dbus_connection
 from jeepney.wrappers import unwrap_msg
 
-from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
+from slo_ctl.act.cgroup import LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.clock import wait_for
 from slo_ctl.decide.device_use import unit_of
 from slo_ctl.host.block_device import device_node, device_number
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
-from slo_ctl.model.host import BFQ, IO_COST
+from slo_ctl.model.host import BFQ, DEFAULT_WEIGHT, IO_COST
 from slo_ctl.model.setting import ActError, Knob, Lever
 
 # systemd's weights: IOWeight= 1..10000, which is mapped to 1..1000 for bfq.

@@ -167,6 +167,8 @@ class WeightScale:
 BFQ = WeightScale("bfq", "weight", 1, 1000)
 CFQ = WeightScale("cfq", "weight", 10, 1000)
 IO_COST = WeightScale("io.cost", "cost_weight", 1, 10_000)
+DEFAULT_WEIGHT = 100.0
+"""The kernel's weight of a cgroup, on every scale."""
 
 
 @dataclass(frozen=True, slots=True)
