@@ -11,7 +11,7 @@ from pathlib import Path
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.kernel_files import read_bounded, read_text
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity
+from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity, WindowedMaximums
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.files import DeviceClaims
@@ -73,8 +73,7 @@ class ManagedBlock:
         """Time and value of the last reading of `_BUSY_MS_FIELD`."""
         self._utilisation = 0.0
         self._demand = BlockDemand(window_s)
-        self._limited_from_s: dict[str, float] = {}
-        """Monotonic time from which limits for the maximum of a VM were wanted, by VM."""
+        self._maximums = WindowedMaximums(window_s)
 
     @property
     def number(self) -> DeviceNumber | None:
@@ -201,10 +200,8 @@ class ManagedBlock:
         `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `pool`: the pool of the
         device. `ops`: OPS of its drive, if it is reported.
         """
-        now_s = self._clock()
-        self._limited_from_s = {
-            vm: self._limited_from_s.get(vm, now_s) for vm in slos if (vm, self.name) in wanted.maximum_slack
-        }
+        enforced = {vm: slo for vm, slo in slos.items() if (vm, self.name) in wanted.maximum_slack}
+        self._maximums.add(enforced, self._clock())
         total = pool.share_total(self)
         nvme = self.nvme
         backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
@@ -230,7 +227,7 @@ class ManagedBlock:
                 drive_iops=drive_iops,
                 no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
                 maximum_slack_iops=wanted.maximum_slack.get((vm, self.name)),
-                limited_all_along=now_s - self._limited_from_s.get(vm, now_s) > self._window_s,
+                highest_maximum_iops=self._maximums.highest_iops(vm),
                 remark=pool.throttler.remark(vm),
                 settling=pool.settling,
             )

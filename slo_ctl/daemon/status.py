@@ -20,9 +20,6 @@ from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
 from slo_ctl.model.status import DEGRADED, GroupStatus, HostStatus, Verdict, VmStatus
 from slo_ctl.record.metrics import COUNTED_STATES, Counts
 
-_CLEARLY_ABOVE, _INEXACT_IOPS = 1.5, 20.0
-"""A VM above its maximum by this factor and number of IOPS is not limited: the kernel's limits are less
-inexact."""
 _MANAGE_HINT = "name its device under [[device]], see docs/configuration.md"
 
 
@@ -102,8 +99,6 @@ def _row(
             if group_slo is None or _maximums(group_slo) == _maximums(resolved.slo)
             else f"part of the maximum of group {resolved.group_name},",
         )
-    if judgement.verdict is Verdict.CAPPED and (above := _above_maximum(delivered, resolved.slo)):
-        judgement = Judgement(Verdict.UNAPPLIED, above)
     if judgement.verdict is Verdict.IDLE and not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     window = delivered.window
@@ -133,16 +128,6 @@ def _row(
         unapplied=unapplied,
         group=resolved.group_name or "",
     )
-
-
-def _above_maximum(delivered: Delivered, slo: Slo) -> str:
-    """That the limit of a VM on a block device has no effect; empty if it has, or it is too early to say."""
-    most, iops = slo.max_iops, delivered.window.iops
-    if most is None or iops is None or delivered.settling or not delivered.limited_all_along:
-        return ""
-    if iops <= _CLEARLY_ABOVE * most + _INEXACT_IOPS:
-        return ""
-    return f"{iops:,.0f} IOPS, above its maximum of {most:,.0f}: the limit is set, but has no effect"
 
 
 def _source(resolved: ResolvedSlo) -> str:

@@ -22,6 +22,9 @@ AT_BOUND = 0.03
 
 _MOST_SLACK = 1 / 3
 """Upper bound of `maximum_slack_iops`, relative to the maximum."""
+_CLEARLY_ABOVE, _INEXACT_IOPS = 1.5, 20.0
+"""A VM above its maximum by this factor and number of IOPS is not limited: the kernel's limits are less
+inexact."""
 _NOTHING = StreamWindow("", 0.0)
 
 
@@ -60,8 +63,8 @@ class Delivered:
     """Why no mechanism of the device can keep the SLO; empty if one can."""
     maximum_slack_iops: float | None = None
     """How far below its maximum the mechanism may keep the VM; None: no mechanism for maximums is known."""
-    limited_all_along: bool = False
-    """Whether the limit for its maximum has been set for longer than the window."""
+    highest_maximum_iops: float | None = None
+    """The highest maximum that was wanted in the window; None: none for a part of it, or no mechanism."""
     remark: str = ""
     """Further measures for the VM, such as limits on other VMs; added to the reasons of ok, insufficient."""
     disks: tuple[str, ...] = ()
@@ -115,6 +118,8 @@ def judge(
         return Judgement(Verdict.NO_MECHANISM, delivered.no_mechanism)
     if not delivered.asked:
         return Judgement(Verdict.IDLE, "no request in the window")
+    if at_maximum and (above := _above_maximum(delivered, maximum)):
+        return Judgement(Verdict.UNAPPLIED, above)
     if at_maximum:
         # The VM has its maximum: that no mechanism keeps its weight or minimum makes no difference to it.
         if p99 := _missed_p99(delivered, slo, at_bound):
@@ -156,6 +161,14 @@ def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -
     if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
         return f"at its {maximum} {limit / 2**20:,.1f} MiB/s"
     return ""
+
+
+def _above_maximum(delivered: Delivered, maximum: str) -> str:
+    """That the limit for the maximum has no effect; empty if it has, or it is too early to say."""
+    most, iops = delivered.highest_maximum_iops, delivered.window.iops
+    if most is None or iops is None or delivered.settling or iops <= _CLEARLY_ABOVE * most + _INEXACT_IOPS:
+        return ""
+    return f"{iops:,.0f} IOPS, above its {maximum} {most:,.0f}: the limit is set, but has no effect"
 
 
 def _missed_rate(delivered: Delivered, slo: Slo, at_bound: float) -> str:

@@ -151,23 +151,31 @@ def test_vm_of_a_group_at_its_own_maximum_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("iops", "limited_all_along", "verdict"),
+    ("iops", "highest_iops", "verdict"),
     [
-        (5000.0, True, Verdict.UNAPPLIED),
-        (5000.0, False, Verdict.CAPPED),
-        (1100.0, True, Verdict.CAPPED),
+        (5000.0, 1000.0, Verdict.UNAPPLIED),
+        (5000.0, 4000.0, Verdict.CAPPED),
+        (5000.0, None, Verdict.CAPPED),
+        (1100.0, 1000.0, Verdict.CAPPED),
     ],
 )
+@pytest.mark.parametrize("group", [None, SloGroup("shop", {"max_iops": 3000.0})])
 def test_a_limit_without_effect_is_not_taken_for_one_that_is_kept(
-    iops: float, limited_all_along: bool, verdict: Verdict
+    iops: float, highest_iops: float | None, verdict: Verdict, group: SloGroup | None
 ) -> None:
     """A VM at 31,519 IOPS was `capped: at its maximum of 1,000 IOPS`."""
     window = replace(WINDOW, iops=iops)
-    got = replace(GOT, window=window, maximum_slack_iops=20.0, limited_all_along=limited_all_along)
-    _, row = build(replace(SSD, kind="block", vms={"web": got}), slo=resolved(max_iops=1000.0))
+    got = replace(GOT, window=window, maximum_slack_iops=20.0, highest_maximum_iops=highest_iops)
+    device = replace(SSD, kind="block", vms={"web": got})
+    if group is None:
+        _, row = build(device, slo=resolved(max_iops=1000.0))
+    else:
+        part = {"web": Slo(max_iops=1000.0)}
+        _, row = build(device, slo=replace(resolved(), group_name="shop"), group=group, in_groups=part)
     assert row.verdict is verdict
     if verdict is Verdict.UNAPPLIED:
-        assert row.reason == "5,000 IOPS, above its maximum of 1,000: the limit is set, but has no effect"
+        of = "maximum of" if group is None else "part of the maximum of group shop,"
+        assert row.reason == f"5,000 IOPS, above its {of} 1,000: the limit is set, but has no effect"
 
 
 def test_a_group_without_vms_is_idle() -> None:

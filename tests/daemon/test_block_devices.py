@@ -9,11 +9,13 @@ import pytest
 
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
+from slo_ctl.daemon.activity import WindowedMaximums
 from slo_ctl.daemon.block import ManagedBlock
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.daemon.settings import ConfiguredBlock
 from slo_ctl.drives.places import places
+from slo_ctl.model.slo import Slo
 from slo_ctl.observe.streams import Inventory
 
 _DRIVES = {"fast-n1": "nqn.a", "fast-n2": "nqn.a", "db": "nqn.a", "other-n1": "nqn.b", "disk": None}
@@ -80,3 +82,20 @@ def test_namespaces_of_a_drive_form_one_pool_as_they_change(
     blocks.refresh(longer)
     assert blocks.devices["db"] is not kept
     blocks.close()
+
+
+def test_highest_maximum_of_a_window_is_known_once_there_was_one_for_all_of_it() -> None:
+    maximums = WindowedMaximums(window_s=10.0)
+
+    def highest_after(at_s: float, **most: float) -> float | None:
+        maximums.add({vm: Slo(max_iops=iops) for vm, iops in most.items()}, at_s)
+        return maximums.highest_iops("web")
+
+    assert highest_after(0.0, web=500.0) is None
+    assert highest_after(10.0, web=500.0) is None
+    assert highest_after(11.0, web=100.0) == 500.0, "lowered only now"
+    assert highest_after(21.0, web=100.0) == 500.0, "the window begins with the higher one"
+    assert highest_after(22.0, web=200.0) == 200.0
+    assert highest_after(33.0, web=50.0) == 200.0
+    assert highest_after(34.0) is None
+    assert highest_after(35.0, web=50.0) is None, "begins anew"
