@@ -26,15 +26,15 @@ class InEpochs:
         self._found: dict[str, tuple[str, ...]] = {}
         self._turn = 0
 
-    def update(self, vms: Sequence[Vm], compute: Callable[[Vm], Iterable[str]]) -> dict[str, tuple[str, ...]]:
-        """The values of these VMs by name; of the others nothing is kept."""
+    def update(
+        self, vms: Sequence[Vm], compute: Callable[[Sequence[Vm]], Mapping[str, tuple[str, ...]]]
+    ) -> dict[str, tuple[str, ...]]:
+        """Values by name; of other VMs nothing is kept. `compute`: those of the VMs that are due."""
         self._turn = (self._turn + 1) % _EPOCHS
-        self._found = {
-            vm.name: tuple(compute(vm))
-            if index % _EPOCHS == self._turn or vm.name not in self._found
-            else self._found[vm.name]
-            for index, vm in enumerate(vms)
-        }
+        last = self._found
+        due = [vm for index, vm in enumerate(vms) if index % _EPOCHS == self._turn or vm.name not in last]
+        now = compute(due)
+        self._found = {vm.name: now[vm.name] if vm.name in now else last[vm.name] for vm in vms}
         return self._found
 
 
@@ -49,9 +49,9 @@ class InnerGroups:
         if tree is None or tree.version != 1:
             return {}
 
-        def inside(vm: Vm) -> tuple[str, ...]:
-            found = group_inside(tree, vm.cgroup or "")
-            return (found,) if found else ()
+        def inside(due: Sequence[Vm]) -> dict[str, tuple[str, ...]]:
+            found = {vm.name: group_inside(tree, vm.cgroup or "") for vm in due}
+            return {name: (group,) if group else () for name, group in found.items()}
 
         in_groups = [vm for vm in vms if vm.cgroup]
         return {name: found[0] for name, found in self._found.update(in_groups, inside).items() if found}
@@ -74,27 +74,52 @@ class ForeignLimits:
         """A sentence for each limit. `devices`: numbers of managed devices by name; `settings`: wanted."""
         if cgroups is None:
             return []
-        own: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        for setting in settings:
-            own[setting.vm] |= {(setting.knob.name, device) for device in setting.knob.device.split(",")}
-        used: dict[str, set[DeviceNumber]] = defaultdict(set)
-        for stream in inventory.streams:
-            if stream.device is not None and did_io(stream):
-                used[stream.vm].add(stream.device)
         names = {number: name for name, number in devices.items()}
 
-        def found(vm: Vm) -> Iterator[str]:
-            limited = {device for _, device in own[vm.name]}
-            on_managed = {disk.target for disk in vm.disks if disk.device in names} - limited
-            for disk, limits in _limits_of_disks(inventory.domain_xml.get(vm.uuid or "", "")).items():
-                if disk in on_managed:
-                    yield f"VM {vm.name}: disk {disk} has {limits}, which slo-ctl has not set"
-            for number in sorted(used[vm.name] & names.keys()) if vm.cgroup else ():
-                own_limits = {name for name, device in own[vm.name] if device == str(number)}
-                for limit in _limits(cgroups, vm.cgroup or "", number, own_limits):
-                    yield f"VM {vm.name}: on {names[number]} ({number}) {limit}, which slo-ctl has not set"
+        def found(due: Sequence[Vm]) -> dict[str, tuple[str, ...]]:
+            looked_at = {vm.name for vm in due}
+            own: dict[str, set[tuple[str, str]]] = defaultdict(set)
+            for setting in settings:
+                if setting.vm in looked_at:
+                    own[setting.vm] |= {
+                        (setting.knob.name, device) for device in setting.knob.device.split(",")
+                    }
+            used: dict[str, set[DeviceNumber]] = defaultdict(set)
+            for stream in inventory.streams:
+                if stream.vm in looked_at and stream.device in names and did_io(stream):
+                    used[stream.vm].add(stream.device)
+            return {
+                vm.name: (
+                    *_on_disks(vm, own[vm.name], inventory.domain_xml.get(vm.uuid or "", ""), names),
+                    *_on_cgroup(
+                        cgroups, vm, own[vm.name], {number: names[number] for number in used[vm.name]}
+                    ),
+                )
+                for vm in due
+            }
 
         return [note for notes in self._found.update([*vms], found).values() for note in notes]
+
+
+def _on_disks(
+    vm: Vm, own: Collection[tuple[str, str]], xml: str, devices: Collection[DeviceNumber]
+) -> Iterator[str]:
+    """Sentences about limits of disks on managed devices. `own`: names and devices of slo-ctl's settings."""
+    limited = {device for _, device in own}
+    on_managed = {disk.target for disk in vm.disks if disk.device in devices} - limited
+    for disk, limits in _limits_of_disks(xml).items():
+        if disk in on_managed:
+            yield f"VM {vm.name}: disk {disk} has {limits}, which slo-ctl has not set"
+
+
+def _on_cgroup(
+    cgroups: CgroupActuator, vm: Vm, own: Collection[tuple[str, str]], devices: Mapping[DeviceNumber, str]
+) -> Iterator[str]:
+    """Sentences about limits of the VM's cgroup on these devices."""
+    for number in sorted(devices) if vm.cgroup else ():
+        own_limits = {name for name, device in own if device == str(number)}
+        for limit in _limits(cgroups, vm.cgroup or "", number, own_limits):
+            yield f"VM {vm.name}: on {devices[number]} ({number}) {limit}, which slo-ctl has not set"
 
 
 def _limits_of_disks(xml: str) -> dict[str, str]:

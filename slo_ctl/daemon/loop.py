@@ -188,9 +188,10 @@ class Daemon:
         wanted, device_settings = self._decide(inventory, slos)
         self._act(inventory, wanted, device_settings)
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
+        with_slo = slos.set_for
         notes += self._foreign_limits.notes(
             self._actuators.cgroups,
-            [vm for vm in inventory.vms if vm.name in slos.set_for],
+            [vm for vm in inventory.vms if vm.name in with_slo],
             inventory,
             self._blocks.numbers,
             self._settings,

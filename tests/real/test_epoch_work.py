@@ -1,0 +1,87 @@
+"""An epoch of the daemon does work in proportion to the number of VMs: lines are counted, not time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cgroup_groups import MIB, loop_device
+from daemon_host import Cgroups, cgroups
+
+from slo_ctl.config import load
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.loop import Daemon
+from slo_ctl.model.status import Verdict
+
+EPOCHS = 3
+"""Epochs whose lines are counted, after those that set everything."""
+NONLINEAR_UP_TO = 0.10
+"""Work that may not be in proportion: a loop over all VMs for each VM, once an epoch, would be 0.25."""
+
+
+def test_work_of_an_epoch_grows_in_proportion_to_the_vms_of_a_block_device(
+    tmp_path: Path,
+) -> None:
+    """One set of all VMs was made anew for each VM, which took a quarter of the time with 500."""
+    few, more, most = (lines_of_an_epoch(tmp_path / str(count), count) for count in (50, 100, 200))
+    lines = f"lines with 50, 100 and 200 VMs: {few}, {more}, {most}"
+    assert most - more <= (1 + NONLINEAR_UP_TO) * 2 * (more - few), lines
+
+
+def lines_of_an_epoch(root: Path, vms: int) -> int:
+    names = [f"vm{number}" for number in range(vms)]
+    root.mkdir()
+    with loop_device(MIB, "bfq", low_latency=0) as (path, _), cgroups(*names) as groups:
+        tables = [
+            f'[vm.{name}]\nweight = {1 + number % 10}\nmax_iops = 1000\ncgroup = "{groups.path(name)}"'
+            for number, name in enumerate(names)
+        ]
+        head = f'[libvirt]\nuri = "none"\n[[device]]\nname = "disk"\npath = "{path}"'
+        (root / "slo-ctl.toml").write_text("\n".join([head, *tables]))
+        read_from_each(groups, names, path)
+        places = DaemonPlaces(root)
+        daemon = Daemon(load(places.config), places)
+        try:
+            for _ in range(2):
+                status = daemon.epoch()
+            assert len(status.vms) == vms
+            assert not [row for row in status.vms if row.verdict is Verdict.UNAPPLIED]
+            with lines_counted() as count:
+                for _ in range(EPOCHS):
+                    daemon.epoch()
+        finally:
+            daemon.stop(undo=True)
+    return count[0]
+
+
+def read_from_each(groups: Cgroups, names: list[str], path: str) -> None:
+    """Read a block from the device in each group."""
+    enter, read = 'echo $$ >"$group/cgroup.procs"', 'dd if="$0" of=/dev/null bs=4k count=1 iflag=direct'
+    folders = [str(groups.folder(name)) for name in names]
+    subprocess.run(
+        ["/bin/sh", "-ec", f"for group; do {enter}; {read}; done", path, *folders],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@contextmanager
+def lines_counted() -> Iterator[list[int]]:
+    """The number of lines that this thread executes; an iteration of a comprehension counts as one."""
+    count = [0]
+
+    def trace(_frame: FrameType, event: str, _value: Any) -> Any:
+        count[0] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
