@@ -251,6 +251,8 @@ class SettingKeeper:
             step.setting.knob: self._in_force(step) for step in steps if in_force(step.target, step.before)
         }
         changes = [step for step in steps if step.setting.knob not in outcomes]
+        if not changes:
+            return outcomes
         self._identify(step.setting.knob for step in changes)
         untouched = {
             step.setting.knob: Original(step.before, step.setting.vm)
