@@ -230,8 +230,8 @@ _SEEN_S = 600.0
 """Resolution of the time at which a VM was last present, after which its name is deleted."""
 _WAL_LIMIT_BYTES = 8 << 20
 _CACHE_KIB = 256
-"""Pages of the file in the daemon's memory. It writes to the ends of tables only; SQLite's default of 2 MB takes
-an hour to fill, and saves no CPU time.
+"""Pages of the file in the daemon's memory: it writes to the ends of tables only. The default of SQLite,
+2 MB, takes an hour to fill, and saves no CPU time.
 """
 
 
