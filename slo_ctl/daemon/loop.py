@@ -490,7 +490,16 @@ class Daemon:
             config_problem=self._config_problem,
             notes=tuple(notes),
         )
-        return status_of(host, views, inventory.vms, slos, self._changes, wanted.backends, self.config.groups)
+        return status_of(
+            host,
+            views,
+            inventory.vms,
+            slos,
+            self._changes,
+            wanted.backends,
+            self.config.groups,
+            self._blocks.numbers,
+        )
 
     def _record(self, status: HostStatus) -> None:
         self._recorder.add(status, self._changes, self.controller.take_slo_changes())
