@@ -423,7 +423,7 @@ class Daemon:
 
     def _act(self, inventory: Inventory, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
         emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
-        self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices)
+        self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices, inventory.vms)
         settings = [*device_settings]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
