@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -82,7 +83,7 @@ class CgroupActuator(Actuator[float | None]):
         if knob.lever is Lever.CGROUP_WEIGHT:
             if value is None:
                 return DEFAULT_WEIGHT
-            self._check_device_weights(knob)
+            self.check_device_weights(knob)
             scale = self._scale(knob)
             return float(min(scale.high, max(scale.low, round(value))))
         if knob.lever is Lever.CGROUP_LATENCY:
@@ -127,15 +128,20 @@ class CgroupActuator(Actuator[float | None]):
         self._write(knob, f"{self._folder(knob)}/{name}", text)
 
     def _write_weight(self, knob: Knob, value: float | None) -> None:
-        """Set the weight of a group, and again those for single devices, which the kernel's bfq removes."""
-        device_weights = self._device_weights(knob) if knob.name == BFQ.knob else {}
         text = f"{DEFAULT_WEIGHT if value is None else value:.0f}"
         text = f"default {text}" if self._tree.version == 2 else text
-        folder = self._folder(knob)
-        self._write(knob, f"{folder}/{self._weight_file(knob)}", text)
-        for device, weight in device_weights.items():
+        with self.keeping_device_weights(knob):
+            self._write(knob, f"{self._folder(knob)}/{self._weight_file(knob)}", text)
+
+    @contextmanager
+    def keeping_device_weights(self, knob: Knob) -> Iterator[None]:
+        """Set weights for single devices again, which bfq removes when that of the group is set."""
+        before = self._device_weights(knob) if knob.name == BFQ.knob else {}
+        yield
+        for device, weight in before.items():
             with suppress(ActError):  # the device was removed
-                self._write(knob, f"{folder}/{self._device_weight_file(knob)}", f"{device} {weight}")
+                path = f"{self._folder(knob)}/{self._device_weight_file(knob)}"
+                self._write(knob, path, f"{device} {weight}")
 
     def _device_weights(self, knob: Knob) -> dict[str, str]:
         """Weights of a group for single devices, by number, which count instead of that of the group."""
@@ -151,7 +157,7 @@ class CgroupActuator(Actuator[float | None]):
         name = self._weight_file(knob)
         return f"{name}_device" if self._tree.version == 1 else name
 
-    def _check_device_weights(self, knob: Knob) -> None:
+    def check_device_weights(self, knob: Knob) -> None:
         """Raises ActError for a weight for a managed device alone."""
         for device, weight in self._device_weights(knob).items():
             if device in self.managed:

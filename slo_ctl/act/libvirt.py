@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.systemd import bfq_weight_of, io_weight_for
 from slo_ctl.host.block_device import device_node, device_number
@@ -184,6 +185,10 @@ class LibvirtActuator(Actuator[float | None]):
         """`systemd_maps_weights`: libvirt sets weights through systemd, which maps bfq's (cgroup v2)."""
         self._libvirt = LibvirtConnection(uri, open_connection, timeout_s=timeout_s)
         self.systemd_maps_weights = systemd_maps_weights
+        self.cgroups: CgroupActuator | None = None
+        """That of the VMs' cgroups, for weights for single devices, which libvirt does not know."""
+        self.cgroup_of: Mapping[str, str] = {}
+        """Cgroups of VMs by UUID."""
         self._sys = sys
 
     def close(self) -> None:
@@ -194,6 +199,8 @@ class LibvirtActuator(Actuator[float | None]):
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             if value is None:
                 return DEFAULT_WEIGHT
+            if self.cgroups is not None and (weight := self._cgroup_weight(knob)):
+                self.cgroups.check_device_weights(weight)
             scale = IO_COST if knob.name == IO_COST.knob else BFQ
             return float(min(scale.high, max(scale.low, round(value))))
         _limit_of(knob)
@@ -273,7 +280,8 @@ class LibvirtActuator(Actuator[float | None]):
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             weight = round(DEFAULT_WEIGHT if value is None else value)
             mapped = self.systemd_maps_weights and knob.name == BFQ.knob
-            domain.setBlkioParameters({"weight": io_weight_for(weight) if mapped else weight}, live)
+            with self._keeping_device_weights(knob):
+                domain.setBlkioParameters({"weight": io_weight_for(weight) if mapped else weight}, live)
         elif _is_device_number(knob.device):
             path = self._device_path(knob)
             domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
@@ -281,6 +289,17 @@ class LibvirtActuator(Actuator[float | None]):
             targets = knob.device.split(",")
             for target in targets:
                 self._write_tune(domain, knob, target, targets, value)
+
+    def _cgroup_weight(self, knob: Knob) -> Knob | None:
+        """The weight of the VM's cgroup; None if it is not known."""
+        cgroup = self.cgroup_of.get(knob.place)
+        return Knob(Lever.CGROUP_WEIGHT, cgroup, knob.name) if cgroup else None
+
+    def _keeping_device_weights(self, knob: Knob) -> AbstractContextManager[None]:
+        weight = self._cgroup_weight(knob)
+        if self.cgroups is None or weight is None:
+            return nullcontext()
+        return self.cgroups.keeping_device_weights(weight)
 
     def _write_tune(
         self, domain: Any, knob: Knob, target: str, targets: list[str], value: float | None

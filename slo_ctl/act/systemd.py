@@ -141,7 +141,9 @@ class SystemdActuator(Actuator[float | None]):
     def _change(self, unit: str, knob: Knob, value: float | None) -> None:
         foreign: dict[str, float] = {}
         if _is_weight(knob):
-            self._properties.set(unit, WEIGHT, NOT_SET if value is None else _io_weight(knob, value))
+            with self._cgroups.keeping_device_weights(_cgroup_knob(knob)):
+                self._properties.set(unit, WEIGHT, NOT_SET if value is None else _io_weight(knob, value))
+                self._wait_for(knob, value)
         else:
             name = LATENCY_TARGET if knob.name == LATENCY else LIMITS[knob.name]
             entries = self._properties.entries(unit, [name] if knob.name == LATENCY else [*LIMITS.values()])
@@ -150,11 +152,14 @@ class SystemdActuator(Actuator[float | None]):
                 raise _foreign_limits_error(unit, knob, foreign)
             path = self._path(knob, entries[name])
             self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
-        # systemd answers before it has written to the cgroup.
-        wait_for(lambda: self._in_force(knob) == value, self._verify_s, _POLL_S)
+            self._wait_for(knob, value)
         # When systemd resets the last of its own limits it removes all limits of the device.
         for name, limit in foreign.items():
             self._cgroups.write(replace(_cgroup_knob(knob), name=name), limit)
+
+    def _wait_for(self, knob: Knob, value: float | None) -> None:
+        """systemd answers before it has written to the cgroup."""
+        wait_for(lambda: self._in_force(knob) == value, self._verify_s, _POLL_S)
 
     def _path(self, knob: Knob, entries: Entries) -> str:
         """Path of the device in the property: an existing entry keeps its path, to avoid a second entry."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def printable(text: str) -> str:
@@ -16,6 +20,11 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def toml_key(name: str) -> str:
+    """A name as a key of TOML, such as in `[vm.NAME]`: in quotes unless it needs none."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def counted(number: int, noun: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -246,8 +247,10 @@ def _parts(console: Console, selected: _Selected) -> list[RenderableType]:
 
 
 def _watch(root: Path | None, selection: _Selection, interval_s: float, json_: bool) -> None:
+    from slo_ctl.show.terminal import can_redraw
+
     try:
-        if json_ or not sys.stdout.isatty():
+        if json_ or not can_redraw(sys.stdout):
             _watch_lines(root, selection, interval_s, json_)
         else:
             _watch_live(root, selection, interval_s)
@@ -256,7 +259,7 @@ def _watch(root: Path | None, selection: _Selection, interval_s: float, json_: b
 
 
 def _watch_lines(root: Path | None, selection: _Selection, interval_s: float, json_: bool) -> None:
-    """One status after the other, for a pipe or a file."""
+    """One status after the other, for a pipe, a file or a terminal that cannot redraw."""
     outage = _outage(root)
     while True:
         body = outage.request(lambda: client(root).get("/v1/status"))
@@ -312,9 +315,15 @@ def top(
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("slo-ctl top needs a terminal", "use slo-ctl status --watch instead")
+    from slo_ctl.show.terminal import can_redraw
     from slo_ctl.show.top import TopApp
 
     daemon = client(root, _TOP_TIMEOUT_S)
+    if not can_redraw(sys.stdout):
+        raise UserError(
+            f"slo-ctl top redraws the terminal in place, which TERM={os.environ['TERM']} cannot do",
+            "set TERM to the type of the terminal, or use slo-ctl status --watch instead",
+        )
     app = TopApp(
         lambda: daemon.get("/v1/status"),
         lambda vm, limit: vm_history(daemon, vm, limit=limit),

@@ -19,6 +19,7 @@ import slo_ctl
 from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.termination import StopRequest
+from slo_ctl.base.text import toml_key
 from slo_ctl.cli.try_guest import HAS_DISK, Guests, guests_anywhere, guests_with_kvm
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
@@ -218,7 +219,7 @@ class TryHost:
         for vm, weight in self._vms.items():
             group = self._groups.get(vm)
             members = f'cgroup = "{group}"' if group else f'namespaces = ["{DEVICE}/{vm}"]'
-            parts.append(f'[vm."{vm}"]\nweight = {weight:g}\n{members}\n')
+            parts.append(f"[vm.{toml_key(vm)}]\nweight = {weight:g}\n{members}\n")
         (self.root / "slo-ctl.toml").write_text("".join(parts))
         self._start_slo_ctl("daemon", "daemon")
         self._wait_for("daemon", self._has_status)

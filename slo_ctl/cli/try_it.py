@@ -91,6 +91,7 @@ def command(
     """
     from slo_ctl.cli.try_host import TryHost
     from slo_ctl.cli.try_run import run
+    from slo_ctl.show.terminal import can_redraw
 
     vms = weights_of(weights)
     traces = traces_of(trace or [], vms)
@@ -98,7 +99,9 @@ def command(
     with stop_requests(ending_signals()) as stop:
         host = TryHost(root, vms, stop, page)
         try:
-            result = run(host, vms, traces, seconds, guests=guests, live=sys.stderr.isatty() and not no_top)
+            result = run(
+                host, vms, traces, seconds, guests=guests, live=can_redraw(sys.stderr) and not no_top
+            )
         except KeyboardInterrupt:
             warn("slo-ctl: interrupted, removing everything")
             raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import expand, is_pattern
+from slo_ctl.base.text import toml_key
 from slo_ctl.cli.output import notes_about
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.places import ExportPaths
@@ -109,7 +110,7 @@ class VmHost:
         except OSError:
             return []
         return [
-            f"{tenant} is used by no known VM: add [vm.{tenant.namespace}] with "
+            f"{tenant} is used by no known VM: add [vm.{toml_key(tenant.namespace)}] with "
             f'namespaces = ["{tenant}"] to {self.places.config}/slo-ctl.toml'
             for tenant in sorted(
                 each for each in tenants_in_use if each is not None and each not in tenants_of_vms

@@ -11,6 +11,7 @@ from typing import Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.patterns import common_name, is_pattern, specificity
 from slo_ctl.base.quantity import format_number
+from slo_ctl.base.text import toml_key
 from slo_ctl.config.schema import attributes, check_tables
 from slo_ctl.config.settings import (
     SECTIONS,
@@ -293,7 +294,7 @@ class Layers:
             keys = self.named["vm"][name].keys
             for key in ("cgroup", "namespaces"):
                 if key in keys:
-                    problem = f'[vm."{name}"]: {key} cannot be set for several VMs'
+                    problem = f"[vm.{toml_key(name)}]: {key} cannot be set for several VMs"
                     self._report(
                         keys[key], problem, f"write {key} into the table of each VM, such as [vm.web]"
                     )
@@ -304,8 +305,8 @@ class Layers:
                 if (both := common_name(other, name)) is not None:
                     self._report(
                         self.named["vm"][name].first,
-                        f'[vm."{name}"] and [vm."{other}"] ({patterns[other].source}) are equally specific, '
-                        f"and both match {both}",
+                        f"[vm.{toml_key(name)}] and [vm.{toml_key(other)}] ({patterns[other].source}) are "
+                        f"equally specific, and both match {both}",
                         "make one of them longer",
                     )
             equally_specific.append(name)

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.text import toml_key
 from slo_ctl.config.settings import SECTIONS
 from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.config.values import (
@@ -195,7 +196,7 @@ def _heading(where: tuple[str | int, ...]) -> str:
     if not names:
         return ""
     listed = names[0] == "device" or (len(where) > 1 and isinstance(where[1], int))
-    return f"[[{names[0]}]] " if listed else f"[{cut('.'.join(names[:2]))}] "
+    return f"[[{names[0]}]] " if listed else f"[{cut('.'.join(map(toml_key, names[:2])))}] "
 
 
 def _valid_keys(file: ConfigFile, where: Location) -> tuple[str, ...]:

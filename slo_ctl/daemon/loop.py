@@ -424,7 +424,7 @@ class Daemon:
 
     def _act(self, inventory: Inventory, wanted: Wanted, device_settings: Sequence[Setting]) -> None:
         emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
-        self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices)
+        self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices, inventory.vms)
         settings = [*device_settings]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
@@ -491,7 +491,16 @@ class Daemon:
             config_problem=self._config_problem,
             notes=tuple(notes),
         )
-        return status_of(host, views, inventory.vms, slos, self._changes, wanted.backends, self.config.groups)
+        return status_of(
+            host,
+            views,
+            inventory.vms,
+            slos,
+            self._changes,
+            wanted.backends,
+            self.config.groups,
+            self._blocks.numbers,
+        )
 
     def _record(self, status: HostStatus) -> None:
         self._recorder.add(status, self._changes, self.controller.take_slo_changes())

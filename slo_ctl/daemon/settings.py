@@ -271,6 +271,7 @@ class Actuators:
         uri: str | None,
         emulated: Iterable[EmulatedDevice],
         devices: Iterable[DeviceNumber] = (),
+        vms: Iterable[Vm] = (),
     ) -> None:
         """Select the actuators of an epoch; those of emulated devices only if their server answered.
 
@@ -288,6 +289,8 @@ class Actuators:
         if self.libvirt is not None:
             # The answer depends on the schedulers in force.
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
+            self.libvirt.cgroups = self._cgroups
+            self.libvirt.cgroup_of = {vm.uuid: vm.cgroup for vm in vms if vm.uuid and vm.cgroup}
         if self._cgroups is not None:
             self._cgroups.managed = frozenset(map(str, devices))
         optional = (self._cgroups, self._systemd, self.libvirt, self._histograms)

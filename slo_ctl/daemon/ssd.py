@@ -10,6 +10,7 @@ from typing import Any
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.text import toml_key
 from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, MoveSpeed, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.occupants import Occupant
@@ -357,7 +358,8 @@ class EmulatedDevice:
             if self._explained_at_s.get(ns.name, self._now_s) < start_s
         }
         return [
-            f'{key} is used by no known VM: add [vm.{names[key]}] with namespaces = ["{key}"] to slo-ctl.toml'
+            f"{key} is used by no known VM: add [vm.{toml_key(names[key])}] with "
+            f'namespaces = ["{key}"] to slo-ctl.toml'
             for key, window in sorted(self.windows.items())
             if key in names and window.iops
         ]

@@ -31,9 +31,13 @@ def status_of(
     outcomes: Iterable[Outcome],
     backends: Mapping[tuple[str, str], str],
     groups: Mapping[str, SloGroup],
+    numbers: Mapping[str, DeviceNumber],
 ) -> HostStatus:
-    """`host` with its devices, VMs and groups. `backends`: what enforces the SLO, by VM and block device."""
-    unapplied = _unapplied(outcomes)
+    """`host` with its devices, VMs and groups.
+
+    `backends`: what enforces the SLO, by VM and block device; `numbers`: of block devices, by name.
+    """
+    unapplied = _unapplied(outcomes, devices, numbers)
     devices_of: dict[str, list[DeviceView]] = defaultdict(list)
     for device in devices:
         for name in device.vms:
@@ -44,11 +48,15 @@ def status_of(
     for vm in vms:
         name, resolved, vm_outcomes = vm.name, slos.resolved[vm.name], unapplied.get(vm.name, ())
         if name not in devices_of:
-            rows.append(_row_of_unmanaged(vm, resolved, vm_outcomes, problems or _MANAGE_HINT))
+            all_unapplied = tuple(outcome for outcome, _ in vm_outcomes)
+            rows.append(_row_of_unmanaged(vm, resolved, all_unapplied, problems or _MANAGE_HINT))
             continue
         for device in devices_of[name]:
+            # A weight is for all block devices; so may be what is for an unknown one.
+            on_device = device.name, "" if device.kind == "block" else device.name
+            on_it = tuple(outcome for outcome, place in vm_outcomes if place in on_device)
             backend = backends.get((name, device.name))
-            rows.append(_row(vm, resolved, device, vm_outcomes, backend, slos.in_groups.get(name)))
+            rows.append(_row(vm, resolved, device, on_it, backend, slos.in_groups.get(name)))
     existing = {vm.name for vm in vms}
     for name, source in slos.named_by.items():
         if name not in existing:
@@ -64,12 +72,16 @@ def status_of(
     )
 
 
-def _unapplied(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Settings that could not be applied, by VM."""
-    by_vm: dict[str, list[Outcome]] = defaultdict(list)
+def _unapplied(
+    outcomes: Iterable[Outcome], devices: Sequence[DeviceView], numbers: Mapping[str, DeviceNumber]
+) -> dict[str, list[tuple[Outcome, str]]]:
+    """Settings that could not be applied, by VM, with the name of their device as `_device_of` has it."""
+    names = {str(number): name for name, number in numbers.items()}
+    by_vm: dict[str, list[tuple[Outcome, str]]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.state is OutcomeState.UNAPPLIED:
-            by_vm[outcome.setting.vm].append(outcome)
+            vm = outcome.setting.vm
+            by_vm[vm].append((outcome, _device_of(outcome.setting.knob, vm, devices, names)))
     return by_vm
 
 
@@ -81,12 +93,11 @@ def _row(
     vm: Vm,
     resolved: ResolvedSlo,
     device: DeviceView,
-    unapplied: Sequence[Outcome],
+    unapplied: tuple[Outcome, ...],
     backend: str | None,
     group_slo: Slo | None,
 ) -> VmStatus:
     delivered = device.vms[vm.name]
-    unapplied = tuple(outcome for outcome in unapplied if _is_for(outcome, device))
     if device.problem:
         judgement = Judgement(Verdict.NO_MECHANISM, device.problem)
     else:
@@ -188,15 +199,7 @@ def _group(
     )
 
 
-def _is_for(outcome: Outcome, device: DeviceView) -> bool:
-    """Whether a setting of a VM may be for this device: for any block device, if it is for one."""
-    knob = outcome.setting.knob
-    if knob.lever in FTL_LEVERS:
-        return knob.place.startswith(f"{device.name}/")
-    return device.kind == "block"
-
-
-def _row_of_unmanaged(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome], hint: str) -> VmStatus:
+def _row_of_unmanaged(vm: Vm, resolved: ResolvedSlo, unapplied: tuple[Outcome, ...], hint: str) -> VmStatus:
     """Status of a VM that uses no managed device. `hint`: what may be the reason."""
     if not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
@@ -210,7 +213,7 @@ def _row_of_unmanaged(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome
         if vm.disks:
             reason = "none of its disks is on a managed device"
         judgement = Judgement(Verdict.NO_MECHANISM, f"{reason} ({hint})")
-    return _row_without_device(vm.name, resolved, judgement, vm, tuple(unapplied))
+    return _row_without_device(vm.name, resolved, judgement, vm, unapplied)
 
 
 def _row_without_device(
@@ -365,11 +368,14 @@ def limits_in_force(
 
 
 def _device_of(knob: Knob, vm: str, devices: Sequence[DeviceView], names: Mapping[str, str]) -> str:
-    """Name of the device to which a limit applies; empty if unknown. `names`: by device number."""
-    if knob.lever is Lever.FTL_LIMIT:
+    """Name of the device that a knob of a VM is for; empty if it is for several, or unknown.
+
+    `names`: by device number.
+    """
+    if knob.lever in FTL_LEVERS:
         return knob.emulated_device
-    if knob.lever is Lever.LIBVIRT_LIMIT:
-        target = knob.device.partition(",")[0]
-        found = (device.name for device in devices if vm in device.vms and target in device.vms[vm].disks)
-        return next(found, "")
-    return names.get(knob.device, "")
+    if knob.device in names:
+        return names[knob.device]
+    target = knob.device.partition(",")[0]
+    found = (device.name for device in devices if vm in device.vms and target in device.vms[vm].disks)
+    return next(found, "")

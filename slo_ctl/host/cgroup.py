@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import FileText, OpenFiles, read_bounded, read_record
+from slo_ctl.base.text import toml_key
 from slo_ctl.model.host import DeviceNumber, IoCounters
 
 Found = TypeVar("Found")
@@ -183,9 +184,9 @@ def group_inside(tree: CgroupTree, cgroup: str) -> str:
 
 def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
     """The message for a configured cgroup that does not exist."""
-    fix = f"start its client in that cgroup, or correct cgroup = in [vm.{vm}]"
+    fix = f"start its client in that cgroup, or correct cgroup = in [vm.{toml_key(vm)}]"
     if Path(cgroup).is_relative_to(tree.root):
-        fix = f"in [vm.{vm}], write the cgroup as in /proc/PID/cgroup, without {tree.root}"
+        fix = f"in [vm.{toml_key(vm)}], write the cgroup as in /proc/PID/cgroup, without {tree.root}"
     return (
         f"cgroup {cgroup} not found ({tree.folder(cgroup)}), so its I/O is neither counted nor limited: {fix}"
     )

@@ -17,7 +17,7 @@ from slo_ctl.base.quantity import (
     parse_number,
     parse_time_s,
 )
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import printable, toml_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +350,7 @@ def check_vm_name(vm: str) -> None:
 def check_named(key: str, name: str, known: Collection[str]) -> None:
     """Raise SloError unless the configuration has this class (CLASS_KEY) or group (GROUP_KEY)."""
     if name not in known:
-        none = f"none is configured: write [{key}.{name}] in slo-ctl.toml"
+        none = f"none is configured: write [{key}.{toml_key(name)}] in slo-ctl.toml"
         raise SloError(key, name, f"is not a {key}", did_you_mean(name, known) if known else none)
 
 

@@ -40,6 +40,11 @@ def console_for(stream: TextIO) -> Console:
     )
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Whether it is a terminal on which text can be redrawn in place: not with TERM=dumb."""
+    return stream.isatty() and not Console(file=stream).is_dumb_terminal
+
+
 def print_line(console: Console, line: Text, indent: int = 2) -> None:
     """A line of text. A narrower terminal wraps it at words, and indents continuation lines by `indent`.
 
@@ -208,10 +213,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 @contextmanager
 def progress_on_stderr(quiet: bool = False) -> Iterator[ProgressSink]:
-    """The sink that suits stderr: none when quiet, bars on a terminal, else plain lines."""
+    """The sink that suits stderr: none when quiet, bars where they can be redrawn, else plain lines."""
     if quiet:
         yield Silent()
-    elif sys.stderr.isatty():
+    elif can_redraw(sys.stderr):
         with _bars(sys.stderr) as progress:
             yield Bars(progress)
     else:

@@ -136,11 +136,12 @@ class TopApp(App[None]):
     """
 
     CSS = """
-    #header { height: auto; }
-    #problem { height: auto; color: $error; text-style: bold; }
+    #header { height: auto; max-height: 40%; }
+    #problem { height: auto; max-height: 2; color: $error; text-style: bold; }
+    #view { height: auto; max-height: 2; color: $text-muted; }
     #vms { height: 1fr; }
     #search { display: none; }
-    #detail { height: 9; border-top: solid $primary; padding: 0 1; }
+    #detail { height: 9; max-height: 40%; border-top: solid $primary; padding: 0 1; }
     """
     TITLE = "slo-ctl top"
     ENABLE_COMMAND_PALETTE = False
@@ -187,6 +188,7 @@ class TopApp(App[None]):
         """Header of devices, table, detail of the selected VM, keys."""
         yield Static(id="header", markup=False)
         yield Static(id="problem", markup=False)
+        yield Static(id="view", markup=False)
         table: DataTable[Text] = DataTable(id="vms", cursor_type="row", zebra_stripes=True)
         yield table
         yield Input(id="search", placeholder="part of the name of a VM; Enter keeps it, Escape shows all")
@@ -355,8 +357,9 @@ class TopApp(App[None]):
             lines.append(as_text(table_of(device_columns(status), status.devices, width), width))
             lines += [line for device in status.devices for line in device_lines(device)]
         total = len(status.vms) if status else 0
-        lines.append(Text(f"{len(self.matching_vms())} of {total} VMs, {self._view_text()}", style="dim"))
         self.query_one("#header", Static).update(Text("\n").join(lines))
+        view = f"{len(self.matching_vms())} of {total} VMs, {self._view_text()}"
+        self.query_one("#view", Static).update(Text(view))
         problem = self.query_one("#problem", Static)
         problem.display = bool(self._problem)
         problem.update(Text(self._problem))

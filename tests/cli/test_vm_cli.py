@@ -164,9 +164,12 @@ def test_bad_vm_commands_are_refused(
     assert shown.out == ""
 
 
-def test_clients_without_a_vm_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("namespace", "key"), [("db", "db"), ("db.1", '"db.1"')])
+def test_clients_without_a_vm_are_reported(
+    namespace: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
-    export = tmp_path / "run" / "ssd0" / "exports" / "db.sock"
+    export = tmp_path / "run" / "ssd0" / "exports" / f"{namespace}.sock"
     export.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind(str(export))
@@ -176,6 +179,6 @@ def test_clients_without_a_vm_are_reported(tmp_path: Path, capsys: pytest.Captur
         with accepted:
             assert app.run(["vm", "list", "--root", str(tmp_path)]) == 0
     assert (
-        'note: ssd0/db is used by no known VM: add [vm.db] with namespaces = ["ssd0/db"] to '
-        f"{tmp_path}/slo-ctl.toml"
+        f"note: ssd0/{namespace} is used by no known VM: add [vm.{key}] with "
+        f'namespaces = ["ssd0/{namespace}"] to {tmp_path}/slo-ctl.toml'
     ) in capsys.readouterr().err.splitlines()

@@ -336,6 +336,8 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("[vm.web]\nweight = true", 2, "[vm.web] weight = true is not a single value", "write weight = 3"),
         ("[hooks]\non_verdict = ['true']", 2, 'on_verdict = ["true"] does not begin', "/usr/local/sbin/"),
         ("vm = [5]", 1, "[vm] entry 1 is not a table", "write [[vm]]"),
+        ('[vm."a b.c"]\nwieght = 1', 2, '[vm."a b.c"] unknown key wieght', "did you mean weight?"),
+        ("[vm.web]\nclass = 'gold.1'", 2, "class=gold.1 is not a class", 'write [class."gold.1"]'),
         ('[vm."a\\u001bb"]', 1, r'[vm] the name "a\x1bb" is not valid text', "slo-ctl vm list"),
         ("[vm.web]\n[vm.web]", 2, "table vm.web is defined twice", "put all its keys into one table"),
         ("[vm.web]\n[[vm]]\nname='db'", 2, "[[vm]] is in the same file as a table [vm] or [vm.NAME]", "same"),

@@ -11,7 +11,7 @@ from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.daemon.status import status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.model.host import Disk, FoundBy, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
 from slo_ctl.model.sample import StreamWindow
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
@@ -36,6 +36,7 @@ WINDOW = StreamWindow(
     ops_bytes=200,
 )
 GOT = Delivered(WINDOW, asked=True, disks=("vda",), share=0.5, target_share=0.5, target_iops=100.0)
+NUMBERS = {"sda": DeviceNumber(8, 0), "sdb": DeviceNumber(8, 16)}
 SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", 10.0, 200.0, vms={"web": GOT})
 
 
@@ -58,6 +59,7 @@ def build(
         *(HOST, [device] if device else [], [vm] if vm else []),
         *(EpochSlos(slos, sources, in_groups or {}), outcomes, {}),
         {group.name: group} if group else {},
+        NUMBERS,
     )
     assert from_json(to_json(status)) == status
     return status, status.vms[0]
@@ -203,6 +205,33 @@ def test_unapplied_settings_are_shown_on_their_device() -> None:
     assert (row.verdict, row.unapplied) == (Verdict.UNAPPLIED, (outcome,))
     elsewhere = replace(outcome, setting=replace(setting, knob=replace(setting.knob, place="ssd1/n1")))
     assert build(outcomes=(elsewhere,))[1].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("lever", "name", "device", "shown_on"),
+    [
+        (Lever.CGROUP_LIMIT, "read_iops", "8:16", ["sdb"]),
+        (Lever.SYSTEMD_PROPERTY, "latency_us", "8:0", ["sda"]),
+        (Lever.LIBVIRT_LIMIT, "total_iops", "vdb,vdc", ["sdb"]),
+        (Lever.LIBVIRT_LIMIT, "read_iops", "8:0", ["sda"]),
+        (Lever.LATENCY_HISTOGRAM, "histogram", "vda", ["sda"]),
+        (Lever.CGROUP_WEIGHT, "bfq_weight", "", ["sda", "sdb"]),
+        (Lever.LIBVIRT_LIMIT, "total_iops", "vdz", ["sda", "sdb"]),
+    ],
+)
+def test_unapplied_settings_are_shown_on_their_block_device(
+    lever: Lever, name: str, device: str, shown_on: list[str]
+) -> None:
+    """A limit that could not be applied was shown on all block devices of the VM."""
+    setting = Setting(Knob(lever, "place", name, device), 5.0, "web", "its maximum")
+    outcome = Outcome(setting, OutcomeState.UNAPPLIED, None, None, "refused")
+    views = [
+        DeviceView(name, "block", "", "", 10.0, vms={"web": replace(GOT, disks=disks)})
+        for name, disks in (("sda", ("vda",)), ("sdb", ("vdb", "vdc")))
+    ]
+    slos = EpochSlos({"web": resolved()}, {}, {})
+    status = status_of(HOST, views, [WEB], slos, (outcome,), {}, {}, NUMBERS)
+    assert [row.device for row in status.vms if row.verdict is Verdict.UNAPPLIED] == shown_on
 
 
 def test_minimums_above_the_capacity_are_reported() -> None:

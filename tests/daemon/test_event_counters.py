@@ -67,6 +67,7 @@ def test_limits_in_force_are_listed_by_device() -> None:
             outcome(on_sda("write_iops"), 70.0, vm="db"),
             outcome(Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vdb,vdc"), 20.0),
             outcome(Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vdz"), 20.0),
+            outcome(Knob(Lever.LIBVIRT_LIMIT, "uuid", "read_iops", "8:0"), 40.0),
             outcome(Knob(Lever.CGROUP_LIMIT, "/vms/db", "read_iops", "8:16"), 20.0),
             outcome(Knob(Lever.CGROUP_WEIGHT, "/vms/db", "weight", "8:0"), 20.0),
         ],
@@ -82,5 +83,6 @@ def test_limits_in_force_are_listed_by_device() -> None:
         ("db", "sda", "read"): 30.0,
         ("db", "sda", "write"): 70.0,
         ("web", "sda", "total"): 20.0,
+        ("web", "sda", "read"): 40.0,
     }
     assert counts.limits_bytes_s == {("web", "ssd0", "total"): 1e6}

@@ -100,6 +100,8 @@ def test_cgroup_that_is_named_by_its_directory_is_noted_with_how_to_write_it(tmp
     tree = require_tree(host.root)
     note = missing_group(tree, "web", f"{host.root}/slo/web")
     assert note.endswith(f"in [vm.web], write the cgroup as in /proc/PID/cgroup, without {host.root}")
+    note = missing_group(tree, "vm 240 ü.x", "/slo/web")
+    assert note.endswith('correct cgroup = in [vm."vm 240 ü.x"]')
 
 
 def test_counters_are_read_in_every_scan(tmp_path: Path) -> None:

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroup_groups import MIB, loop_device
+from cgroup_groups import MIB, io_tree, loop_device
 from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a fixture
 
+from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.host.libvirt import connect
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.setting import ActError, Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.observe.streams import read_inventory
 
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
@@ -113,6 +116,31 @@ def test_weight_is_set_through_libvirt(rig: Rig) -> None:
     rig.start()
     assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
     assert rig.domain.blkioParameters(1)["weight"] == before
+
+
+def test_a_weight_for_one_device_is_kept_and_reported(rig: Rig) -> None:
+    """bfq dropped it when libvirt set the VM's weight, and nobody said that it counts instead of that."""
+    with connect(rig.host.uri) as host:
+        vms = read_inventory(io_tree(), host).vms
+    (cgroup,) = (vm.cgroup for vm in vms if vm.uuid == rig.uuid and vm.cgroup)
+    file = io_tree().folder(cgroup) / "blkio.bfq.weight_device"
+    with loop_device(4 * MIB, "bfq") as (_, number):
+        if not file.exists():
+            pytest.skip("no bfq of cgroup v1 here")
+        file.write_text(f"{number} 450")
+        rig.actuator.cgroups, rig.actuator.cgroup_of = CgroupActuator(io_tree()), {rig.uuid: cgroup}
+        try:
+            assert states(rig.wish({rig.weight: 300.0})) == {OutcomeState.APPLIED}
+            assert rig.domain.blkioParameters(1)["weight"] == 300
+            assert f"{number} 450" in file.read_text()
+            rig.actuator.cgroups.managed = frozenset({str(number)})
+            (outcome,) = rig.wish({rig.weight: 200.0})
+            assert outcome.state is OutcomeState.UNAPPLIED
+            assert f"has a weight for {number} alone, 450, which counts instead" in outcome.reason
+            assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+            assert f"{number} 450" in file.read_text()
+        finally:
+            file.write_text(f"{number} default")
 
 
 def test_limits_of_one_disk_are_set_through_libvirt(rig: Rig) -> None:

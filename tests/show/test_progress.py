@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from slo_ctl.base.progress import ProgressSink, Silent
-from slo_ctl.show.terminal import Bars, Lines, progress_on_stderr
+from slo_ctl.show.terminal import Bars, Lines, can_redraw, progress_on_stderr
 
 
 class Clock:
@@ -33,6 +33,19 @@ def test_lines_are_rate_limited() -> None:
         "preconditioning: 50%, about 20 s left",
         "preconditioning: done in 20.0 s",
     ]
+
+
+def test_only_terminals_that_can_move_the_cursor_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status --watch` and bars showed nothing at all with TERM=dumb."""
+    terminal = io.StringIO()
+    assert not can_redraw(terminal)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    for term, redraws in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", term)
+        assert can_redraw(terminal) == redraws
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_on_stderr() as progress:
+        assert isinstance(progress, Lines)
 
 
 def test_lines_without_a_total_show_no_percentage() -> None:
@@ -63,6 +76,7 @@ def test_progress_on_a_pipe_is_lines(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_progress_on_a_terminal_is_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)

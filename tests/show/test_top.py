@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_status import AT, host_status, vm_status
+from fake_status import AT, device_status, host_status, vm_status
 from hostile import HOSTILE
 from textual.widgets import DataTable, Static
 
@@ -94,7 +94,7 @@ def test_table_header_and_detail_are_shown() -> None:
         await until(pilot, lambda: len(names(app)) == 4)
         assert names(app) == ["db", "new", "web", "lazy"]  # the worst first
         assert "ssd0    EMULATED SSD, isolated OPS" in text(app, "#header")
-        assert "4 of 4 VMs, sorted by verdict, all" in text(app, "#header")
+        assert "4 of 4 VMs, sorted by verdict, all" in text(app, "#view")
         await until(pilot, lambda: "below its minimum" in text(app, "#detail"))
         detail = text(app, "#detail")
         assert "SLO weight 3, min_iops 500 IOPS, from vm set; target 3,000 IOPS" in detail
@@ -115,12 +115,12 @@ def test_sorting_and_filtering_keep_the_cursor_on_its_vm() -> None:
         assert selected.vm == "db"
         await pilot.press("i")
         assert names(app) == ["new", "lazy", "db", "web"]
-        assert "reversed" in text(app, "#header")
+        assert "reversed" in text(app, "#view")
         await pilot.press("n")
         assert names(app) == ["db", "lazy", "new", "web"]
         await pilot.press("f")
         assert names(app) == ["db"]
-        assert "1 of 4 VMs, sorted by name, degraded" in text(app, "#header")
+        assert "1 of 4 VMs, sorted by name, degraded" in text(app, "#view")
         for key in ("f", "f", "f", "F", "F", "F", "F", "n", "v", "t", "w", "l", "o", "a"):
             await pilot.press(key)
         assert len(names(app)) == 4
@@ -168,7 +168,7 @@ def test_past_status_is_not_marked_as_stale() -> None:
         daemon.status = host_status(vms=VMS, at=time.time())
         await until(pilot, lambda: "STALE" not in text(app, "#header"))
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "BACK" in text(app, "#header"))
+        await until(pilot, lambda: "BACK" in text(app, "#view"))
         assert "STALE" not in text(app, "#header")
 
     run(daemon, steps)
@@ -185,17 +185,17 @@ def test_going_back_continues_in_the_history() -> None:
         await until(pilot, lambda: names(app) == ["db", "web"])
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: iops(app) == "100")
-        assert "10 s BACK" in text(app, "#header")
+        assert "10 s BACK" in text(app, "#view")
         assert "capped: at its maximum of 100 IOPS" in text(app, "#detail")
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: iops(app) == "90")
         for _ in range(5):
             await pilot.press("left_square_bracket")
         await until(pilot, lambda: iops(app) == "71")
-        assert "5 min BACK" in text(app, "#header")
+        assert "5 min BACK" in text(app, "#view")
         # A new status does not move the view.
         daemon.status = host_status(vms=VMS[:2], at=AT + 60)
-        await until(pilot, lambda: "6 min BACK" in text(app, "#header"))
+        await until(pilot, lambda: "6 min BACK" in text(app, "#view"))
         assert iops(app) == "71"
         await pilot.press("right_square_bracket")
         await until(pilot, lambda: iops(app) == "81")
@@ -242,11 +242,11 @@ def test_missing_history_is_reported() -> None:
         daemon.status = host_status(vms=VMS, at=AT + 1)
         await until(pilot, lambda: daemon.requests > 3)
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "the history has nothing earlier" in text(app, "#header"))
+        await until(pilot, lambda: "the history has nothing earlier" in text(app, "#view"))
         # It is asked for again.
         daemon.points = (Point(AT - 10.0, "ssd0", 10, iops=100.0),)
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "11 s BACK" in text(app, "#header"))
+        await until(pilot, lambda: "11 s BACK" in text(app, "#view"))
 
     run(daemon, steps)
 
@@ -290,7 +290,7 @@ def test_pause_and_quit_keys_work() -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(names(app)) == 4)
         await pilot.press("space")
-        assert "PAUSED" in text(app, "#header")
+        assert "PAUSED" in text(app, "#view")
         await pilot.pause(0.1)
         requests = daemon.requests
         await pilot.pause(0.3)
@@ -349,12 +349,27 @@ def test_search_help_and_history_keys_work() -> None:
         await pilot.press("left_square_bracket")
         assert len(app.matching_vms()) == len(VMS), "the first status, as there are no ten before"
         daemon.status = host_status(at=AT + 9, vms=(vm_status("web", iops=9.0),))
-        await until(pilot, lambda: "BACK" in str(app.query_one("#header", Static).render()))
+        await until(pilot, lambda: "BACK" in str(app.query_one("#view", Static).render()))
         assert len(app.matching_vms()) == len(VMS), "a new status does not take it away"
         await pilot.press("escape")
         await until(pilot, lambda: app.matching_vms()[0].iops == 9.0)
 
     run(daemon, steps)
+
+
+def test_many_devices_leave_room_for_the_vms() -> None:
+    """The header had all rows of the terminal, and no VM was shown."""
+
+    async def go() -> None:
+        devices = tuple(device_status(name=f"ssd{number}") for number in range(20))
+        app = app_of(Daemon(host_status(devices=devices, vms=VMS)))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: len(app.matching_vms()) == len(VMS))
+            await pilot.pause()
+            assert app.query_one("#vms", DataTable).size.height >= 4
+            assert app.query_one("#view", Static).size.height == 1
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("width", [80, 200])
