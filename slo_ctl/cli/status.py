@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,15 +122,14 @@ def named_vms(status: HostStatus, words: Sequence[str]) -> list[str]:
     """The VMs that these names and patterns stand for. Raises UserError for one that stands for none."""
     existing = sorted({vm.vm for vm in status.vms})
     names = expand(words, lambda: existing, vm_not_found)
+    known = set(existing)
     for name in names:
-        if name not in existing:
+        if name not in known:
             raise vm_not_found(name, existing)
     return names
 
 
-def selected_vms(
-    status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]
-) -> tuple[VmStatus, ...]:
+def selected_vms(status: HostStatus, names: Set[str], verdicts: Set[Verdict]) -> tuple[VmStatus, ...]:
     """The VMs of these names (empty: all) and verdicts, in the order of the daemon."""
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
@@ -175,7 +174,7 @@ class _Selection:
         from slo_ctl.model.status_json import from_json
 
         status = from_json(body)
-        names = named_vms(status, self.words)
+        names = set(named_vms(status, self.words))
         vms = selected_vms(status, names, self.verdicts)
         if not names:
             return _Selected(body, status, vms, status.notes)
