@@ -262,7 +262,7 @@ def check_socket(socket: Path, device: str, credentials: Credentials | None, ext
     if refused != socket:
         raise UserError(
             f"QEMU runs as {user}, who may not enter {refused}, the directory of the socket",
-            "keep sockets in a directory with mode 0755, see --root",
+            "keep sockets in a directory with mode 0755, named with --root",
         )
     raise UserError(
         f"QEMU runs as {user}, who may not use {socket} (group {_group_name(socket)})",
