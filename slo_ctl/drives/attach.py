@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -105,8 +106,8 @@ def check_shared_memory(vm: str, domain_xml: str) -> None:
     )
     raise UserError(
         f"VM {vm} cannot have disks over vhost-user: {problem}",
-        f"`virsh edit {vm}`: below <domain> add {SHARED_MEMORY_XML}; then shut it down and start it, or use "
-        "--bus virtio",
+        f"`virsh edit {shlex.quote(vm)}`: below <domain> add {SHARED_MEMORY_XML}; then shut it down and "
+        "start it, or use --bus virtio",
     )
 
 
