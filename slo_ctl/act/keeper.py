@@ -168,6 +168,11 @@ class SettingKeeper:
         by_knob, conflicts = _by_knob(settings)
         return _Wanted(settings, by_knob, conflicts, [*map(self._outcome_of_kept, by_knob.values())])
 
+    def _forget_last(self) -> None:
+        """Compare nothing with the settings of the last `apply`."""
+        self._last = _Wanted([], {}, [], [])
+        self._all_wanted_at_change = -1
+
     def _outcome_of_kept(self, setting: Setting) -> Outcome | None:
         """The outcome of a setting that is in force; None if it has to be inspected."""
         kept = self._kept.get(setting.knob)
@@ -190,7 +195,7 @@ class SettingKeeper:
 
     def plan(self, settings: Iterable[Setting], within: Scope = _all_knobs) -> list[Outcome]:
         """The changes that `apply` would make; reads all knobs and changes none."""
-        self._last = _Wanted([], {}, [], [])
+        self._forget_last()
         wanted, conflicts = _by_knob(settings)
         planned: list[Outcome] = []
         for knob, original in self._journal.originals().items():
@@ -205,7 +210,7 @@ class SettingKeeper:
 
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
         """Restore all knobs that were ever changed; those that fail stay in the journal."""
-        self._last = _Wanted([], {}, [], [])
+        self._forget_last()
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.
         knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)

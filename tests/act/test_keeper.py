@@ -153,6 +153,16 @@ def test_a_setting_that_another_program_has_replaced_is_left_to_it(world: World,
     assert len(Journal(world.path)) == 0
 
 
+def test_settings_are_restored_after_a_plan(world: World) -> None:
+    """When the last SLOs were removed in the epoch after `slo-ctl plan`, their settings stayed in force."""
+    wanted = [want(LIMITS[1], 300)]
+    world.keeper.apply(wanted)
+    world.keeper.apply(wanted)
+    world.keeper.plan(wanted)
+    world.keeper.apply([])
+    assert world.actuator.values[LIMITS[1]] == originals()[LIMITS[1]]
+
+
 @pytest.mark.parametrize("config_follows", [False, True])
 @pytest.mark.parametrize("at_stop", [False, True])
 def test_settings_of_a_renamed_group_are_restored(world: World, at_stop: bool, config_follows: bool) -> None:
