@@ -38,6 +38,8 @@ class Original:
     """Identity of what has the knob, as it was created, set by the journal; empty: not known."""
     data_blocks: int | None = None
     """Of OPS: blocks for the data of its namespace, which OPS becomes when that grows; None: not known."""
+    applied: SettingValue = None
+    """The value that slo-ctl has set; None: not known, as if there were several: each costs a write."""
 
 
 class Journal:
@@ -134,6 +136,7 @@ class Journal:
                 "vm": original.vm,
                 **({"object": original.object} if original.object else {}),
                 **({} if original.data_blocks is None else {"data_blocks": original.data_blocks}),
+                **({} if original.applied is None else {"applied": original.applied}),
             }
             for knob, original in originals.items()
         ]
@@ -206,7 +209,8 @@ def _entry(entry: Any) -> tuple[Knob, Original]:
     if not all(isinstance(word, str) for word in words.values()):
         raise ValueError("a name is not text")
     knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
-    return knob, Original(_value(knob, entry["original"]), words["vm"], words["object"], data_blocks)
+    original, applied = _value(knob, entry["original"]), _value(knob, entry.get("applied"))
+    return knob, Original(original, words["vm"], words["object"], data_blocks, applied)
 
 
 def _value(knob: Knob, value: Any) -> SettingValue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -168,6 +168,11 @@ class SettingKeeper:
         by_knob, conflicts = _by_knob(settings)
         return _Wanted(settings, by_knob, conflicts, [*map(self._outcome_of_kept, by_knob.values())])
 
+    def _forget_last(self) -> None:
+        """Compare nothing with the settings of the last `apply`."""
+        self._last = _Wanted([], {}, [], [])
+        self._all_wanted_at_change = -1
+
     def _outcome_of_kept(self, setting: Setting) -> Outcome | None:
         """The outcome of a setting that is in force; None if it has to be inspected."""
         kept = self._kept.get(setting.knob)
@@ -190,7 +195,7 @@ class SettingKeeper:
 
     def plan(self, settings: Iterable[Setting], within: Scope = _all_knobs) -> list[Outcome]:
         """The changes that `apply` would make; reads all knobs and changes none."""
-        self._last = _Wanted([], {}, [], [])
+        self._forget_last()
         wanted, conflicts = _by_knob(settings)
         planned: list[Outcome] = []
         for knob, original in self._journal.originals().items():
@@ -205,7 +210,7 @@ class SettingKeeper:
 
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
         """Restore all knobs that were ever changed; those that fail stay in the journal."""
-        self._last = _Wanted([], {}, [], [])
+        self._forget_last()
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.
         knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)
@@ -254,12 +259,18 @@ class SettingKeeper:
         if not changes:
             return outcomes
         self._identify(step.setting.knob for step in changes)
+        originals = self._journal.originals()
         untouched = {
-            step.setting.knob: Original(step.before, step.setting.vm)
+            knob: Original(step.before, step.setting.vm, applied=_remembered(step))
             for step in changes
-            if step.setting.knob not in self._journal
+            if (knob := step.setting.knob) not in originals
         }
-        self._adopt([step for step in changes if step.setting.knob not in untouched])
+        foreign = {
+            knob
+            for step in changes
+            if self._is_foreign(self._kept.get(knob := step.setting.knob), originals.get(knob), step.before)
+        }
+        self._adopt([step for step in changes if step.setting.knob not in untouched], foreign)
         try:
             self._journal.add(untouched)
         except JournalError as error:
@@ -270,12 +281,12 @@ class SettingKeeper:
                         step.setting, OutcomeState.UNAPPLIED, step.before, step.before, reason
                     )
         # Write all before reading any back: some can only be read together.
-        kept, written = {}, []
+        written = []
         for step in changes:
             knob = step.setting.knob
             if knob in outcomes:
                 continue
-            kept[knob] = self._kept.pop(knob, None)
+            self._kept.pop(knob, None)
             try:
                 step.actuator.write(knob, step.target)
                 written.append(step)
@@ -283,29 +294,38 @@ class SettingKeeper:
                 outcomes[knob] = self._not_changed(step, error)
         for step in written:
             knob = step.setting.knob
-            outcome = self._read_back(step, kept[knob])
+            outcome = self._read_back(step, is_correction=knob in foreign)
             if knob in untouched and outcome.state is OutcomeState.APPLIED and _is_set(knob, step.before):
                 outcome = replace(outcome, is_replacement=True)
             outcomes[knob] = outcome
         return outcomes
 
-    def _adopt(self, steps: Iterable[_Step]) -> None:
+    def _adopt(self, steps: Iterable[_Step], foreign: Collection[Knob]) -> None:
         """Restore later what another program has set meanwhile, not what it has replaced."""
         originals = self._journal.originals()
-        replaced = {
-            knob: replace(originals[knob], value=step.before)
-            for step in steps
-            if (knob := step.setting.knob).lever in _REPLACEABLE
-            and self._is_foreign(self._kept.get(knob), step.before)
-        }
+        corrected = {}
+        for step in steps:
+            knob = step.setting.knob
+            original = originals[knob]
+            if knob in foreign and knob.lever in _REPLACEABLE:
+                corrected[knob] = replace(original, value=step.before, applied=_remembered(step))
+            elif original.applied not in (None, step.target):
+                corrected[knob] = replace(original, applied=None)
         # If the journal cannot be written, the value before is restored.
         with suppress(JournalError):
-            self._journal.correct(replaced)
+            self._journal.correct(corrected)
 
     @staticmethod
-    def _is_foreign(kept: _Kept | None, value: SettingValue) -> bool:
-        """Whether another program has set `value` since a setting was brought in force."""
-        return kept is not None and not in_force(kept.outcome.after, value)
+    def _is_foreign(kept: _Kept | None, original: Original | None, value: SettingValue) -> bool:
+        """Whether another program has set `value` since a setting was brought in force.
+
+        Without `kept`, by a process before this one, as far as the journal has the value that it had set.
+        """
+        if kept is not None:
+            return not in_force(kept.outcome.after, value)
+        if original is None or original.applied is None:
+            return False
+        return not in_force(original.applied, value) and not in_force(original.value, value)
 
     def _not_changed(self, step: _Step, error: ActError) -> Outcome:
         self._forget(step.setting.knob, error)
@@ -317,19 +337,20 @@ class SettingKeeper:
         self._kept[setting.knob] = _Kept(setting, outcome)
         return outcome
 
-    def _read_back(self, step: _Step, kept: _Kept | None) -> Outcome:
+    def _read_back(self, step: _Step, *, is_correction: bool) -> Outcome:
         setting, knob = step.setting, step.setting.knob
         try:
             after = step.actuator.read(knob)
         except ActError as error:
             return self._not_changed(step, error)
         if not in_force(step.target, after):
+            with suppress(JournalError):
+                self._journal.correct({knob: replace(self._journal.originals()[knob], applied=None)})
             reason = f"{value_text(step.target)} was written, {value_text(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, after, reason)
         rounding = _rounding(step)
         settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
         self._kept[knob] = _Kept(setting, settled)
-        is_correction = self._is_foreign(kept, step.before)
         drift = f"another program had set it to {value_text(step.before)}" if is_correction else ""
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons, is_correction)
@@ -375,7 +396,7 @@ class SettingKeeper:
             for knob in waiting:
                 original = originals[knob]
                 setting = Setting(knob, original.value, original.vm, why)
-                outcomes[knob] = self._restore_one(setting, self._kept.pop(knob, None))
+                outcomes[knob] = self._restore_one(setting, self._kept.pop(knob, None), original)
             refused = [knob for knob in waiting if outcomes[knob].state is OutcomeState.UNAPPLIED]
             if len(refused) == len(waiting):
                 break
@@ -383,13 +404,13 @@ class SettingKeeper:
         self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
         return [outcomes[knob] for knob in knobs]
 
-    def _restore_one(self, setting: Setting, kept: _Kept | None) -> Outcome:
+    def _restore_one(self, setting: Setting, kept: _Kept | None, original: Original) -> Outcome:
         knob = setting.knob
         before: SettingValue = None
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            if knob.lever in _REPLACEABLE and self._is_foreign(kept, before):
+            if knob.lever in _REPLACEABLE and self._is_foreign(kept, original, before):
                 reason = f"another program has set it to {value_text(before)} meanwhile, which stays"
                 return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.
@@ -412,6 +433,11 @@ class SettingKeeper:
         except JournalError:
             # They stay in the journal and are restored again later, which changes nothing.
             return
+
+
+def _remembered(step: _Step) -> SettingValue:
+    """The value that the journal keeps, to recognize later what others have set."""
+    return step.target if step.setting.knob.lever in _REPLACEABLE else None
 
 
 def _is_set(knob: Knob, value: SettingValue) -> bool:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 """Value of the field `format_version` in every file."""
+_NOT_OWNER = "run as its owner, or use another directory with --root"
 _LOCK_TIMEOUT_S = 5.0
 _LOCK_POLL_S = 0.01
 
@@ -43,7 +44,7 @@ class JsonStore(Generic[T]):
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise self.damaged(f"it has more than {MAX_BYTES} bytes") from None
-            hint = self._repair if error.errno == errno.EINVAL else "run as its owner, or see --root"
+            hint = self._repair if error.errno == errno.EINVAL else _NOT_OWNER
             raise UserError(f"{self.path}: {error.strerror}", hint) from None
         if not text.strip():
             raise self.damaged("it is empty")
@@ -80,7 +81,7 @@ class JsonStore(Generic[T]):
     def locked(self, busy: str, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
         """Lock the file against other writers; UserError `busy` when it stays locked for `timeout_s`."""
         # The lock is a separate file, because writing replaces the content file.
-        lock, hint = self.path.with_name(f".{self.path.name}.lock"), "run as root, or with --root DIR"
+        lock, hint = self.path.with_name(f".{self.path.name}.lock"), _NOT_OWNER
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = open_lock(lock, hint)

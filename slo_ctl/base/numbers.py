@@ -41,8 +41,8 @@ def decimal(value: float | None, digits: int = 2) -> str:
 
 
 def weight(value: float) -> str:
-    """A weight in its shortest form."""
-    return f"{value:g}"
+    """A weight in its shortest form, without an exponent."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
 
 
 def size(size_bytes: float | None) -> str:

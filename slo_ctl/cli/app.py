@@ -322,6 +322,7 @@ _FILE_ERRORS = {
     errno.ENOSPC: ("free space there, or write elsewhere", EXIT_FAILURE),
     errno.EDQUOT: ("free space there, or write elsewhere", EXIT_FAILURE),
     errno.EACCES: ("use a path that this user may read, or run as its owner", EXIT_USAGE),
+    errno.EROFS: ("mount that file system for writing, or write elsewhere", EXIT_USAGE),
     errno.ENAMETOOLONG: ("give a shorter path", EXIT_USAGE),
 }
 """Hint and exit status for errors of files that any command may meet."""
@@ -329,6 +330,9 @@ _FILE_ERRORS = {
 
 def _report_file_error(error: Exception) -> int | None:
     """Report a file, or the output, that cannot be used; None when `error` is something else."""
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error.strerror):
+        hint = "set TMPDIR to a directory with free space that this user may write to"
+        return _report_error(str(error.strerror), hint, EXIT_FAILURE)
     if not isinstance(error, OSError) or error.errno not in _FILE_ERRORS:
         return None
     hint, status = _FILE_ERRORS[error.errno]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 from collections import deque
@@ -158,7 +159,7 @@ class DaemonController:
         """Warnings about a change. Raises RefusalError."""
         published = self.published
         if not change.is_set and vm not in before:
-            sources = f"`slo-ctl vm show {vm}` shows the source of each value"
+            sources = f"`slo-ctl vm show {shlex.quote(vm)}` shows the source of each value"
             hint = did_you_mean(vm, before) if before else sources
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
         try:

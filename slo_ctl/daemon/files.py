@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted, hint_for, open_lock, try_lock
-from slo_ctl.drives.places import Places, places
+from slo_ctl.drives.places import Places, places, user_folder
 from slo_ctl.host.sockets import make_socket_folder
 from slo_ctl.model.host import DeviceNumber
 
@@ -41,7 +41,7 @@ class DaemonPlaces:
         elif system:
             usual_config, run = Path("/etc/slo-ctl"), Path("/run/slo-ctl")
         else:
-            usual_config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "slo-ctl"
+            usual_config = user_folder("XDG_CONFIG_HOME", ".config")
             runtime = os.environ.get("XDG_RUNTIME_DIR")
             run = Path(runtime) / "slo-ctl" if runtime else devices.run
         object.__setattr__(self, "config", usual_config if config is None else config.absolute())
@@ -178,7 +178,7 @@ def only_daemon(
     """
     check_trusted(path.parent)
     make_socket_folder(path.parent)
-    hint = "see --root, or run as root"
+    hint = "run as root, or use another directory with --root"
     try:
         descriptor = open_lock(path, hint, mode=_MODE)
     except OSError as error:

@@ -5,6 +5,7 @@ A plan has the steps and the resulting isolation, and refuses steps that would d
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,7 +46,7 @@ def same_namespace(mapping: NamespaceMapping, device: NvmeDevice) -> NvmeNamespa
     if namespace is None:
         raise UserError(
             f"{device.controller.name} has no namespace {mapping.nsid} any more",
-            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
+            f"forget the mapping: slo-ctl vm unmap {shlex.quote(mapping.vm)} {mapping.nsid} --forget",
         )
     other_id = bool(mapping.nguid and namespace.nguid) and mapping.nguid != namespace.nguid
     if other_id or namespace.size_bytes != mapping.namespace_bytes:
@@ -53,7 +54,7 @@ def same_namespace(mapping: NamespaceMapping, device: NvmeDevice) -> NvmeNamespa
             f"namespace {mapping.nsid} of {device.controller.name} is not the one that was mapped: it had "
             f"{format_bytes_exact(mapping.namespace_bytes)} and {mapping.nguid or 'no NGUID'}, and now has "
             f"{format_bytes_exact(namespace.size_bytes)} and {namespace.nguid or 'none'}",
-            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
+            f"forget the mapping: slo-ctl vm unmap {shlex.quote(mapping.vm)} {mapping.nsid} --forget",
         )
     return namespace
 
@@ -75,7 +76,8 @@ def created_before_crash(mapping: NamespaceMapping, device: NvmeDevice, taken: C
         raise UserError(
             f"{mapping}: it is not known which of the namespaces {', '.join(map(str, candidates))} "
             "was created for it",
-            f"forget the mapping (slo-ctl vm unmap {mapping.vm} --forget), then adopt the right one",
+            f"forget the mapping (slo-ctl vm unmap {shlex.quote(mapping.vm)} --forget), then adopt the right "
+            "one",
         )
     return candidates[0] if candidates else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -105,8 +106,8 @@ def check_shared_memory(vm: str, domain_xml: str) -> None:
     )
     raise UserError(
         f"VM {vm} cannot have disks over vhost-user: {problem}",
-        f"`virsh edit {vm}`: below <domain> add {SHARED_MEMORY_XML}; then shut it down and start it, or use "
-        "--bus virtio",
+        f"`virsh edit {shlex.quote(vm)}`: below <domain> add {SHARED_MEMORY_XML}; then shut it down and "
+        "start it, or use --bus virtio",
     )
 
 
@@ -262,7 +263,7 @@ def check_socket(socket: Path, device: str, credentials: Credentials | None, ext
     if refused != socket:
         raise UserError(
             f"QEMU runs as {user}, who may not enter {refused}, the directory of the socket",
-            "keep sockets in a directory with mode 0755, see --root",
+            "keep sockets in a directory with mode 0755, named with --root",
         )
     raise UserError(
         f"QEMU runs as {user}, who may not use {socket} (group {_group_name(socket)})",

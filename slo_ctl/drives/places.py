@@ -114,6 +114,17 @@ class Places:
         return RunPlaces(self.run / name)
 
 
+def user_folder(variable: str, usual: str) -> Path:
+    """The user's directory for slo-ctl, below the one that `variable` names, else below `usual` at home."""
+    if given := os.environ.get(variable):
+        return Path(given) / "slo-ctl"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user that the host does not know
+        home = Path("/nonexistent")  # as that of `nobody`
+    return home / usual / "slo-ctl"
+
+
 def places(root: Path | None = None, *, system: bool | None = None) -> Places:
     """Paths below `root`; None: in the directories of the system for root, and of the user otherwise.
 
@@ -126,6 +137,6 @@ def places(root: Path | None = None, *, system: bool | None = None) -> Places:
         return Places(state=root, run=root / "run")
     if os.geteuid() == 0 if system is None else system:
         return Places(state=Path("/var/lib/slo-ctl"), run=Path("/run/slo-ctl/devices"))
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "slo-ctl"
+    state = user_folder("XDG_STATE_HOME", ".local/state")
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Places(state=state, run=Path(runtime) / "slo-ctl" / "devices" if runtime else state / "run")

@@ -28,7 +28,7 @@ def check_socket_path(path: Path) -> None:
         )
 
 
-_HINT = "see --root, or run as root"
+_HINT = "run as root, or use another directory with --root"
 
 
 def make_socket_folder(folder: Path) -> None:

@@ -153,6 +153,65 @@ def test_a_setting_that_another_program_has_replaced_is_left_to_it(world: World,
     assert len(Journal(world.path)) == 0
 
 
+def test_settings_are_restored_after_a_plan(world: World) -> None:
+    """When the last SLOs were removed in the epoch after `slo-ctl plan`, their settings stayed in force."""
+    wanted = [want(LIMITS[1], 300)]
+    world.keeper.apply(wanted)
+    world.keeper.apply(wanted)
+    world.keeper.plan(wanted)
+    world.keeper.apply([])
+    assert world.actuator.values[LIMITS[1]] == originals()[LIMITS[1]]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_was_set_while_no_daemon_ran_is_restored(world: World, at_once: bool) -> None:
+    """A limit set by hand after `kill -9` of the daemon was lost when the next one stopped."""
+    knob, other = LIMITS[1], WEIGHTS[1]
+    wanted = [want(knob, 300), want(other, 300)]
+    world.keeper.apply(wanted)
+    world.start()
+    world.actuator.values[knob] = 50
+    if not at_once:
+        outcomes = {outcome.setting.knob: outcome for outcome in world.keeper.apply(wanted)}
+        assert outcomes[knob].is_correction
+        assert outcomes[knob].reason == "another program had set it to 50"
+        assert world.actuator.values[knob] == 300
+        world.start()
+    world.keeper.undo()
+    assert (world.actuator.values[knob], world.actuator.values[other]) == (50, originals()[other])
+
+
+def test_the_last_of_several_own_values_is_not_taken_for_that_of_another_program(world: World) -> None:
+    knob = LIMITS[1]
+    for value in (300, 200, 100):
+        world.keeper.apply([want(knob, value)])
+    world.start()
+    (outcome,) = world.keeper.apply([want(knob, 250)])
+    assert not outcome.is_correction
+    world.start()
+    world.keeper.undo()
+    assert world.actuator.values[knob] == originals()[knob]
+
+
+def test_a_value_that_the_kernel_changed_is_not_taken_for_that_of_another_program(world: World) -> None:
+    knob = LIMITS[1]
+    world.actuator.deaf.add(knob)
+    world.keeper.apply([want(knob, 300)])
+    world.actuator.deaf.clear()
+    world.actuator.values[knob] = 299
+    world.start()
+    world.keeper.undo()
+    assert world.actuator.values[knob] == originals()[knob]
+
+
+def test_changing_limits_do_not_write_the_journal_each_time(world: World) -> None:
+    journal = Journal(world.path)
+    keeper = SettingKeeper([world.actuator], journal)
+    for value in range(100, 120):
+        keeper.apply([want(knob, value) for knob in LIMITS])
+    assert journal.changes <= 4
+
+
 @pytest.mark.parametrize("config_follows", [False, True])
 @pytest.mark.parametrize("at_stop", [False, True])
 def test_settings_of_a_renamed_group_are_restored(world: World, at_stop: bool, config_follows: bool) -> None:

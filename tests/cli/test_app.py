@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -262,6 +263,25 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         raise error
 
     monkeypatch.setattr(app, "build", lambda _: application)
+
+
+def test_no_room_for_temporary_files_is_no_bug_to_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`slo-ctl try` on a host whose /tmp cannot be written."""
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(FileNotFoundError) as raised:
+        tempfile.gettempdir()
+    failing(monkeypatch, raised.value)
+    assert run("try") == 1
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem.startswith("slo-ctl: No usable temporary directory found in ['")
+    assert hint.startswith("hint: set TMPDIR to a directory ")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ WRONG = [
     ("vm set web 3", "such as: slo-ctl vm set web 3 weight=3,min=500"),
     ("vm unset", "such as: slo-ctl vm unset web"),
     ("vm unset nosuch", "`slo-ctl vm show nosuch` shows the source of each value"),
+    ("vm unset 'no such'", "`slo-ctl vm show 'no such'` shows the source of each value"),
     ("vm unset web wieght", "did you mean weight?"),
     ("vm show", "such as: slo-ctl vm show web"),
     ("vm show nosuch", "slo-ctl vm list"),

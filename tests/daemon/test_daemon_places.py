@@ -42,6 +42,21 @@ def test_paths_of_a_user_without_a_session(monkeypatch: pytest.MonkeyPatch, tmp_
     assert places.run == tmp_path / ".local/state/slo-ctl/run"
 
 
+def test_paths_of_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user that is not in passwd, without HOME, could not even ask the system's daemon."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert str(DaemonPlaces().run) == "/nonexistent/.local/state/slo-ctl/run"
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/run/slo-ctl")
+    assert str(DaemonPlaces.in_use().api_socket) == "/run/slo-ctl/api.sock"
+
+
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The directory of all files of a user who is not root, on a host with a daemon of the system."""

@@ -232,3 +232,9 @@ def test_pages_of_other_vms_that_gc_moved_are_counted() -> None:
 def test_output_to_a_pipe_is_wide() -> None:
     assert isinstance(console_for(io.StringIO()), Console)
     assert console_for(io.StringIO()).width == 132
+
+
+@pytest.mark.parametrize(("weight", "text"), [(1e6, "1000000"), (3.0, "3"), (0.001, "0.001"), (2.5, "2.5")])
+def test_weights_have_no_exponent(weight: float, text: str) -> None:
+    """`vm set web weight=1000000` was answered with `weight 1e+06`."""
+    assert numbers.weight(weight) == text
