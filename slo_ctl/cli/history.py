@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,12 +114,35 @@ def _read_histories(
     from slo_ctl.record.history_reader import read_vm
 
     try:
-        return [_from_daemon(root, name, *span, limit) for name in _expanded(words, lambda: _vm_names(root))]
+        names = _expanded(words, lambda: _vm_names(root))
+        return _read_each(names, lambda name: _from_daemon(root, name, *span, limit))
     except UnreachableError as error:
         with _database(root, str(error)) as path:
-            return [
-                read_vm(path, name, *span, limit) for name in _expanded(words, lambda: recorded_names(path))
-            ]
+            names = _expanded(words, lambda: recorded_names(path))
+            return _read_each(names, lambda name: read_vm(path, name, *span, limit))
+
+
+_PROGRESS_AFTER_S = 1.0
+
+
+def _read_each(names: list[str], read: Callable[[str], VmHistory]) -> list[VmHistory]:
+    """The histories of these VMs; a bar on stderr where that is a terminal and it takes long."""
+    from slo_ctl.show.terminal import progress_on_stderr
+
+    histories, started = [], time.monotonic()
+    with ExitStack() as stack:
+        phase = None
+        for name in names:
+            histories.append(read(name))
+            if phase is not None:
+                phase.advance(1)
+            elif time.monotonic() - started > _PROGRESS_AFTER_S:
+                progress = stack.enter_context(progress_on_stderr(quiet=not sys.stderr.isatty()))
+                phase = progress.phase("reading the history", len(names), "VMs")
+                phase.advance(len(histories))
+        if phase is not None:
+            phase.done()
+    return histories
 
 
 def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
