@@ -110,6 +110,19 @@ def test_years_between_requests_matter_only_to_an_open_loop(tmp_path: Path) -> N
     assert "--max-gap" in caught.value.hint
 
 
+def test_a_trace_without_time_is_repeated_only_with_a_period(tmp_path: Path) -> None:
+    """It came at one instant millions of times, for minutes, and was taken for one that only reads."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n0,write,0,4096,v\n")
+    with pytest.raises(UserError) as caught:
+        replay(f"name=a,trace={trace},mode=open", TWO[1], duration="1s")
+    assert caught.value.message.startswith(f"VM a: {trace}: all requests have the same time")
+    assert "period=60s" in caught.value.hint
+    for key, writes in (("loops=1", 1), ("period=100ms,loops=10", 10)):
+        run = replay(f"name=a,trace={trace},mode=open,{key}", TWO[1], duration="1s", window="all").runs[0]
+        assert run.vms[0].host_page_writes == writes
+
+
 def test_the_label_says_synthetic_also_of_vms_that_did_not_run() -> None:
     result = replay(TWO[0], TWO[1] + ",start=stopped")
     assert workloads_label(result) == "synthetic workloads"
