@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.patterns import expand
+from slo_ctl.base.progress import LatePhase
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
@@ -122,26 +123,17 @@ def _read_histories(
             return _read_each(names, lambda name: read_vm(path, name, *span, limit))
 
 
-_PROGRESS_AFTER_S = 1.0
-
-
 def _read_each(names: list[str], read: Callable[[str], VmHistory]) -> list[VmHistory]:
     """The histories of these VMs; a bar on stderr where that is a terminal and it takes long."""
     from slo_ctl.show.terminal import progress_on_stderr
 
-    histories, started = [], time.monotonic()
-    with ExitStack() as stack:
-        phase = None
+    histories = []
+    with progress_on_stderr(quiet=not sys.stderr.isatty()) as progress:
+        phase = LatePhase(progress, "reading the history", len(names), "VMs")
         for name in names:
             histories.append(read(name))
-            if phase is not None:
-                phase.advance(1)
-            elif time.monotonic() - started > _PROGRESS_AFTER_S:
-                progress = stack.enter_context(progress_on_stderr(quiet=not sys.stderr.isatty()))
-                phase = progress.phase("reading the history", len(names), "VMs")
-                phase.advance(len(histories))
-        if phase is not None:
-            phase.done()
+            phase.advance(1)
+        phase.done()
     return histories
 
 

@@ -16,8 +16,8 @@ import pytest
 from fake_daemon import FakeDaemon
 from fake_status import device_status, host_status, outcome, vm_status
 
+from slo_ctl.base import progress
 from slo_ctl.cli import app
-from slo_ctl.cli import history as history_command
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
@@ -384,9 +384,10 @@ def test_a_report_that_takes_long_shows_its_progress_on_a_terminal(
     del begin
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "_SHORT_S", 1000.0)
     assert app.run(["report", "--root", str(tmp_path)]) == 0
     assert "reading the history" not in terminal.getvalue()
-    monkeypatch.setattr(history_command, "_PROGRESS_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_SHORT_S", 0.0)
     assert app.run(["report", "--root", str(tmp_path)]) == 0
     assert "reading the history" in terminal.getvalue()
     assert "100 %" in terminal.getvalue()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slo_ctl.base import progress as progress_module
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.replay import policy_run
@@ -276,6 +277,36 @@ def test_merges_are_counted_and_timed_for_each_vm(mapping: str) -> None:
 def test_a_page_mapping_has_no_merges() -> None:
     (run,) = replay().runs
     assert [vm.merges for vm in run.vms] == [None, None]
+
+
+class Amounts(Silent):
+    """What was done of each phase, and its total."""
+
+    def __init__(self) -> None:
+        self.done_of: dict[str, list[float | None]] = {}
+
+    def phase(self, name: str, total: float | None, unit: str) -> Amounts:
+        del unit
+        self.current = self.done_of[name] = [total, 0.0]
+        return self
+
+    def advance(self, amount: float) -> None:
+        self.current[1] = (self.current[1] or 0.0) + amount
+
+
+def test_reading_a_long_trace_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took minutes in silence before the first run began."""
+    lines = ["#slo-ctl-trace 1", "time_ns,op,offset_bytes,length_bytes,volume"]
+    lines += [f"{number},write,{4096 * (number % 1000)},4096,v" for number in range(50_000)]
+    trace = tmp_path / "long.csv"
+    trace.write_text("\n".join(lines) + "\n")
+    short, long = Amounts(), Amounts()
+    monkeypatch.setattr(progress_module, "_SHORT_S", 1000.0)
+    replay(f"name=a,trace={trace}", TWO[1], progress=short)
+    assert "reading long.csv" not in short.done_of
+    monkeypatch.setattr(progress_module, "_SHORT_S", 0.0)
+    replay(f"name=a,trace={trace}", TWO[1], progress=long)
+    assert long.done_of["reading long.csv"] == [trace.stat().st_size] * 2
 
 
 class InterruptedAt(Silent):
