@@ -124,7 +124,7 @@ def loop(
     longer. Stops after a round without records. `timed`: False for requests that are not sent by their time:
     each round then has the times of the file.
 
-    Raises ValueError where 146 years are exceeded.
+    Raises ValueError where 146 years are exceeded, and where endless rounds take no time.
     """
     if times is not None and times < 1:
         raise ValueError(f"loops is {times}, not positive")
@@ -148,4 +148,9 @@ def loop(
             return
         if timed:
             base_ns += max(period_ns, latest_ns + (latest_ns - earliest_ns) // max(records - 1, 1))
+            if times is None and not base_ns:
+                raise ValueError(
+                    "all requests have the same time, so that its repetitions take no time; give the time "
+                    "from one to the next, such as period=60s, or loops=1"
+                )
         done += 1

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from traces.batch import Batch
 
 DEFAULT_FORMAT = "slo-ctl"
+_RESERVE_BYTES = 256 << 10
+"""Space for what a compressor still has to write, and for the footer: zstd has blocks of 128 KiB."""
 
 
 class TraceWriter:
@@ -35,9 +37,12 @@ class TraceWriter:
         *,
         overwrite: bool = False,
         mode: int | None = None,
+        reserve: bool = False,
     ) -> None:
         """`mode` are the permissions; None: those the process gives new files.
 
+        `reserve`: space is allocated before each batch, so that a batch for which the disk is too full fails
+        before anything of it is written, and the trace can still be completed.
         Raises ValueError for a format without a writer, TraceError for a file that exists.
         """
         row = FORMATS.get(format_)
@@ -46,6 +51,8 @@ class TraceWriter:
         self.path = Path(path)
         self.records = 0
         self._mode = mode
+        self._reserve = reserve
+        self._reserved_bytes = 0
         self._writer = row.write()
         if self.path.is_dir():
             raise TraceError(self.path, "is a directory", hint="name a file")
@@ -64,6 +71,9 @@ class TraceWriter:
             self._file = self._streams.enter_context(self._partial.open("xb"))
             if self._mode is not None:
                 os.fchmod(self._file.fileno(), self._mode)
+            if self._reserve:
+                # Called when the compressor is closed: the file ends with the last byte.
+                self._streams.callback(self._file.truncate)
             self._stream = self._streams.enter_context(_compressed(self._file, self.path.suffix))
             self._stream.write(self._writer.header())
         except FileExistsError as error:
@@ -79,7 +89,10 @@ class TraceWriter:
     def write(self, batch: Batch, volumes: Sequence[str]) -> None:
         """Append a batch. Raises TraceError for what the format cannot express or the disk cannot take."""
         try:
-            self._stream.write(self._writer.encode(batch, volumes))
+            encoded = self._writer.encode(batch, volumes)
+            if self._reserve:
+                self._allocate(len(encoded))
+            self._stream.write(encoded)
         except ValueError as error:
             raise TraceError(self.path, str(error)) from error
         except OSError as error:
@@ -100,6 +113,13 @@ class TraceWriter:
             raise self._failure(failure) from failure
         finally:
             self._partial.unlink(missing_ok=True)
+
+    def _allocate(self, more_bytes: int) -> None:
+        """Allocate space for `more_bytes` and all that may be in buffers. Raises OSError."""
+        needed = self._file.tell() + more_bytes + _RESERVE_BYTES
+        if needed > self._reserved_bytes:
+            os.posix_fallocate(self._file.fileno(), self._reserved_bytes, needed - self._reserved_bytes)
+            self._reserved_bytes = needed
 
     def _failure(self, error: OSError) -> TraceError:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)

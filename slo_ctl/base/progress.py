@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 
@@ -39,6 +41,34 @@ def drive_writes_on(sink: ProgressSink, name: str) -> Iterator[Callable[[float],
 
     yield advance
     phase.done()
+
+
+_SHORT_S = 1.0
+
+
+class LatePhase:
+    """A phase that is shown only when it has taken more than a second, such as of reading a file."""
+
+    def __init__(self, sink: ProgressSink, name: str, total: float | None, unit: str) -> None:
+        self._start = partial(sink.phase, name, total, unit)
+        self._started_at = time.monotonic()
+        self._phase: Phase | None = None
+        self._hidden = 0.0
+
+    def advance(self, amount: float) -> None:
+        """See `Phase`."""
+        if self._phase is not None:
+            self._phase.advance(amount)
+            return
+        self._hidden += amount
+        if time.monotonic() - self._started_at > _SHORT_S:
+            self._phase = self._start()
+            self._phase.advance(self._hidden)
+
+    def done(self) -> None:
+        """See `Phase`."""
+        if self._phase is not None:
+            self._phase.done()
 
 
 class Silent:

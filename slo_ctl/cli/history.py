@@ -14,6 +14,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError, require_package
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.patterns import expand
+from slo_ctl.base.progress import LatePhase
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
@@ -114,12 +115,26 @@ def _read_histories(
     from slo_ctl.record.history_reader import read_vm
 
     try:
-        return [_from_daemon(root, name, *span, limit) for name in _expanded(words, lambda: _vm_names(root))]
+        names = _expanded(words, lambda: _vm_names(root))
+        return _read_each(names, lambda name: _from_daemon(root, name, *span, limit))
     except UnreachableError as error:
         with _database(root, str(error)) as path:
-            return [
-                read_vm(path, name, *span, limit) for name in _expanded(words, lambda: recorded_names(path))
-            ]
+            names = _expanded(words, lambda: recorded_names(path))
+            return _read_each(names, lambda name: read_vm(path, name, *span, limit))
+
+
+def _read_each(names: list[str], read: Callable[[str], VmHistory]) -> list[VmHistory]:
+    """The histories of these VMs; a bar on stderr where that is a terminal and it takes long."""
+    from slo_ctl.show.terminal import progress_on_stderr
+
+    histories = []
+    with progress_on_stderr(quiet=not sys.stderr.isatty()) as progress:
+        phase = LatePhase(progress, "reading the history", len(names), "VMs")
+        for name in names:
+            histories.append(read(name))
+            phase.advance(1)
+        phase.done()
+    return histories
 
 
 def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:

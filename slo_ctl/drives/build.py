@@ -204,14 +204,13 @@ def check_namespaces(device: DeviceSpec, namespaces: Sequence[tuple[str, int]], 
     for name, size_bytes in namespaces:
         if size_bytes < least:
             raise UserError(
-                f"{noun} {name}: {format_bytes_exact(size_bytes)} is less than a page",
+                f"{noun} {name}: {size_bytes:,} bytes are less than a page",
                 f"raise size= of the {noun} or of the device",
             )
     total = sum(size_bytes for _, size_bytes in namespaces)
     if total > device.size_bytes:
         raise UserError(
-            f"the {noun}s' sizes add up to {format_bytes_exact(total)}, "
-            f"the device has {format_bytes_exact(device.size_bytes)}",
+            f"the {noun}s' sizes add up to {total:,} bytes, the device has {device.size_bytes:,}",
             f"lower size= of the {noun}s or raise size= of the device",
         )
 

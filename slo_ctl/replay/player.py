@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import LatePhase, ProgressSink
 from slo_ctl.base.text import counted
 from slo_ctl.replay.scenario import Mode, SyntheticSource, TraceSource, VmSpec
 
@@ -37,14 +38,16 @@ class Requests:
     """Notes about the source for the result."""
 
 
-def requests_of(vm: VmSpec, size_bytes: int, seed: int, on_error: OnError) -> Requests:
+def requests_of(
+    vm: VmSpec, size_bytes: int, seed: int, on_error: OnError, progress: ProgressSink
+) -> Requests:
     """Requests of a VM within `size_bytes`; endless unless its trace has a number of loops.
 
     A trace is read once completely, so that TraceError or UserError is raised before the run.
     """
     if isinstance(vm.source, SyntheticSource):
         return _synthetic(vm.source, size_bytes, seed)
-    return _traced(vm, vm.source, size_bytes, on_error)
+    return _traced(vm, vm.source, size_bytes, on_error, progress)
 
 
 def _synthetic(source: SyntheticSource, size_bytes: int, seed: int) -> Requests:
@@ -60,7 +63,9 @@ def _synthetic(source: SyntheticSource, size_bytes: int, seed: int) -> Requests:
     return Requests(made.__iter__)
 
 
-def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError) -> Requests:
+def _traced(
+    vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError, progress: ProgressSink
+) -> Requests:
     from traces.reader import open_trace
     from traces.remap import apply
     from traces.timewarp import Monotonic, TimeScale, loop
@@ -68,7 +73,8 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
     reader = open_trace(source.path, format=source.format, on_error=on_error, batch_records=_BATCH_RECORDS)
     notes: list[str] = []
     order = Monotonic()
-    trace = _Remapped(reader, _remapping(vm, source, reader, apply(reader, order), size_bytes, notes))
+    batches = apply(_read_all(reader, progress), order)
+    trace = _Remapped(reader, _remapping(vm, source, reader, batches, size_bytes, notes))
     notes += [f"VM {vm.name}: {source.path.name}: {note}" for note in reader.notes]
     if reader.bad_records:
         notes.append(f"VM {vm.name}: {counted(reader.bad_records, 'bad record')} of its trace skipped")
@@ -92,6 +98,17 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
             raise UserError(f"VM {vm.name}: {source.path}: {problem}", hint) from None
 
     return Requests(play, tuple(notes))
+
+
+def _read_all(reader: TraceReader, progress: ProgressSink) -> Iterator[Batch]:
+    """All batches of a trace; its progress is shown where that takes long."""
+    phase = LatePhase(progress, f"reading {reader.paths[0].name}", reader.size_bytes, "bytes")
+    before = 0
+    for batch in reader:
+        yield batch
+        phase.advance(reader.consumed_bytes - before)
+        before = reader.consumed_bytes
+    phase.done()
 
 
 def _remapping(

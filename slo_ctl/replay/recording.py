@@ -150,9 +150,12 @@ def record(
 ) -> Recording:
     """Record requests into `folder` for `for_s`, or until `stop`; `advance` gets elapsed seconds.
 
-    What was recorded is kept if the server of a device stops answering. Raises UserError when a file cannot
-    be written, and ControlError if the server stopped before any request.
+    What was recorded is kept if the server of a device stops answering, or a trace cannot grow because the
+    disk is full. Raises TraceError and UserError when a file cannot be written, and ControlError if the
+    server stopped before any request.
     """
+    from traces.errors import TraceError
+
     writers: dict[str, TraceWriter] = {}
     started, reported_s, elapsed_ns = time.monotonic(), 0.0, 0
     with ExitStack() as files:
@@ -176,7 +179,7 @@ def record(
                 reported_s = passed_s
             source.stop()
             fetch()
-        except ControlError as error:
+        except (ControlError, TraceError) as error:
             if not writers:
                 raise
             problem = error.message
@@ -204,10 +207,16 @@ def _append(
 
     if not len(batch):
         return
-    if vm.name not in writers:
-        vm.trace, vm.first_ns = folder / f"{vm.name}.csv.zst", int(batch.time_ns[0])
-        writers[vm.name] = files.enter_context(TraceWriter(vm.trace, mode=_OWNER_ONLY))
-    writers[vm.name].write(batch, [vm.name])
+    if vm.name in writers:
+        writers[vm.name].write(batch, [vm.name])
+    else:
+        path = folder / f"{vm.name}.csv.zst"
+        # The file of a VM whose first requests cannot be written is removed.
+        with ExitStack() as first:
+            writer = first.enter_context(TraceWriter(path, mode=_OWNER_ONLY, reserve=True))
+            writer.write(batch, [vm.name])
+            files.push(first.pop_all())
+        vm.trace, vm.first_ns, writers[vm.name] = path, int(batch.time_ns[0]), writer
     vm.requests += len(batch)
     vm.read_bytes += int(batch.length_bytes[batch.op == Op.READ].sum())
     vm.write_bytes += int(batch.length_bytes[batch.op == Op.WRITE].sum())

@@ -158,7 +158,11 @@ class PreparedRuns:
         self.plan = plan_of(scenario)
         self.sources = [
             requests_of(
-                vm, pages * self.plan.config.page_bytes, scenario.seed * 1000 + index, scenario.on_error
+                vm,
+                pages * self.plan.config.page_bytes,
+                scenario.seed * 1000 + index,
+                scenario.on_error,
+                progress,
             )
             for index, (vm, pages) in enumerate(zip(scenario.vms, self.plan.logical_pages, strict=True))
         ]

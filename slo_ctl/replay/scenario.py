@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import Duration
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.drives.build import DeviceSpec, check_namespaces
@@ -166,7 +165,6 @@ class Scenario:
         check_namespaces(self.device, [(vm.name, vm.size_bytes) for vm in self.vms])
         _check_clock(self)
         _check_lengths(self)
-        _check_events(self)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -228,18 +226,3 @@ def _check_lengths(scenario: Scenario) -> None:
         raise UserError(
             f"window {window} does not lie within {duration}", f"write FROM..TO, at most 0..{duration}"
         )
-
-
-def _check_events(scenario: Scenario) -> None:
-    names = [vm.name for vm in scenario.vms]
-    for event in scenario.events:
-        where = f"event at {event.at}"
-        if event.vm not in names:
-            raise UserError(f"{where}: VM {event.vm} not found", did_you_mean(event.vm, names))
-        if (event.weight is None) == (event.action is Action.WEIGHT):
-            problem = "needs weight=" if event.weight is None else "does not accept weight="
-            raise UserError(
-                f"{where}: action={event.action} {problem}", "action=weight,weight=6 or action=stop"
-            )
-        if event.at.timed == scenario.duration.timed and event.at.amount >= scenario.duration.amount:
-            raise UserError(f"{where}: the run ends at {scenario.duration}", "choose an earlier time")

@@ -121,13 +121,15 @@ def build_scenario(text: ScenarioText) -> Scenario:
 
 def _scenario(text: ScenarioText) -> Scenario:
     device = device_spec(text.device_fields)
+    vms = _vms(text.vm_fields, device.size_bytes)
+    duration = _duration(text, "duration", Duration(drive_writes=20.0))
     return Scenario(
         device=device,
-        vms=_vms(text.vm_fields, device.size_bytes),
-        events=tuple(_event(text.fields(where, values)) for where, values in text.events),
+        vms=vms,
+        events=tuple(_event(text.fields(where, values), vms, duration) for where, values in text.events),
         policy=_policy(*text.settings.get("policy", ("", DEFAULT_POLICY))),
         compare=_compare(text),
-        duration=_duration(text, "duration", Duration(drive_writes=20.0)),
+        duration=duration,
         timing=TimingModel(_name(text, "timing", "full", tuple(TimingModel))),
         seed=_seed(text),
         window=_window(text),
@@ -149,7 +151,15 @@ def check_on_any_drive(text: ScenarioText) -> None:
 
 def _vms(tables: Sequence[Fields], device_bytes: int) -> tuple[VmSpec, ...]:
     sizes = divide(device_bytes, [(vm.place("size"), vm.size("size")) for vm in tables])
-    return tuple(_vm(vm, size) for vm, size in zip(tables, sizes, strict=True))
+    vms: dict[str, VmSpec] = {}
+    for fields, size in zip(tables, sizes, strict=True):
+        vm = _vm(fields, size)
+        if vm.name in vms:
+            raise UserError(
+                f"{fields.place('name')}: another VM is named {vm.name}", "give every VM a different name"
+            )
+        vms[vm.name] = vm
+    return tuple(vms.values())
 
 
 def _vm(fields: Fields, size_bytes: int) -> VmSpec:
@@ -299,13 +309,21 @@ def _refuse_ignored(fields: Fields, workload: str, parameters: Mapping[str, Valu
                 fields.fail(key, f"has no meaning with mix={values['mix']}", hint)
 
 
-def _event(fields: Fields) -> Event:
+def _event(fields: Fields, vms: Sequence[VmSpec], duration: Duration) -> Event:
     at, vm, action = fields.duration("at"), fields.text("vm"), fields.choice("action", tuple(Action))
     weight = fields.number("weight", above=0)
     fields.finish()
     if at is None or vm is None or action is None:
         missing = "at" if at is None else "vm" if vm is None else "action"
         raise UserError(f"{fields.where}: {missing} is missing", "at=10x,vm=NAME,action=stop|start|weight")
+    names = [spec.name for spec in vms]
+    if vm not in names:
+        raise UserError(f"{fields.place('vm')}: VM {vm} not found", did_you_mean(vm, names))
+    if (weight is None) == (action == Action.WEIGHT):
+        problem = "needs weight=" if weight is None else "does not accept weight="
+        fields.fail("action", problem, "action=weight,weight=6 or action=stop")
+    if at.timed == duration.timed and at.amount >= duration.amount:
+        fields.fail("at", f"is too late: the run ends at {duration}", "choose an earlier time")
     return Event(at, vm, Action(action), weight)
 
 

@@ -193,7 +193,7 @@ _HEADINGS = (
 
 def render_history_report(report: HostReport) -> str:
     """The HTML of `report`; all texts are escaped."""
-    summaries = report.summaries()
+    summaries = report.summaries
     events = folded_events(report.histories)
     settings = settings_in_force(report.histories)
     dated = report.until - report.since > DAY_S

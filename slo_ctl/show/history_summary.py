@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from typing import Any
 
 from slo_ctl.base import numbers
@@ -155,8 +156,11 @@ def covered(
 
 def _verdict_periods(changes: Sequence[PastVerdict], since: float, until: float) -> Iterator[VerdictPeriod]:
     """The verdicts between two times. Before the first change the verdict is unknown."""
-    for index, change in enumerate(changes):
+    first = max(bisect_right(changes, since, key=lambda change: change.at) - 1, 0)
+    for index, change in enumerate(islice(changes, first, None), first):
         begin = max(change.at, since)
+        if begin >= until:
+            return
         end = min(changes[index + 1].at if index + 1 < len(changes) else until, until)
         if begin < end:
             yield VerdictPeriod(begin, end, change.verdict, change.reason)
@@ -219,15 +223,16 @@ class HostReport:
     """Names of emulated devices."""
     now: HostStatus | None = None
     """Present status, with the SLOs; None for a report of the past, and without a daemon."""
+    summaries: tuple[Summary, ...] = field(init=False)
+    """Summaries of all VMs, sorted by the share of time in which the SLO was met."""
 
-    def summaries(self) -> tuple[Summary, ...]:
-        """Summaries of all VMs, sorted by the share of time in which the SLO was met."""
-
+    def __post_init__(self) -> None:
         def met_and_name(summary: Summary) -> tuple[float, str]:
             return 1.0 if summary.met is None else summary.met, summary.vm
 
         all_summaries = (summary for history in self.histories for summary in summaries(history))
-        return tuple(sorted(all_summaries, key=met_and_name))
+        # Once: it takes seconds for hundreds of VMs.
+        object.__setattr__(self, "summaries", tuple(sorted(all_summaries, key=met_and_name)))
 
     def device_name(self, device: str) -> str:
         """Name of a device; that of an emulated one with its label."""
@@ -246,7 +251,7 @@ def has_records(history: VmHistory) -> bool:
 
 def headline(report: HostReport) -> str:
     """How many VMs missed their SLOs, and which one missed it most."""
-    judged = [summary for summary in report.summaries() if summary.met is not None]
+    judged = [summary for summary in report.summaries if summary.met is not None]
     missed = [summary for summary in judged if summary.missed]
     if not judged:
         return "No SLO was judged."
@@ -272,7 +277,7 @@ _RECOMMENDATIONS: dict[str, str] = {
 def recommendations(report: HostReport) -> Iterator[str]:
     """A recommendation for all VMs of a device that missed their SLOs with the same verdict."""
     vms: dict[tuple[str, str], list[str]] = {}
-    for summary in report.summaries():
+    for summary in report.summaries:
         recommendation = _RECOMMENDATIONS.get(summary.worst.verdict if summary.worst else summary.verdict)
         if recommendation is not None:
             vms.setdefault((recommendation, summary.device or "its device"), []).append(summary.vm)
@@ -284,7 +289,7 @@ def recommendations(report: HostReport) -> Iterator[str]:
 def report_lines(report: HostReport) -> Iterator[str]:
     """The interval, a sentence for each VM, and recommendations."""
     yield interval_text(report)
-    for summary in report.summaries():
+    for summary in report.summaries:
         device_text = f" on {report.device_name(summary.device)}" if summary.device else ""
         yield f"{summary.vm}{device_text}: {met_text(summary)}; {worst_text(summary, report)}"
     yield from (f"recommended: {sentence}" for sentence in recommendations(report))
@@ -335,7 +340,7 @@ def report_json(report: HostReport) -> dict[str, Any]:
                 "emulated": summary.device in report.emulated,
                 "worst": plain(summary.worst),
             }
-            for summary in report.summaries()
+            for summary in report.summaries
         ],
         "recommendations": list(recommendations(report)),
         "settings": plain(settings_in_force(report.histories)),

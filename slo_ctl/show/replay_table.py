@@ -13,7 +13,7 @@ from slo_ctl.base.text import and_list, printable
 from slo_ctl.model.status import Verdict
 from slo_ctl.replay.result import TOLERANCE
 from slo_ctl.show.status import verdict_text
-from slo_ctl.show.terminal import NAME_WIDTH
+from slo_ctl.show.terminal import NAME_WIDTH, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -224,11 +224,11 @@ def print_result(console: Console, result: Result) -> None:
             console.print(_table("MERGES", MERGE_HEADINGS[: None if wide else _NARROW_CELLS], merged, wide))
     if len(result.runs) > 1:
         console.print()
-        console.print(Text("All policies, whole device"))
+        console.print(Text("All policies, whole device; SHARE ERROR and P99 WRITE are those of the worst VM"))
         policies = [(run.policy, comparison_cells(run)) for run in result.runs]
         console.print(_table("POLICY", COMPARISON_HEADINGS, policies, wide))
     for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in notes_of(run))]:
-        console.print(Text(f"note: {printable(note)}"))
+        print_line(console, Text(f"note: {printable(note)}"))
 
 
 def device_line(result: Result) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from fake_status import device_status, host_status, outcome, vm_status
 
+from slo_ctl.base import progress
 from slo_ctl.cli import app
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.slo import Slo
@@ -369,3 +371,23 @@ def test_missing_and_empty_histories_are_reported(tmp_path: Path, capsys: pytest
     empty.close()
     assert report(tmp_path) == 2
     assert "nothing is recorded for any VM" in capsys.readouterr().err
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_report_that_takes_long_shows_its_progress_on_a_terminal(
+    tmp_path: Path, begin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del begin
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "_SHORT_S", 1000.0)
+    assert app.run(["report", "--root", str(tmp_path)]) == 0
+    assert "reading the history" not in terminal.getvalue()
+    monkeypatch.setattr(progress, "_SHORT_S", 0.0)
+    assert app.run(["report", "--root", str(tmp_path)]) == 0
+    assert "reading the history" in terminal.getvalue()
+    assert "100 %" in terminal.getvalue()

@@ -128,7 +128,7 @@ def test_outputs_are_checked_before_the_run(
         (("--vm", VM + ",weight=-1"), "weight is given twice"),
         (("--vm", "name=db,workload=uniform,weight=-1"), "--vm db: weight=-1"),
         (("--vm", "name=db,workload=uniform,weight=nan"), "--vm db: weight=nan"),
-        (("--vm", VM, "--vm", VM), "VM name db is used 2 times"),
+        (("--vm", VM, "--vm", VM), "--vm db: another VM is named db"),
         (("--vm", VM, "--device", "op=0.2%"), "too small to run"),
         (("--vm", "name=db,trace=none.spc"), "--vm db: trace=none.spc does not exist"),
         (("--vm", VM, "--seed", "x"), "--seed: x is not a whole number"),

@@ -9,17 +9,20 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cgroup_groups import loop_device
 from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, require, run, served
+from tmpfs_mount import tmpfs
 from waiting import until
 
 from slo_ctl.base.keyvalue import Fields
+from slo_ctl.cli import trace_record
 from slo_ctl.cli.app import run as slo_ctl
 from slo_ctl.drives.build import device_spec, plan_drive
 from slo_ctl.drives.control import ControlError
@@ -195,6 +198,56 @@ def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
     assert report["problem"] in error
     assert list(requests(out / "d.csv.zst").offset_bytes) == [8 * PAGE]
     assert slo_ctl(["replay", report["scenario"], "--duration", "1s", "--quiet"]) == 0
+
+
+class FillsTheDisk:
+    """Two VMs that write; after ten fetches another program takes the rest of the disk."""
+
+    name, drive = "device d (EMULATED)", {"size": "128MiB", "block": "64KiB", "dies": "2"}
+
+    def __init__(self, disk: Path) -> None:
+        self.vms = [RecordedVm(name, 64 << 20) for name in ("a", "late")]
+        self.fetched: list[Batch] = []
+        self._disk = disk
+
+    def fetch(self) -> tuple[int, list[Batch]]:
+        count, number = 1000 + 100 * len(self.fetched), len(self.fetched)
+        if number == 10:
+            with (self._disk / "other").open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+        offsets = np.random.default_rng(number).integers(0, 16384, count).astype(np.uint64) * np.uint64(PAGE)
+        lengths = np.full(count, PAGE, np.uint64)
+        times = np.arange(count, dtype=np.int64) + number * 100_000_000
+        batch = Batch(times, np.full(count, Op.WRITE, np.uint8), offsets, lengths, np.zeros(count, np.int32))
+        self.fetched.append(batch)
+        return int(times[-1]), [batch, batch.take(np.full(count, number >= 10))]
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+
+def test_what_was_recorded_until_the_disk_was_full_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tmpfs(tmp_path / "disk", "size=4m") as disk:
+        source = FillsTheDisk(disk)
+        monkeypatch.setattr(trace_record, "_source", lambda *_: nullcontext(source))
+        out = disk / "rec"
+        assert slo_ctl(["trace", "record", "--device", "d", "--out", str(out), "--json", "--quiet"]) == 4
+        shown = capsys.readouterr()
+        assert shown.err.startswith("slo-ctl: device d (EMULATED): the recording ended after ")
+        assert shown.err.endswith(
+            f"No space left on device\nhint: what was recorded until then is in {out}\n"
+        )
+        kept, late = json.loads(shown.out)["vms"]
+        wanted = Batch.concat(source.fetched[:10])
+        assert kept["requests"] == len(wanted)
+        assert list(requests(Path(kept["trace"])).offset_bytes) == list(wanted.offset_bytes)
+        assert (late["requests"], late["trace"]) == (0, None)
+        (disk / "other").unlink()
+        assert sorted(path.name for path in out.iterdir()) == ["a.csv.zst", "scenario.toml"]
+        assert slo_ctl(["replay", str(out / "scenario.toml"), "--duration", "1s", "--quiet"]) == 0
 
 
 @pytest.fixture

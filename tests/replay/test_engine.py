@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slo_ctl.base import progress as progress_module
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.replay import policy_run
@@ -108,6 +109,19 @@ def test_years_between_requests_matter_only_to_an_open_loop(tmp_path: Path) -> N
         replay(f"name=a,trace={trace},mode=open", TWO[1], duration="10000000000s", epoch="1000000000s")
     assert caught.value.message == f"VM a: {trace}: the repeated trace is longer than 146 years"
     assert "--max-gap" in caught.value.hint
+
+
+def test_a_trace_without_time_is_repeated_only_with_a_period(tmp_path: Path) -> None:
+    """It came at one instant millions of times, for minutes, and was taken for one that only reads."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n0,write,0,4096,v\n")
+    with pytest.raises(UserError) as caught:
+        replay(f"name=a,trace={trace},mode=open", TWO[1], duration="1s")
+    assert caught.value.message.startswith(f"VM a: {trace}: all requests have the same time")
+    assert "period=60s" in caught.value.hint
+    for key, writes in (("loops=1", 1), ("period=100ms,loops=10", 10)):
+        run = replay(f"name=a,trace={trace},mode=open,{key}", TWO[1], duration="1s", window="all").runs[0]
+        assert run.vms[0].host_page_writes == writes
 
 
 def test_the_label_says_synthetic_also_of_vms_that_did_not_run() -> None:
@@ -263,6 +277,36 @@ def test_merges_are_counted_and_timed_for_each_vm(mapping: str) -> None:
 def test_a_page_mapping_has_no_merges() -> None:
     (run,) = replay().runs
     assert [vm.merges for vm in run.vms] == [None, None]
+
+
+class Amounts(Silent):
+    """What was done of each phase, and its total."""
+
+    def __init__(self) -> None:
+        self.done_of: dict[str, list[float | None]] = {}
+
+    def phase(self, name: str, total: float | None, unit: str) -> Amounts:
+        del unit
+        self.current = self.done_of[name] = [total, 0.0]
+        return self
+
+    def advance(self, amount: float) -> None:
+        self.current[1] = (self.current[1] or 0.0) + amount
+
+
+def test_reading_a_long_trace_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took minutes in silence before the first run began."""
+    lines = ["#slo-ctl-trace 1", "time_ns,op,offset_bytes,length_bytes,volume"]
+    lines += [f"{number},write,{4096 * (number % 1000)},4096,v" for number in range(50_000)]
+    trace = tmp_path / "long.csv"
+    trace.write_text("\n".join(lines) + "\n")
+    short, long = Amounts(), Amounts()
+    monkeypatch.setattr(progress_module, "_SHORT_S", 1000.0)
+    replay(f"name=a,trace={trace}", TWO[1], progress=short)
+    assert "reading long.csv" not in short.done_of
+    monkeypatch.setattr(progress_module, "_SHORT_S", 0.0)
+    replay(f"name=a,trace={trace}", TWO[1], progress=long)
+    assert long.done_of["reading long.csv"] == [trace.stat().st_size] * 2
 
 
 class InterruptedAt(Silent):

@@ -377,7 +377,7 @@ def test_limits_need_timing() -> None:
 
 
 def test_vm_smaller_than_a_page_is_refused() -> None:
-    assert "VM db: 512 is less than a page" in refused(f"name=db,{UNIFORM},size=512").message
+    assert "VM db: 512 bytes are less than a page" in refused(f"name=db,{UNIFORM},size=512").message
 
 
 def test_scenario_without_a_vm_is_refused() -> None:
@@ -385,12 +385,12 @@ def test_scenario_without_a_vm_is_refused() -> None:
 
 
 def test_duplicate_vm_names_are_refused() -> None:
-    assert "db is used 2 times" in refused(f"name=db,{UNIFORM}", f"name=db,{UNIFORM}").message
+    assert "another VM is named db" in refused(f"name=db,{UNIFORM}", f"name=db,{UNIFORM}").message
 
 
 def test_vms_larger_than_the_device_are_refused() -> None:
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM},size=1GiB", device="size=1GiB")
-    assert "add up to 2GiB" in error.message
+    assert "add up to 2,147,483,648 bytes, the device has 1,073,741,824" in error.message
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM}", device="size=1GiB")
     assert "leave no space" in error.message
     assert "--vm b" in error.message
@@ -522,17 +522,26 @@ def test_bad_scenario_files_are_refused(tmp_path: Path, toml: str, message: str)
             ":5: [[event]] 1: duration is not a key of this table",
         ),
         ("[[event]]\nvm = 'db'\nat = 'soon'", ":3: [[event]] 1: at=soon is not a duration"),
-        ("[[vm]]\nname = 'db'\nworkload = 'uniform'", ": VM name db is used 2 times"),
+        ("[[vm]]\nname = 'db'\nworkload = 'uniform'", ":5: [[vm]] db: another VM is named db"),
         ("[[event]]\nvm = 'db'\naction = 'stop'", ":1: [[event]] 1: at is missing"),
         (
             "[[event]]\nat = '1x'\nvm = 'db'\naction = 'weight'",
-            ": event at 1x: action=weight needs weight=",
+            ":4: [[event]] 1: action=weight needs weight=",
         ),
         (
             "[[vm]]\nname = 'web'\nworkload = 'uniform'\np99 = '0.5us'",
             ":4: [[vm]] web: p99=0.5us is less than 1 us",
         ),
-        ("[[event]]\nat = '30x'\nvm = 'db'\naction = 'stop'", ": event at 30x: the run ends at 20x"),
+        (
+            "[[event]]\nat = '30x'\nvm = 'db'\naction = 'stop'",
+            ":2: [[event]] 1: at=30x is too late: the run ends at 20x",
+        ),
+        (
+            "[[event]]\nat = '1x'\nvm = 'bd'\naction = 'stop'",
+            ":3: [[event]] 1: VM bd not found",
+        ),
+        ("compare = ['shared', 3]", ":1: compare: a value in the list is not a text"),
+        ("[[vm]]\nname='web'\ntrace='run.toml'\nmode='open'\nscale=0", ":5: [[vm]] web: scale=0 is not more"),
     ],
 )
 def test_errors_name_the_scenario_file(tmp_path: Path, extra: str, message: str) -> None:

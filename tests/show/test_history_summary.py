@@ -10,14 +10,18 @@ from test_report import Page
 
 from slo_ctl.model.slo import Slo
 from slo_ctl.record.history_reader import PastDecision, PastOutcome, PastVerdict, Point, VmHistory
+from slo_ctl.show import history_summary
 from slo_ctl.show.history import folded_events
 from slo_ctl.show.history_report import render_history_report, vm_charts
 from slo_ctl.show.history_summary import (
     HostReport,
+    Summary,
     VerdictPeriod,
     headline,
     met_text,
     recommendations,
+    report_json,
+    report_lines,
     settings_in_force,
     summaries,
 )
@@ -178,6 +182,22 @@ def test_p99_is_distributed_over_time() -> None:
         ("reads", ["300 µs", "900 µs", "900 µs", "900 µs"]),
         ("writes", ["200 µs"] * 4),
     ]
+
+
+def test_a_report_of_many_vms_calculates_each_summary_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calculated: list[str] = []
+
+    def counted(past: VmHistory) -> tuple[Summary, ...]:
+        calculated.append(past.vm)
+        return summaries(past)
+
+    monkeypatch.setattr(history_summary, "summaries", counted)
+    report = HostReport((history(every_10_s(100), [(100.0, "insufficient", "short")]),), 100.0, 200.0)
+    headline(report)
+    list(report_lines(report))
+    report_json(report)
+    render_history_report(report)
+    assert calculated == ["web"]
 
 
 def test_report_has_missed_slos_and_recommendations() -> None:

@@ -57,6 +57,11 @@ def test_verdicts_of_a_replay_are_shown(changes: dict[str, Any], expected: Verdi
     assert fake_vm(**changes).judged().verdict is expected
 
 
+def test_notes_are_not_wrapped_in_files_and_pipes() -> None:
+    note = "VM web completed its requests " * 8
+    assert f"note: {note}" in printed("shared", notes=[note]).splitlines()
+
+
 def test_vms_at_a_limit_of_the_policy_are_named() -> None:
     limits = [{"limit_iops": 1010.0}, {"limit_iops": 2000.0}, {"limit_iops": 1000.0, "max_iops": 1000.0}]
     vms = [fake_vm(name, **changes) for name, changes in zip("abc", limits, strict=True)]
