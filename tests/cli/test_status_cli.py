@@ -252,6 +252,9 @@ def test_status_of_a_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_filters_select_vms() -> None:
     status = host_status()
     assert [vm.vm for vm in selected_vms(status, {"db", "web"}, frozenset())] == ["web", "db"]
-    assert [vm.vm for vm in selected_vms(status, frozenset(), parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
+    assert [vm.vm for vm in selected_vms(status, frozenset(), parse_verdicts("idle, Unapplied"))] == [
+        "slow",
+        "lazy",
+    ]
     with pytest.raises(UserError, match="--verdict: fine is not known"):
         parse_verdicts("ok,fine")
