@@ -140,3 +140,17 @@ def test_limit_written_without_systemd_is_kept(guest: Guest) -> None:
         10,
         show=f"cat '{_SCOPE.folder}/io.max'",
     )
+
+
+def test_a_weight_for_one_device_is_kept(guest: Guest) -> None:
+    """bfq drops it when systemd sets the weight of the unit."""
+    scheduler = f"/sys/block/{guest.disk('PLAIN0')}/queue/scheduler"
+    guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' IOAccounting=yes")
+    guest.run(f"echo bfq >{scheduler}")
+    guest.run(f"echo '{number(guest)} 450' >'{_SCOPE.folder}/io.bfq.weight'")
+    state, _, after, reason = act(guest, '{"weight": 300}')["weight"]
+    assert (state, after) == ("applied", 300.0), reason
+    assert f"{number(guest)} 450" in files(guest)
+    assert {state for state, *_ in act(guest, "undo").values()} == {"restored"}
+    assert f"{number(guest)} 450" in files(guest)
+    guest.run(f"echo none >{scheduler}")
