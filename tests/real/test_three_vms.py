@@ -31,7 +31,8 @@ from slo_ctl.daemon.files import DaemonPlaces
 pytestmark = pytest.mark.slow
 
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,precondition=yes"
-TIME_SCALE = "1.5"
+TIME_SCALE = "4"
+"""Few requests each second: each costs the emulated CPU of a VM much."""
 WEIGHTS = {"light": 1, "medium": 3, "heavy": 6}
 EPOCH_S = 0.5
 """There is no other status before the next epoch."""
