@@ -6,29 +6,33 @@ imported what they need.
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 
-# Commands import these only when they run.
-import slo_ctl.act.mapping
-import slo_ctl.act.queue
-import slo_ctl.act.systemd
-import slo_ctl.api.client
-import slo_ctl.api.routes
-import slo_ctl.cli.app
-import slo_ctl.cli.device
-import slo_ctl.cli.doctor
-import slo_ctl.cli.status
-import slo_ctl.cli.vm
-import slo_ctl.decide.namespace_plan
-import slo_ctl.host.requirements
-import slo_ctl.profile.scheduler_advice
-import slo_ctl.show.drives
-import slo_ctl.show.status
-import slo_ctl.show.vms  # noqa: F401
 from slo_ctl.cli import main
+
+_IMPORTED_BY_COMMANDS = (
+    "slo_ctl.act.mapping",
+    "slo_ctl.act.queue",
+    "slo_ctl.act.systemd",
+    "slo_ctl.api.client",
+    "slo_ctl.api.routes",
+    "slo_ctl.cli.app",
+    "slo_ctl.cli.device",
+    "slo_ctl.cli.doctor",
+    "slo_ctl.cli.status",
+    "slo_ctl.cli.vm",
+    "slo_ctl.decide.namespace_plan",
+    "slo_ctl.host.requirements",
+    "slo_ctl.profile.scheduler_advice",
+    "slo_ctl.show.drives",
+    "slo_ctl.show.status",
+    "slo_ctl.show.vms",
+)
 
 
 def run(folder: Path, path: str, *arguments: str) -> None:
@@ -47,6 +51,10 @@ def run(folder: Path, path: str, *arguments: str) -> None:
 
 def serve(folder: Path) -> None:
     """One command after the other."""
+    # Imports leave no garbage, and looking for it takes a seventh of their time.
+    gc.disable()
+    for name in _IMPORTED_BY_COMMANDS:
+        import_module(name)
     for name in ("request", "status"):
         os.mkfifo(folder / name)
     while True:
