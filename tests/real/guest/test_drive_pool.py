@@ -18,7 +18,7 @@ import pytest
 from .commands import SLO_CTL, start_commands
 from .guests import POOL, POOL_IOPS
 from .machine import Guest
-from .vm_scopes import VmScope, first_that, rates, start, stop, until
+from .vm_scopes import VmScope, first_that, freeze, rates, start, stop, until
 
 GUEST = POOL
 _DB, _WEB, _MAIL = _SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
@@ -123,7 +123,9 @@ def test_weights_are_enforced_between_namespaces_of_a_drive(guest: Guest) -> Non
         "cat >/etc/slo-ctl/conf.d/guest.toml",
         stdin=_CONFIGURATION.replace("{controller}", guest.controller("POOL0")),
     )
+    freeze(guest, (_DB, _WEB), frozen=True)
     guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
+    freeze(guest, (_DB, _WEB), frozen=False)
     until_limited(guest, _DB)
     until_settled(guest)
     shared = first_that(_as_weights, lambda: measured(guest, "weights 1:3"), looks=_LOOKS)
