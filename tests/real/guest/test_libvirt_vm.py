@@ -17,7 +17,7 @@ from .vm_scopes import VmScope, first_that, start, until
 
 GUEST = PLAIN
 _SIZE_BYTES = 64 << 20
-_MAXIMUM_IOPS = 100
+_MAXIMUM_IOPS = 50
 _WINDOW_S = 6
 _IN_FORCE_S = 900.0
 _NEIGHBOUR = VmScope("neighbour", 9)
@@ -121,7 +121,7 @@ def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None
     assert _does_more(first_that(_does_more, host.delivered_iops))  # else a maximum would show nothing
     assert (host.tune()["total_iops_sec"], host.weight(), host.bfq_weight()) == ("0", "100", "100")
 
-    few = (f"--filename=/dev/{host.disk}", "--rw=randwrite", "--bs=4k", "--rate_iops=50")
+    few = (f"--filename=/dev/{host.disk}", "--rw=randwrite", "--bs=4k", "--rate_iops=20")
     start(host.guest, _NEIGHBOUR, *few)
     host.guest.run("cat >>/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION.format(name=host.disk))
     host.guest.run("systemctl reload slo-ctld", timeout_s=120)
