@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ftl_emul import Device
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.progress import ProgressSink, Silent, drive_writes_on
@@ -163,6 +164,21 @@ class Prepared:
     """Tenant numbers of the VMs, by placement."""
 
 
+def _unused_space(scenario: Scenario) -> list[str]:
+    """A note where the VMs' sizes leave a part of the device, which is not emulated."""
+    size, op = scenario.device.size_bytes, scenario.device.op
+    occupied = sum(vm.size_bytes for vm in scenario.vms)
+    # Equal parts of the rest are rounded down.
+    if size - occupied < len(scenario.vms):
+        return []
+    op_percent = 100 * (size * (1 + op) / occupied - 1)
+    note = (
+        f"the VMs have {numbers.size(occupied)} of {numbers.size(size)}, and the drive is emulated without "
+        f"the rest; with it as over-provisioning, as in a sweep: op={op_percent:.4g}%"
+    )
+    return [note]
+
+
 _FOLDER = "slo-ctl-replay"
 
 
@@ -198,7 +214,7 @@ class PreparedRuns:
             )
             for index, (vm, pages) in enumerate(zip(scenario.vms, self.plan.logical_pages, strict=True))
         ]
-        self.notes = [note for source in self.sources for note in source.notes]
+        self.notes = [*_unused_space(scenario), *(note for source in self.sources for note in source.notes)]
         self.preconditioning_drive_writes: float | None = None
         self._scenario = scenario
         self._progress = progress

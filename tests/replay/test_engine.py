@@ -341,6 +341,16 @@ def test_several_processes_come_to_the_same() -> None:
     assert several.result_hash() == one.result_hash()
 
 
+def test_space_that_vms_leave_is_told() -> None:
+    """The drive was a quarter of what --device says, without a word, and a sweep had another WAF."""
+    quarter = [f"{vm},size=32MiB" for vm in TWO]
+    (note,) = replay(*quarter, device="size=256MiB,dies=2").notes
+    assert note.startswith("the VMs have 64 MiB of 256 MiB, and the drive is emulated without the rest")
+    assert note.endswith(": op=360%")
+    assert not replay(*quarter, device="size=64MiB,dies=2").notes
+    assert not replay(TWO[0], TWO[1], "name=c,workload=uniform", device="size=100MiB,dies=2").notes
+
+
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
