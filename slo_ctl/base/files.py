@@ -117,14 +117,14 @@ def partial_of(path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files of killed processes from `folder`: those of the file `name`, or of all files.
+    """Remove temporary files of killed processes from `folder`: those of `name` and `name`.*, or of all.
 
     Files that cannot be removed stay, and so do those of other hosts, whose processes may still run.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _PARTIAL.fullmatch(entry.name)
-            if match is None or name not in (None, match["name"]):
+            if match is None or not (name is None or f"{match['name']}.".startswith(f"{name}.")):
                 continue
             if match["host"] not in (None, os.uname().nodename) or _runs(int(match["pid"])):
                 continue

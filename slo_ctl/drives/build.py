@@ -204,15 +204,22 @@ def check_namespaces(device: DeviceSpec, namespaces: Sequence[tuple[str, int]], 
     for name, size_bytes in namespaces:
         if size_bytes < least:
             raise UserError(
-                f"{noun} {name}: {size_bytes:,} bytes are less than a page",
+                f"{noun} {name}: {_size_text(size_bytes)} is less than a page",
                 f"raise size= of the {noun} or of the device",
             )
     total = sum(size_bytes for _, size_bytes in namespaces)
     if total > device.size_bytes:
+        size = _size_text(device.size_bytes)
         raise UserError(
-            f"the {noun}s' sizes add up to {total:,} bytes, the device has {device.size_bytes:,}",
+            f"the {noun}s' sizes add up to {_size_text(total)}, the device has {size}",
             f"lower size= of the {noun}s or raise size= of the device",
         )
+
+
+def _size_text(size_bytes: int) -> str:
+    """An exact size, also of one that is not a whole number of KiB."""
+    text = format_bytes_exact(size_bytes)
+    return f"{text} bytes" if text.isdecimal() else text
 
 
 _FREE_FLOOR_BLOCKS = 1

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Self
 
 from ftl_emul import Device
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.progress import ProgressSink, Silent, drive_writes_on
 from slo_ctl.decide.policies import make_policy, policy_entry
 from slo_ctl.drives.build import DrivePlan, plan_drive
@@ -30,14 +35,26 @@ _ALONE_PART = 0.25
 """Share of the duration for which a VM runs alone, as it then writes about as much as all together."""
 
 
-def ignore_interrupt() -> None:
-    """Ignore signals that the whole process group receives from a terminal; only the parent stops the run."""
+def become_worker() -> None:
+    """Leave it to the parent to stop this process: by the executor, or by its own death.
+
+    Signals that the whole process group receives from a terminal are ignored.
+    """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Without this, a worker whose parent was killed would wait for tasks for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def local_executor(
-    workers: int, initializer: Callable[..., None] = ignore_interrupt, arguments: tuple[Any, ...] = ()
+    workers: int, initializer: Callable[..., None] = become_worker, arguments: tuple[Any, ...] = ()
 ) -> ProcessPoolExecutor:
     """A pool of processes, each of which first calls `initializer(*arguments)`."""
     context = multiprocessing.get_context("spawn")
@@ -147,6 +164,37 @@ class Prepared:
     """Tenant numbers of the VMs, by placement."""
 
 
+def _unused_space(scenario: Scenario) -> list[str]:
+    """A note where the VMs' sizes leave a part of the device, which is not emulated."""
+    size, op = scenario.device.size_bytes, scenario.device.op
+    occupied = sum(vm.size_bytes for vm in scenario.vms)
+    # Equal parts of the rest are rounded down.
+    if size - occupied < len(scenario.vms):
+        return []
+    op_percent = 100 * (size * (1 + op) / occupied - 1)
+    note = (
+        f"the VMs have {numbers.size(occupied)} of {numbers.size(size)}, and the drive is emulated without "
+        f"the rest; with it as over-provisioning, as in a sweep: op={op_percent:.4g}%"
+    )
+    return [note]
+
+
+_FOLDER = "slo-ctl-replay"
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A directory that is removed by the next replay on this host if this process is killed."""
+    _remove_leftovers(Path(tempfile.gettempdir()))
+    own = f".{os.getpid()}@{os.uname().nodename}.partial"
+    return tempfile.TemporaryDirectory(prefix=f".{_FOLDER}.", suffix=own)
+
+
+@cache
+def _remove_leftovers(folder: Path) -> None:
+    """Remove directories of killed replays: once, before this process has any."""
+    remove_leftovers(folder, _FOLDER)
+
+
 class PreparedRuns:
     """Requests of the VMs, and a preconditioned drive for each placement, from which all runs start.
 
@@ -166,11 +214,11 @@ class PreparedRuns:
             )
             for index, (vm, pages) in enumerate(zip(scenario.vms, self.plan.logical_pages, strict=True))
         ]
-        self.notes = [note for source in self.sources for note in source.notes]
+        self.notes = [*_unused_space(scenario), *(note for source in self.sources for note in source.notes)]
         self.preconditioning_drive_writes: float | None = None
         self._scenario = scenario
         self._progress = progress
-        self._folder = None if prepared else tempfile.TemporaryDirectory(prefix="slo-ctl-")
+        self._folder = None if prepared else _temporary_folder()
         folder = Path(self._folder.name) if self._folder else Path()
         self._prepared = prepared or Prepared(folder, {})
 
@@ -305,7 +353,7 @@ class _Worker:
 
 def _init_worker(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[float], stop: Event) -> None:
     global _worker
-    ignore_interrupt()
+    become_worker()
     _worker = _Worker(scenario, PreparedRuns(scenario, Silent(), prepared), amounts, stop)
 
 

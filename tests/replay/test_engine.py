@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +339,58 @@ def test_several_processes_come_to_the_same() -> None:
     assert [run.policy for run in several.runs] == ["shared", "static", "proportional"]
     assert several.runs[0].vms[0].alone_iops
     assert several.result_hash() == one.result_hash()
+
+
+def test_space_that_vms_leave_is_told() -> None:
+    """The drive was a quarter of what --device says, without a word, and a sweep had another WAF."""
+    quarter = [f"{vm},size=32MiB" for vm in TWO]
+    (note,) = replay(*quarter, device="size=256MiB,dies=2").notes
+    assert note.startswith("the VMs have 64 MiB of 256 MiB, and the drive is emulated without the rest")
+    assert note.endswith(": op=360%")
+    assert not replay(*quarter, device="size=64MiB,dies=2").notes
+    assert not replay(TWO[0], TWO[1], "name=c,workload=uniform", device="size=100MiB,dies=2").notes
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def waited_for(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 120
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_a_killed_replay_leaves_no_processes_and_its_files_only_until_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers waited for tasks for ever."""
+    command = [
+        sys.executable,
+        "-m",
+        "slo_ctl.cli",
+        "replay",
+        "--jobs",
+        "2",
+        "--duration",
+        "100000x",
+        "--quiet",
+    ]
+    command += ["--device", "size=64MiB,dies=2", "--compare", "shared", "--vm", TWO[0], "--vm", TWO[1]]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        # With the process of multiprocessing that tracks resources.
+        assert waited_for(lambda: len(children(process.pid)) == 3)
+        workers = children(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert waited_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    replay()
+    assert not list(tmp_path.iterdir())
 
 
 def test_interruption_of_several_processes_leaves_what_was_measured() -> None:

@@ -377,7 +377,7 @@ def test_limits_need_timing() -> None:
 
 
 def test_vm_smaller_than_a_page_is_refused() -> None:
-    assert "VM db: 512 bytes are less than a page" in refused(f"name=db,{UNIFORM},size=512").message
+    assert "VM db: 512 bytes is less than a page" in refused(f"name=db,{UNIFORM},size=512").message
 
 
 def test_scenario_without_a_vm_is_refused() -> None:
@@ -390,7 +390,7 @@ def test_duplicate_vm_names_are_refused() -> None:
 
 def test_vms_larger_than_the_device_are_refused() -> None:
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM},size=1GiB", device="size=1GiB")
-    assert "add up to 2,147,483,648 bytes, the device has 1,073,741,824" in error.message
+    assert "add up to 2GiB, the device has 1GiB" in error.message
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM}", device="size=1GiB")
     assert "leave no space" in error.message
     assert "--vm b" in error.message
