@@ -65,7 +65,7 @@ class DaemonPlaces:
     @property
     def slos(self) -> Path:
         """SLOs of `slo-ctl vm set`."""
-        return self.state / "promises.json"
+        return self.state / "slos.json"
 
     @property
     def mappings(self) -> Path:

@@ -1,4 +1,4 @@
-"""SLOs set with `slo-ctl vm set`, stored in `promises.json`."""
+"""SLOs set with `slo-ctl vm set`, stored in `slos.json`."""
 
 from __future__ import annotations
 

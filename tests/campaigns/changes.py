@@ -169,7 +169,7 @@ class Changer(Load):
         ]
 
     def check_kept(self) -> States:
-        """What the files say. Raises PromiseError unless that was acknowledged, or asked for last."""
+        """What the files say. Raises GuaranteeError unless that was acknowledged, or asked for last."""
         if self.problem is not None:
             raise self.problem
         found = kept(self._device)

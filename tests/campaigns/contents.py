@@ -11,7 +11,7 @@ from typing import Protocol
 
 from nbd_client import FUA, NbdError
 
-from .faults import PromiseError
+from .faults import GuaranteeError
 from .front_ends import Disk
 
 PAGE, SECTOR = 4096, 512
@@ -187,7 +187,7 @@ class Readable(Protocol):
 
 
 def verify(client: Readable, ledger: Ledger, where: str, at: int | None = None) -> list[int | None]:
-    """The version that each page has; None: parts of several. Raises PromiseError for anything else."""
+    """The version that each page has; None: parts of several. Raises GuaranteeError for anything else."""
     found: list[int | None] = []
     for first in range(0, ledger.pages, 256):
         count = min(256, ledger.pages - first)
@@ -207,7 +207,7 @@ def _version_of(held: bytes, page: int, allowed: list[int], where: str) -> int |
     for at in range(0, PAGE, SECTOR):
         sector = held[at : at + SECTOR]
         if all(sector != each[at : at + SECTOR] for each in contents):
-            raise PromiseError(
+            raise GuaranteeError(
                 f"{where}: page {page}, sector {at // SECTOR} holds {_describe(sector)}; "
                 f"versions {allowed} are allowed"
             )

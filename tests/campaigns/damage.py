@@ -48,8 +48,8 @@ DEVICE_FILES = (
     "lock",
     "a.img",
 )
-DAEMON_FILES = ("slo-ctl.toml", "promises.json", "journal.json", "history.db", "mappings.json")
-LOCKS = ("run/daemon.lock", ".promises.json.lock")
+DAEMON_FILES = ("slo-ctl.toml", "slos.json", "journal.json", "history.db", "mappings.json")
+LOCKS = ("run/daemon.lock", ".slos.json.lock")
 
 
 def _truncate(path: Path, random: Random) -> None:

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from slo_ctl.drives.serving import SERVER_VARIABLE, find_server
 
 from .contents import SECTOR
-from .faults import PromiseError
+from .faults import GuaranteeError
 
 _OPEN, _WRITE, _TRUNCATE, _PUNCH, _SYNC, _RENAME, _UNLINK = range(1, 8)
 _HEAD = struct.Struct("<IIQQII")
@@ -119,7 +119,7 @@ class Disk:
         else:
             file_or_folder = self._handles[handle]
             if file_or_folder is None:
-                raise PromiseError(f"the log has a write (operation {op}) to the folder itself")
+                raise GuaranteeError(f"the log has a write (operation {op}) to the folder itself")
             file_or_folder.pending.append((op, offset, data if op == _WRITE else length))
             self.changes += 1
 

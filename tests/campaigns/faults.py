@@ -12,18 +12,18 @@ from random import Random
 Tally = Counter[str]
 """What a round did, counted."""
 Round = Callable[[Path, Random, Tally], None]
-"""Runs one round in an empty folder with a short path; raises PromiseError."""
+"""Runs one round in an empty folder with a short path; raises GuaranteeError."""
 READY_S = 300
 
 
-class PromiseError(AssertionError):
-    """The product broke a promise."""
+class GuaranteeError(AssertionError):
+    """The product broke a guarantee."""
 
 
 def check(holds: bool, what: str) -> None:
-    """Raise PromiseError unless a promise holds."""
+    """Raise GuaranteeError unless a guarantee holds."""
     if not holds:
-        raise PromiseError(what)
+        raise GuaranteeError(what)
 
 
 def slo_ctl(*words: str, timeout_s: float = READY_S) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from nvme_client import BLOCK_BYTES, NvmeQueue
 from serving import Server
 from vhost_user_client import DISCARD, SECTOR_BYTES, WRITE_ZEROES, VhostUserClient, VhostUserError
 
-from .faults import READY_S, PromiseError
+from .faults import READY_S, GuaranteeError
 
 OPTIONS = ("--nvme-tcp", "127.0.0.1:0", "--vhost-user")
 """With which a device is served that every front end reaches."""
@@ -145,7 +145,7 @@ class VhostUserDisk:
             return
         head, sent = self._begun
         if self._client.completed() != head:
-            raise PromiseError(f"{self.export}: another request was answered than the one in flight")
+            raise GuaranteeError(f"{self.export}: another request was answered than the one in flight")
         self._begun = None
         status, _ = self._client.answer(head, sent=sent)
         if status:

@@ -14,7 +14,7 @@ from serving import Server
 from .changes import Changer, kept, served
 from .contents import Ledger, verify
 from .disk_log import HOW, Disk, logged, turning_points
-from .faults import PromiseError, Tally, check
+from .faults import GuaranteeError, Tally, check
 from .load import NAMES, PAGES, DeviceLoad
 from .server_kill import MAPPINGS, TIMED, make_drive
 
@@ -57,7 +57,7 @@ def power_loss(root: Path, random: Random, tally: Tally) -> None:
         try:
             _verify(state, where, cut, ledgers, load.changer)
         except AssertionError as problem:
-            raise PromiseError(f"{where}: {problem}") from None
+            raise GuaranteeError(f"{where}: {problem}") from None
         shutil.rmtree(state)
         tally["states"] += 1
     tally["syncs"] += disk.syncs

@@ -16,7 +16,7 @@ from waiting import until
 
 from . import power_loss
 from .contents import PAGE, Ledger, content, verify
-from .faults import PromiseError, Tally
+from .faults import GuaranteeError, Tally
 from .kinds import KINDS
 from .loop_disk import NO_DISK
 from .resources import FAULTS, fake_clock
@@ -70,7 +70,7 @@ def test_sector_of_a_wrong_version_is_detected() -> None:
     assert verify(Held(new), ledger, "drive") == [versions[2]]
     assert verify(Held(due[:512] + new[512:]), ledger, "drive") == [None]
     for lost in (old, bytes(PAGE), new[:512] + old[512:], new[512:] + new[:512]):
-        with pytest.raises(PromiseError, match="drive: page 0, sector"):
+        with pytest.raises(GuaranteeError, match="drive: page 0, sector"):
             verify(Held(lost), ledger, "drive")
 
 

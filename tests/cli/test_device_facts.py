@@ -82,7 +82,7 @@ OF_DEVICE = ("device list", "device show ssd0")
 READERS = {
     "devices/ssd0/device.toml": OF_DEVICE,
     "devices/ssd0/settings.json": OF_DEVICE,
-    "promises.json": ("plan", "apply", "vm show web", "vm set web weight=2"),
+    "slos.json": ("plan", "apply", "vm show web", "vm set web weight=2"),
     "journal.json": ("plan", "apply", "apply --undo"),
 }
 

@@ -337,11 +337,11 @@ def test_notes_about_vms_that_are_not_named_are_left_out(
 
 
 def test_a_damaged_store_is_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "promises.json").write_text("{")
+    (root / "slos.json").write_text("{")
     for words in (("set", "web", "weight=2"), ("unset", "web"), ("show", "web")):
         assert vm(root, *words) == 2
-        assert "promises.json is damaged" in capsys.readouterr().err
-    assert (root / "promises.json").read_text() == "{"
+        assert "slos.json is damaged" in capsys.readouterr().err
+    assert (root / "slos.json").read_text() == "{"
 
 
 def slo_reply(vm: str, **more: Any) -> dict[str, Any]:

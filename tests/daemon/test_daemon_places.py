@@ -24,7 +24,7 @@ def test_paths_without_a_root_are_those_of_the_system(monkeypatch: pytest.Monkey
     paths = [places.config, places.slos, places.journal, places.history, places.api_socket]
     assert [str(each) for each in paths] == [
         "/etc/slo-ctl",
-        "/var/lib/slo-ctl/promises.json",
+        "/var/lib/slo-ctl/slos.json",
         "/var/lib/slo-ctl/journal.json",
         "/var/lib/slo-ctl/history.db",
         "/run/slo-ctl/api.sock",
@@ -70,7 +70,7 @@ def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_commands_of_a_user_without_a_daemon_read_the_files_of_the_systems_daemon(user: Path) -> None:
     places = DaemonPlaces.in_use()
     assert str(places.api_socket) == "/run/slo-ctl/api.sock"
-    assert (str(places.config), str(places.slos)) == ("/etc/slo-ctl", "/var/lib/slo-ctl/promises.json")
+    assert (str(places.config), str(places.slos)) == ("/etc/slo-ctl", "/var/lib/slo-ctl/slos.json")
     assert str(places.devices.run) == "/run/slo-ctl/devices"
     assert DaemonPlaces().config == user
 

@@ -326,23 +326,23 @@ def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) 
         # Nothing was opened that nobody closes.
         Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: pytest.fail("observes"))
     (tmp_path / "journal.json").unlink()
-    (tmp_path / "promises.json").write_text("{")
-    with pytest.raises(UserError, match=r"promises\.json"):
+    (tmp_path / "slos.json").write_text("{")
+    with pytest.raises(UserError, match=r"slos\.json"):
         Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
-    (tmp_path / "promises.json").unlink()
+    (tmp_path / "slos.json").unlink()
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.controller.change_slos(["web"], SloUpdate({"weight": 4.0}), force=True)
         daemon.epoch()
-        (tmp_path / "promises.json").write_text("{")
+        (tmp_path / "slos.json").write_text("{")
         status = daemon.epoch()
         assert status.vms[0].slo.weight == 4.0
-        assert any("promises.json" in note for note in status.notes)
+        assert any("slos.json" in note for note in status.notes)
 
 
 def test_temporary_files_of_a_killed_daemon_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
-    left = tmp_path / f".promises.json.{ended.pid}.partial"
+    left = tmp_path / f".slos.json.{ended.pid}.partial"
     left.write_text("{")
     with daemon_on(tmp_path, FakeObserver(), dry_run=True):
         assert left.exists()

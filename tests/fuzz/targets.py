@@ -333,7 +333,7 @@ TARGETS |= {
     ),
     "journal": Target(_stored("journal.json", Journal), (UserError,), (_JOURNAL,)),
     "slos": Target(
-        _stored("promises.json", lambda path: SloStore(path).read()),
+        _stored("slos.json", lambda path: SloStore(path).read()),
         (UserError,),
         (b'{"format_version": 1, "vms": {"web": {"weight": 3.0}}, "classes": {"db": "gold"}}',),
     ),

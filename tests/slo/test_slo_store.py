@@ -1,4 +1,4 @@
-"""promises.json: a dictionary that survives."""
+"""slos.json: a dictionary that survives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ steps = st.lists(
 @given(steps)
 def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path, model = Path(folder) / "promises.json", dict[str, dict[str, float]]()
+        path, model = Path(folder) / "slos.json", dict[str, dict[str, float]]()
         for what, vm, value in steps:
             # A new store each time: nothing is remembered but in the file.
             store = SloStore(path)
@@ -64,7 +64,7 @@ for number in range(1, 11):
 
 
 def test_concurrent_writers_lose_no_update(tmp_path: Path) -> None:
-    path = tmp_path / "promises.json"
+    path = tmp_path / "slos.json"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), name]) for name in ("a", "b", "c")]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     assert set(SloStore(path).read()) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
@@ -89,7 +89,7 @@ def test_concurrent_writers_lose_no_update(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_file_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
-    path = tmp_path / "promises.json"
+    path = tmp_path / "slos.json"
     path.write_text(damage)
     store = SloStore(path)
     attempts = (
@@ -106,7 +106,7 @@ def test_damaged_file_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
 
 
 def test_contradiction_with_stored_fields_is_refused(tmp_path: Path) -> None:
-    store = SloStore(tmp_path / "promises.json")
+    store = SloStore(tmp_path / "slos.json")
     store.change(["web"], SloUpdate({"max_iops": 100.0}))
     with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
         store.change(["web"], SloUpdate({"min_iops": 200.0}))
@@ -114,7 +114,7 @@ def test_contradiction_with_stored_fields_is_refused(tmp_path: Path) -> None:
 
 
 def test_change_applies_to_all_vms_or_none(tmp_path: Path) -> None:
-    store = SloStore(tmp_path / "promises.json")
+    store = SloStore(tmp_path / "slos.json")
     store.change(["web", "db"], SloUpdate({"max_iops": 100.0}, "gold"))
     store.change(["db"], SloUpdate({"max_iops": 500.0}))
     before = store.read()
@@ -128,13 +128,13 @@ def test_change_applies_to_all_vms_or_none(tmp_path: Path) -> None:
 
 
 def test_file_without_classes_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "promises.json"
+    path = tmp_path / "slos.json"
     path.write_text('{"format_version": 1, "vms": {"web": {"weight": 3}}}')
     assert SloStore(path).read() == {"web": SloEntry({"weight": 3.0})}
 
 
 def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SloStore(tmp_path / "promises.json")
+    store = SloStore(tmp_path / "slos.json")
     store.change(["web"], SloUpdate({"weight": 3.0}))
 
     def full(_descriptor: int) -> None:
@@ -145,7 +145,7 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(UserError, match="No space left on device; nothing was changed"):
             store.change(["web"], SloUpdate({"weight": 4.0}))
     assert store.read() == {"web": SloEntry({"weight": 3.0})}
-    assert sorted(item.name for item in tmp_path.iterdir()) == [".promises.json.lock", "promises.json"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".slos.json.lock", "slos.json"]
 
 
 def test_data_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_data_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", renamed)
-    SloStore(tmp_path / "promises.json").change(["web"], SloUpdate({"weight": 3.0}))
+    SloStore(tmp_path / "slos.json").change(["web"], SloUpdate({"weight": 3.0}))
     assert done == ["sync", "rename", "sync"]
 
 
@@ -174,13 +174,13 @@ def test_directory_or_fifo_in_place_of_the_file_is_refused(tmp_path: Path) -> No
         with pytest.raises(UserError):
             SloStore(path).change(["web"], SloUpdate({"weight": 1.0}))
     with pytest.raises(UserError):
-        SloStore(tmp_path / "fifo" / "promises.json").change(["web"], SloUpdate({"weight": 1.0}))
+        SloStore(tmp_path / "fifo" / "slos.json").change(["web"], SloUpdate({"weight": 1.0}))
 
 
 @pytest.mark.parametrize("name", ["", "\udcff", "x" * 5000])
 def test_names_that_cannot_be_stored_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a valid name"):
-        SloStore(tmp_path / "promises.json").change([name], SloUpdate({"weight": 1.0}))
+        SloStore(tmp_path / "slos.json").change([name], SloUpdate({"weight": 1.0}))
 
 
 def test_held_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_held_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_format_is_versioned(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "promises.json"
+    path = tmp_path / "state" / "slos.json"
     SloStore(path).change(["web"], SloUpdate({"weight": 3.0}))
     assert json.loads(path.read_text()) == {
         "format_version": 1,
