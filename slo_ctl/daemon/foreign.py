@@ -15,12 +15,12 @@ from slo_ctl.model.host import DeviceNumber, Vm
 from slo_ctl.model.setting import ActError, Knob, Lever, Setting
 from slo_ctl.observe.streams import Inventory
 
-_EPOCHS = 20
-"""Epochs in which each VM is looked at once; a new one at once."""
+EPOCHS = 60
+"""Epochs in which each VM is looked at once; a new one at once. Each look reads a dozen files."""
 
 
 class InEpochs:
-    """Values of VMs that are computed again once in `_EPOCHS` epochs, spread over the VMs."""
+    """Values of VMs that are computed again once in `EPOCHS` epochs, spread over the VMs."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, ...]] = {}
@@ -30,9 +30,9 @@ class InEpochs:
         self, vms: Sequence[Vm], compute: Callable[[Sequence[Vm]], Mapping[str, tuple[str, ...]]]
     ) -> dict[str, tuple[str, ...]]:
         """Values by name; of other VMs nothing is kept. `compute`: those of the VMs that are due."""
-        self._turn = (self._turn + 1) % _EPOCHS
+        self._turn = (self._turn + 1) % EPOCHS
         last = self._found
-        due = [vm for index, vm in enumerate(vms) if index % _EPOCHS == self._turn or vm.name not in last]
+        due = [vm for index, vm in enumerate(vms) if index % EPOCHS == self._turn or vm.name not in last]
         now = compute(due)
         self._found = {vm.name: now[vm.name] if vm.name in now else last[vm.name] for vm in vms}
         return self._found

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
+from slo_ctl.daemon.foreign import EPOCHS, ForeignLimits, InnerGroups
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm
 from slo_ctl.model.setting import Knob, Lever, Setting
@@ -83,6 +83,6 @@ def test_groups_inside_count_if_they_have_processes(
     groups = InnerGroups()
     assert groups.update(tree, [WEB]) == found
     (inner / "cgroup.procs").write_text("")
-    for _ in range(20):
+    for _ in range(EPOCHS):
         found = groups.update(tree, [WEB])
     assert found == {}, "it is looked for again"
