@@ -139,23 +139,26 @@ class SystemdActuator(Actuator[float | None]):
         self._calls.call(unit, lambda: self._change(unit, knob, value))
 
     def _change(self, unit: str, knob: Knob, value: float | None) -> None:
-        foreign: dict[str, float] = {}
-        if _is_weight(knob):
-            with self._cgroups.keeping_device_weights(_cgroup_knob(knob)):
+        # systemd writes bfq's weight with any I/O property.
+        with self._cgroups.keeping_device_weights(Knob(Lever.CGROUP_WEIGHT, knob.place, BFQ.knob)):
+            if _is_weight(knob):
                 self._properties.set(unit, WEIGHT, NOT_SET if value is None else _io_weight(knob, value))
                 self._wait_for(knob, value)
-        else:
-            name = LATENCY_TARGET if knob.name == LATENCY else LIMITS[knob.name]
-            entries = self._properties.entries(unit, [name] if knob.name == LATENCY else [*LIMITS.values()])
-            foreign = self._foreign(knob, entries)
-            if foreign and value is not None:
-                raise _foreign_limits_error(unit, knob, foreign)
-            path = self._path(knob, entries[name])
-            self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
-            self._wait_for(knob, value)
+            else:
+                self._change_limit(unit, knob, value)
+
+    def _change_limit(self, unit: str, knob: Knob, value: float | None) -> None:
+        name = LATENCY_TARGET if knob.name == LATENCY else LIMITS[knob.name]
+        entries = self._properties.entries(unit, [name] if knob.name == LATENCY else [*LIMITS.values()])
+        foreign = self._foreign(knob, entries)
+        if foreign and value is not None:
+            raise _foreign_limits_error(unit, knob, foreign)
+        path = self._path(knob, entries[name])
+        self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
+        self._wait_for(knob, value)
         # When systemd resets the last of its own limits it removes all limits of the device.
-        for name, limit in foreign.items():
-            self._cgroups.write(replace(_cgroup_knob(knob), name=name), limit)
+        for foreign_name, limit in foreign.items():
+            self._cgroups.write(replace(_cgroup_knob(knob), name=foreign_name), limit)
 
     def _wait_for(self, knob: Knob, value: float | None) -> None:
         """systemd answers before it has written to the cgroup."""
