@@ -321,16 +321,11 @@ def _trace_errors(option: str = "--format") -> Iterator[None]:
 
 def _with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:
     """The reader's batches, with a bar on stderr where that is a terminal."""
+    from slo_ctl.replay.player import batches_of
     from slo_ctl.show.terminal import progress_on_stderr
 
     with progress_on_stderr(quiet=not sys.stderr.isatty()) as progress:
-        phase = progress.phase(label, reader.size_bytes, "bytes")
-        before = 0
-        for batch in reader:
-            yield batch
-            phase.advance(reader.consumed_bytes - before)
-            before = reader.consumed_bytes
-        phase.done()
+        yield from batches_of(reader, progress.phase(label, reader.size_bytes, "bytes"))
 
 
 # What `trace info` prints.

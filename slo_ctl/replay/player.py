@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.progress import LatePhase, ProgressSink
+from slo_ctl.base.progress import LatePhase, Phase, ProgressSink
 from slo_ctl.base.text import counted
 from slo_ctl.replay.scenario import Mode, SyntheticSource, TraceSource, VmSpec
 
@@ -73,7 +73,8 @@ def _traced(
     reader = open_trace(source.path, format=source.format, on_error=on_error, batch_records=_BATCH_RECORDS)
     notes: list[str] = []
     order = Monotonic()
-    batches = apply(_read_all(reader, progress), order)
+    phase = LatePhase(progress, f"reading {reader.paths[0].name}", reader.size_bytes, "bytes")
+    batches = apply(batches_of(reader, phase), order)
     trace = _Remapped(reader, _remapping(vm, source, reader, batches, size_bytes, notes))
     notes += [f"VM {vm.name}: {source.path.name}: {note}" for note in reader.notes]
     if reader.bad_records:
@@ -100,9 +101,8 @@ def _traced(
     return Requests(play, tuple(notes))
 
 
-def _read_all(reader: TraceReader, progress: ProgressSink) -> Iterator[Batch]:
-    """All batches of a trace; its progress is shown where that takes long."""
-    phase = LatePhase(progress, f"reading {reader.paths[0].name}", reader.size_bytes, "bytes")
+def batches_of(reader: TraceReader, phase: Phase) -> Iterator[Batch]:
+    """All batches of a trace, with its stored bytes as progress."""
     before = 0
     for batch in reader:
         yield batch
