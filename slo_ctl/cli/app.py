@@ -59,6 +59,13 @@ class RootGroup(Group):
         super().__init__(*positional, **named)
         self.commands = {name: self.commands[name] for name in COMMANDS if name in self.commands}
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. typer would end the process without a message after Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
 
 @dataclass
 class GlobalOptions:

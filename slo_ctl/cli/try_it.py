@@ -103,7 +103,7 @@ def command(
                 host, vms, traces, seconds, guests=guests, live=can_redraw(sys.stderr) and not no_top
             )
         except KeyboardInterrupt:
-            warn("slo-ctl: interrupted, removing everything")
+            warn("slo-ctl: removing everything")
             raise
         finally:
             is_removed = _remove(host)

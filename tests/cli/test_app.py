@@ -361,6 +361,17 @@ def test_unreachable_server_exits_with_4(
     assert capsys.readouterr().err == "slo-ctl: no answer\nhint: start it\n"
 
 
+def test_ctrl_c_during_a_command_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slo_ctl.cli.man.command", interrupt)
+    assert run("man") == 130
+    assert capsys.readouterr().err == "slo-ctl: interrupted\n"
+
+
 @pytest.mark.parametrize("module", ["slo_ctl.cli.app", "slo_ctl.base.errors", "typer", "slo_ctl.cli.status"])
 def test_ctrl_c_while_a_module_is_imported_prints_no_traceback(module: str, tmp_path: Path) -> None:
     program = f"""
