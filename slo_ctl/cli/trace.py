@@ -71,7 +71,7 @@ def info(
     with _trace_errors():
         reader = _open(file, format_, on_error, action)
         if reader.is_text:
-            import polars  # noqa: F401 - loaded before the measured time
+            import traces.dataframes  # noqa: F401 - loaded before the measured time
         tally = Tally()
         started = time.perf_counter()
         for batch in _with_progress(reader, f"reading {file.name}"):

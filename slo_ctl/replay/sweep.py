@@ -173,7 +173,7 @@ def lines_of(out: Path) -> Path:
 
 
 def _read_parquet(path: Path) -> list[Row]:
-    import polars
+    from traces.dataframes import polars
 
     if not path.exists():
         return []
@@ -187,7 +187,7 @@ def _read_parquet(path: Path) -> list[Row]:
 
 
 def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
-    import polars
+    from traces.dataframes import polars
 
     kinds = {"int": polars.Int64, "float": polars.Float64, "str": polars.String}
     schema = {field.name: kinds[str(field.type)] for field in fields(Row)}

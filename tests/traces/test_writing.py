@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,3 +136,39 @@ def test_real_traces_round_trip_through_slo_ctl_format(
     for column in COLUMNS:
         assert (getattr(before, column) == getattr(after, column)).all()
     assert list(reader.volumes) == list(back.volumes)
+
+
+def test_ctrl_c_while_a_batch_is_encoded_is_left_to_the_program(tmp_path: Path) -> None:
+    """`trace record` ended without its results when Ctrl-C, by which it ends, came while polars worked."""
+    program = """
+        import os, signal, sys, threading, time
+        import numpy as np
+
+        handled = []
+        signal.signal(signal.SIGINT, lambda *_: handled.append(True))
+        from traces import Batch, open_trace
+        from traces.writing import TraceWriter
+
+        def interrupt():
+            while not written:
+                time.sleep(0.002)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        written = []
+        numbers = np.arange(20_000)
+        batch = Batch(numbers, np.ones(len(numbers), np.uint8), numbers.astype(np.uint64) * 4096,
+                      np.full(len(numbers), 4096, np.uint64), np.zeros(len(numbers), np.int32))
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            with TraceWriter(sys.argv[1]) as writer:
+                while len(handled) < 20:
+                    writer.write(batch, ["d"])
+        finally:
+            written.append(True)
+            thread.join()
+        assert sum(map(len, open_trace(sys.argv[1]))) == writer.records >= len(batch)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "d.csv.zst")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

@@ -38,7 +38,7 @@ class Seconds:
 
 def join_columns(separator: str, *columns: NDArray[Any] | Labels | Seconds) -> bytes:
     """Lines of the columns' values, in plain decimal."""
-    import polars as pl
+    from traces.dataframes import polars as pl
 
     if not len(columns[0]):
         return b""

@@ -288,7 +288,7 @@ class TextDecoder:
         return kept
 
     def _volumes(self, frame: pl.DataFrame, kept: NDArray[np.bool_]) -> NDArray[np.int32]:
-        import polars as pl
+        from traces.dataframes import polars as pl
 
         columns = [f"f{column.index}" for column in self.layout.volume]
         if not columns:
@@ -382,7 +382,7 @@ def _integers(frame: pl.DataFrame, column: Column) -> tuple[NDArray[np.int64], N
 
 def _map_words(series: pl.Series, code: Callable[[str], int]) -> NDArray[np.int64]:
     """`code` of every word, called once for each distinct one; a missing word is the empty one."""
-    import polars as pl
+    from traces.dataframes import polars as pl
 
     series = series.fill_null("")
     distinct = series.unique(maintain_order=True)
@@ -393,7 +393,7 @@ def _map_words(series: pl.Series, code: Callable[[str], int]) -> NDArray[np.int6
 
 
 def _dtypes(layout: Layout) -> dict[int, Any]:
-    import polars as pl
+    from traces.dataframes import polars as pl
 
     number = pl.String if layout.hexadecimal else pl.Int64
     types: dict[int, Any] = {column.index: pl.String for column in layout.columns}
@@ -408,7 +408,7 @@ def _dtypes(layout: Layout) -> dict[int, Any]:
 
 def _parse(data: bytes, layout: Layout) -> pl.DataFrame:
     """Lines to columns named f<index>, one row a line; null where a value is missing or does not parse."""
-    import polars as pl
+    from traces.dataframes import polars as pl
 
     types = _dtypes(layout)
     # polars takes the number of columns from the first line, so a line of just separators goes before it.
@@ -437,7 +437,7 @@ def _parse(data: bytes, layout: Layout) -> pl.DataFrame:
 
 def _parse_line_by_line(data: bytes, layout: Layout, types: dict[int, Any]) -> pl.DataFrame:
     """The slow way, for lines that quotes or worse have broken: every line stands for itself."""
-    import polars as pl
+    from traces.dataframes import polars as pl
 
     rows = [_fields(line.decode("utf-8", "replace"), layout) for line in data.split(b"\n")[:-1]]
     columns = {
@@ -450,7 +450,7 @@ def _parse_line_by_line(data: bytes, layout: Layout, types: dict[int, Any]) -> p
 
 
 def _as_integers(layout: Layout) -> list[pl.Expr]:
-    import polars as pl
+    from traces.dataframes import polars as pl
 
     changed = []
     if layout.hexadecimal:
