@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,12 +55,16 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
         print_lines(f"{folder}: {text}")
         warn_notes(notes)
     else:
-        for error in errors:
-            warn(f"slo-ctl: {error.message}")
-            if error.hint:
-                warn(f"hint: {error.hint}")
+        _warn_errors(errors)
     if errors:
         raise typer.Exit(EXIT_USAGE)
+
+
+def _warn_errors(errors: Iterable[UserError]) -> None:
+    for error in errors:
+        warn(f"slo-ctl: {error.message}")
+        if error.hint:
+            warn(f"hint: {error.hint}")
 
 
 def _notes(config: Config) -> list[str]:
@@ -125,13 +130,16 @@ def show(
 def reload(root: ROOT = None) -> None:
     """Make the running daemon reload its configuration, as `systemctl reload slo-ctld` does.
 
-    With an error in it the daemon keeps the configuration that it has.
+    With an error in it the daemon keeps the configuration that it has. Users, groups and hook programs
+    that do not exist are reported; the daemon runs without them.
 
     Exit status 0: reloaded; 2: an error; 4: the daemon is not reachable.
 
     Examples:
     slo-ctl config reload
     """
+    from slo_ctl.config.load import find_errors
+
     problem = post(root, "/v1/reload").get("config_problem")
     if problem:
         raise UserError(
@@ -139,3 +147,4 @@ def reload(root: ROOT = None) -> None:
             "see all errors: slo-ctl config check",
         )
     print_lines("the daemon has reloaded its configuration")
+    _warn_errors(find_errors(DaemonPlaces.in_use(root).config))

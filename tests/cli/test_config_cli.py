@@ -9,6 +9,7 @@ import pytest
 from fake_daemon import FakeDaemon
 
 from slo_ctl.cli import app
+from slo_ctl.daemon.files import DaemonPlaces
 
 
 @pytest.fixture
@@ -165,7 +166,12 @@ def test_reload_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFixture
     root = ("--root", str(tmp_path))
     with FakeDaemon(tmp_path, {"/v1/reload": {"format_version": 1, "config_problem": ""}}) as daemon:
         assert app.run(["config", "reload", *root]) == 0
-        assert "reloaded its configuration" in capsys.readouterr().out
+        assert capsys.readouterr() == ("the daemon has reloaded its configuration\n", "")
+        place = DaemonPlaces.in_use(tmp_path).config
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "slo-ctl.toml").write_text('[api]\ngroup = "nobody-is-in-it"\n')
+        assert app.run(["config", "reload", *root]) == 0
+        assert "slo-ctl.toml:2: [api] group: nobody-is-in-it" in capsys.readouterr().err
         daemon.answers["/v1/reload"] = {"format_version": 1, "config_problem": "slo-ctl.toml:3: bad"}
         assert app.run(["config", "reload", *root]) == 2
         refused = capsys.readouterr().err.splitlines()
