@@ -137,11 +137,13 @@ class CgroupActuator(Actuator[float | None]):
     def keeping_device_weights(self, knob: Knob) -> Iterator[None]:
         """Set weights for single devices again, which bfq removes when that of the group is set."""
         before = self._device_weights(knob) if knob.name == BFQ.knob else {}
-        yield
-        for device, weight in before.items():
-            with suppress(ActError):  # the device was removed
-                path = f"{self._folder(knob)}/{self._device_weight_file(knob)}"
-                self._write(knob, path, f"{device} {weight}")
+        try:
+            yield
+        finally:
+            for device, weight in before.items():
+                with suppress(ActError):  # the device was removed
+                    path = f"{self._folder(knob)}/{self._device_weight_file(knob)}"
+                    self._write(knob, path, f"{device} {weight}")
 
     def _device_weights(self, knob: Knob) -> dict[str, str]:
         """Weights of a group for single devices, by number, which count instead of that of the group."""

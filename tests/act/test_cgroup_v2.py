@@ -190,6 +190,21 @@ def test_unparsable_weight_is_refused(tree: Tree, text: str) -> None:
         tree.actuator.read(weight())
 
 
+def test_weights_for_single_devices_are_set_again_if_setting_fails_halfway(tree: Tree) -> None:
+    """systemd may have written the weight of the group, by which bfq removes them, before it fails."""
+    file = tree.vm / "io.bfq.weight"
+    file.write_text("default 100\n8:0 50\n")
+
+    def fail_halfway() -> None:
+        with tree.actuator.keeping_device_weights(weight()):
+            file.write_text("\n")
+            raise ActError("no answer")
+
+    with pytest.raises(ActError, match="no answer"):
+        fail_halfway()
+    assert file.read_text() == "8:0 50\n"
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "259:0\n", "259:0 riops\n", "259:0 riops=x\n", "x riops=3\n"])
 def test_unparsable_limits_are_unknown(tree: Tree, text: str) -> None:
     (tree.vm / "io.max").write_text(text)
