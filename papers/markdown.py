@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from papers.outcome import Agreement, FigureOutcome, PapersResult, RuleOutcome
 from papers.page import Rows, by_paper, shown_tables, source_of, summary_line, titled
+from slo_ctl.base.text import counted
 
 _INTRODUCTION = """\
 Every figure, table, equation and algorithm of the four papers that slo-ctl is built on, and claims beyond
@@ -91,8 +92,8 @@ def _made_of(figure: FigureOutcome) -> Iterator[str]:
     if figure.note:
         yield figure.note
     elif figure.seeds:
-        seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
-        yield f"{seeds}, {figure.cpu_s:.0f} s of CPU{', quick' if _is_quick(figure) else ''}"
+        quick = ", quick" if _is_quick(figure) else ""
+        yield f"{counted(len(figure.seeds), 'seed')}, {figure.cpu_s:.0f} s of CPU{quick}"
 
 
 def _rules(figure: FigureOutcome) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The results as text; `html` renders them as a page, `markdown` as docs/papers.md."""
+"""The results as text and as an HTML page; `markdown` renders them as docs/papers.md."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
 from papers.registry import BEYOND, PAPERS
 from slo_ctl.base.numbers import UNKNOWN
+from slo_ctl.base.text import counted
+from slo_ctl.show.charts import Axis, Bar, Bars, Chart, Curve, Curves
+from slo_ctl.show.html import render_page
 
 MOST_COLUMNS = 9
 """Most columns of a table in the documentation; wider ones are only plotted on the page."""
@@ -54,7 +57,7 @@ def text(result: PapersResult) -> Iterator[str]:
     """The results as text for a terminal."""
     for figure in result.figures:
         yield f"{figure.key}  {figure.title}: {figure.agreement.value}"
-        seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
+        seeds = counted(len(figure.seeds), "seed")
         yield f"  {', '.join(figure.labels)}; {seeds}, {figure.cpu_s:.1f} s of CPU"
         if figure.note:
             yield f"  not run: {figure.note}"
@@ -110,3 +113,55 @@ def listing(keys: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:
             paper = key.partition(":")[0]
             yield PAPERS[paper]
         yield f"  {key.ljust(width)}  {title} ({', '.join(labels)})"
+
+
+def html(result: PapersResult) -> str:
+    """A page with all results; all texts are escaped."""
+    papers = [
+        (title, [(figure, _charts(figure), list(shown_tables(figure))) for figure in figures])
+        for _, title, figures in by_paper(result)
+    ]
+    return render_page(
+        "papers.html.j2",
+        title="The papers, figure by figure",
+        result=result,
+        source_of=source_of,
+        papers=papers,
+        summary=summary_line(result),
+    )
+
+
+def _charts(figure: FigureOutcome) -> list[Chart]:
+    drawn: list[Chart] = []
+    for table in figure.tables:
+        if table.shape == "bars":
+            drawn.append(_bars(table))
+        elif table.shape in ("lines", "points"):
+            drawn.append(_lines(table))
+    return drawn
+
+
+def _bars(table: TableOutcome) -> Bars:
+    columns, cells = table.columns(), table.by_place()
+    groups = []
+    for row in table.rows():
+        bars = []
+        for index, column in enumerate(columns):
+            cell = cells.get((row, column))
+            if cell is not None:
+                half = cell.half_width
+                spread = None if half is None else (cell.mean - half, cell.mean + half)
+                bars.append(Bar(column, number(cell, table.digits), [(cell.mean, index)], spread=spread))
+        groups.append((row, bars))
+    return Bars(table.title, table.unit, groups)
+
+
+def _lines(table: TableOutcome) -> Curves:
+    columns, cells = table.columns(), table.by_place()
+    curves = [
+        Curve(row, [cell.mean if (cell := cells.get((row, c))) else None for c in columns], index)
+        for index, row in enumerate(table.rows())
+    ]
+    x = [float(column) for column in columns]
+    axis = Axis(table.x_label)
+    return Curves(table.title, table.unit, x, curves, "plain", axis, dots=table.shape == "points")

@@ -19,7 +19,6 @@ from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, 
 from slo_ctl.cli.output import Outputs, command_progress, deliver
 
 if TYPE_CHECKING:
-    from fsim.experiment import AllocationResult
     from fsim.workloads import TraceSource
 
 _DEFAULT_WORKLOAD = "cvfs-large"
@@ -81,7 +80,7 @@ def command(
     """
     from fsim.allocators import ALLOCATORS
     from fsim.experiment import Sweep, compare, preset
-    from fsim.tables import print_allocation
+    from fsim.report import print_allocation, render_allocation
     from fsim.workloads import SETTINGS
     from slo_ctl.drives.build import PAPER_DRIVES
 
@@ -125,14 +124,7 @@ def command(
         command_line.append("--trim")
     with trace_errors(), command_progress(quiet=quiet) as progress:
         result = compare(sweep, shlex.join(command_line), progress, jobs or os.cpu_count() or 1)
-    deliver(result, outputs, _report, print_allocation)
-
-
-def _report(result: AllocationResult) -> str:
-    """The HTML report, which needs jinja2."""
-    from fsim.report import render_allocation
-
-    return render_allocation(result)
+    deliver(result, outputs, render_allocation, print_allocation)
 
 
 def _trace_source(path: Path, on_error: str) -> TraceSource:

@@ -17,7 +17,6 @@ from slo_ctl.cli.output import Outputs, command_progress, deliver, print_json, p
 
 if TYPE_CHECKING:
     from papers.figure import Figure
-    from papers.outcome import PapersResult
 
 
 def command(
@@ -60,7 +59,7 @@ def command(
     """
     from papers.markdown import markdown as markdown_page
     from papers.outcome import merged, read_result, run_figures
-    from papers.page import text
+    from papers.page import html, text
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check()
@@ -83,7 +82,7 @@ def command(
         result = merged(earlier_result, result)
     if markdown is not None:
         write_whole("--markdown", markdown, markdown_page(result))
-    deliver(result, outputs, _report, lambda _, shown: print_lines(*text(shown)))
+    deliver(result, outputs, html, lambda _, shown: print_lines(*text(shown)))
     if result.unexplained:
         raise typer.Exit(EXIT_FAILURE)
 
@@ -124,10 +123,3 @@ def _list(*, json: bool) -> None:
         )
         return
     print_lines(*listing([(figure.key, figure.title, figure.labels) for figure in FIGURES.values()]))
-
-
-def _report(result: PapersResult) -> str:
-    """The HTML page, which needs jinja2."""
-    from papers.html import html
-
-    return html(result)

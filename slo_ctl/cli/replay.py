@@ -171,15 +171,9 @@ def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None)
 def _deliver_replay(result: Result, outputs: Outputs) -> None:
     """Print and write the result of a scenario."""
     from slo_ctl.show.replay_table import print_result
-
-    deliver(result, outputs, _report, print_result)
-
-
-def _report(result: Result) -> str:
-    """The HTML report, which needs jinja2."""
     from slo_ctl.show.report import render_report
 
-    return render_report(result)
+    deliver(result, outputs, render_report, print_result)
 
 
 def demo(

@@ -6,12 +6,13 @@ import base64
 import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from slo_ctl.base.text import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 _STYLES = ("page/uplot/uPlot.css", "page/colours.css", "page/charts.css", "templates/report.css")
 _SCRIPTS = ("page/uplot/uPlot.js", "page/parts.js", "page/charts.js", "templates/report.js")
@@ -32,6 +33,9 @@ def render_page(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> Environment:
+    # Only reports need jinja2, and it need not be installed for the tables of the same module.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("slo_ctl.show"),
         autoescape=True,
@@ -46,6 +50,8 @@ def _environment() -> Environment:
 
 @cache
 def _source(name: str) -> Markup:
+    from markupsafe import Markup
+
     return Markup(files("slo_ctl.show").joinpath(*name.split("/")).read_text())  # noqa: S704 - our own
 
 

@@ -163,7 +163,7 @@ def test_reports_need_no_plot_packages() -> None:
     code = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(('matplotlib', 'polars', 'zstandard'))\n"
-        "import fsim.report, papers.html, slo_ctl.show.history_report, slo_ctl.show.report\n"
+        "import fsim.report, papers.page, slo_ctl.show.history_report, slo_ctl.show.report\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -207,7 +207,7 @@ def test_commands_without_plots_need_no_plot_packages(words: list[str], tmp_path
 
 def test_printing_results_needs_no_optional_packages() -> None:
     shown = ("measurements", "replay_table")
-    modules = ", ".join(["fsim.tables", *(f"slo_ctl.show.{name}" for name in shown)])
+    modules = ", ".join(["fsim.report", *(f"slo_ctl.show.{name}" for name in shown)])
     code = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(('jinja2', 'matplotlib', 'polars', 'zstandard'))\n"

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from fsim import experiment
 from fsim.experiment import AllocationResult, Experiment, Mean, Outcome, Sweep, compare, mean_of, preset, run
-from fsim.report import render_allocation
-from fsim.tables import print_allocation, spread
+from fsim.report import print_allocation, render_allocation, spread
 from fsim.workloads import SETTINGS, PostmarkSetting
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from papers.html import html
 from papers.markdown import markdown
 from papers.outcome import (
     Agreement,
@@ -18,7 +17,7 @@ from papers.outcome import (
     merged,
     read_result,
 )
-from papers.page import number
+from papers.page import html, number
 from papers.registry import FIGURES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -16,8 +16,8 @@ from axe_playwright_python.sync_playwright import Axe
 from chromium import COLOUR_SCHEMES, chromium
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from papers.html import html as papers_page
 from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
+from papers.page import html as papers_page
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.cli import app
 from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
