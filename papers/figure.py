@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
+from typing import Generic, TypeVar
 
 from slo_ctl.decide.profile_fit import half_width
 
@@ -26,18 +27,32 @@ class Shape(StrEnum):
     """Not plotted."""
 
 
+Value = TypeVar("Value")
+
+
 @dataclass(frozen=True, slots=True)
-class Panel:
-    """Result of one trial: numbers by row and column."""
+class Grid(Generic[Value]):
+    """Numbers by row and column, and how they are shown."""
 
     title: str
     unit: str
-    cells: Mapping[tuple[str, str], float]
+    cells: Mapping[tuple[str, str], Value]
     shape: Shape = Shape.BARS
     digits: int = 3
     """Significant digits shown."""
     x_label: str = ""
     """Label of the columns, if they are numbers."""
+
+    @property
+    def rows(self) -> list[str]:
+        """Names of rows, in the order of the experiment."""
+        return list(dict.fromkeys(row for row, _ in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of columns, in the order of the experiment; numbers in ascending order."""
+        found = list(dict.fromkeys(column for _, column in self.cells))
+        return sorted(found, key=float) if self.shape in (Shape.LINES, Shape.POINTS) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +72,16 @@ class Cell:
         return half_width(self.values, CONFIDENCE) if len(self.values) > 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A panel over all seeds."""
+class Panel(Grid[float]):
+    """Result of one trial."""
 
-    title: str
-    unit: str
-    shape: Shape
-    digits: int
-    x_label: str
-    cells: Mapping[tuple[str, str], Cell]
-
-    @property
-    def rows(self) -> list[str]:
-        """Names of rows, in the order of the experiment."""
-        return list(dict.fromkeys(row for row, _ in self.cells))
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of columns, in the order of the experiment; numbers in ascending order."""
-        found = list(dict.fromkeys(column for _, column in self.cells))
-        return sorted(found, key=float) if self.shape in (Shape.LINES, Shape.POINTS) else found
+    __slots__ = ()
 
 
 class Results:
     """All panels of a figure over all seeds, by title."""
 
-    def __init__(self, tables: Iterable[Table]) -> None:
+    def __init__(self, tables: Iterable[Grid[Cell]]) -> None:
         self.tables = {table.title: table for table in tables}
 
     def cell(self, panel: str, row: str, column: str) -> Cell:
@@ -108,7 +106,7 @@ def gathered(trials: Sequence[Sequence[Panel]]) -> Results:
         first = panels[0]
         keys = [key for key in first.cells if all(key in panel.cells for panel in panels)]
         cells = {key: Cell(tuple(panel.cells[key] for panel in panels)) for key in keys}
-        tables.append(Table(first.title, first.unit, first.shape, first.digits, first.x_label, cells))
+        tables.append(Grid(first.title, first.unit, cells, first.shape, first.digits, first.x_label))
     return Results(tables)
 
 

@@ -15,7 +15,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from papers.figure import NOT_IN_QUICK, Figure, NotPossibleError, Panel, Results, Trial, gathered
+from papers.figure import (
+    NOT_IN_QUICK,
+    Figure,
+    Grid,
+    NotPossibleError,
+    Panel,
+    Results,
+    Shape,
+    Trial,
+    gathered,
+)
 from papers.registry import FIGURES
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
@@ -66,23 +76,15 @@ class TableOutcome(_Model):
 
     title: str
     unit: str
-    shape: str
+    shape: Shape
     digits: int
     x_label: str = ""
     cells: list[CellOutcome]
 
-    def rows(self) -> list[str]:
-        """Names of rows, in order."""
-        return list(dict.fromkeys(cell.row for cell in self.cells))
-
-    def columns(self) -> list[str]:
-        """Names of columns, in order; numbers in ascending order."""
-        found = list(dict.fromkeys(cell.column for cell in self.cells))
-        return sorted(found, key=float) if self.shape in ("lines", "points") else found
-
-    def by_place(self) -> dict[tuple[str, str], CellOutcome]:
-        """Cells by row and column."""
-        return {(cell.row, cell.column): cell for cell in self.cells}
+    def grid(self) -> Grid[CellOutcome]:
+        """The cells by row and column."""
+        cells = {(cell.row, cell.column): cell for cell in self.cells}
+        return Grid(self.title, self.unit, cells, self.shape, self.digits, self.x_label)
 
 
 class FigureOutcome(_Model):
@@ -267,7 +269,7 @@ def _tables(results: Results) -> list[TableOutcome]:
         TableOutcome(
             title=table.title,
             unit=table.unit,
-            shape=table.shape.value,
+            shape=table.shape,
             digits=table.digits,
             x_label=table.x_label,
             cells=[

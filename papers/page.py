@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from papers.figure import Grid, Shape
 from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
 from papers.registry import BEYOND, PAPERS
 from slo_ctl.base.numbers import UNKNOWN
@@ -86,13 +87,13 @@ Rows = list[tuple[str, list[str]]]
 def shown_tables(figure: FigureOutcome) -> Iterator[tuple[TableOutcome, list[str], Rows]]:
     """Tables that are not too wide, with their columns, and their rows as texts."""
     for table in figure.tables:
-        columns, cells = table.columns(), table.by_place()
-        if len(columns) <= MOST_COLUMNS:
+        grid = table.grid()
+        if len(grid.columns) <= MOST_COLUMNS:
             rows = [
-                (row, [number(cells.get((row, column)), table.digits) for column in columns])
-                for row in table.rows()
+                (row, [number(grid.cells.get((row, column)), table.digits) for column in grid.columns])
+                for row in grid.rows
             ]
-            yield table, columns, rows
+            yield table, grid.columns, rows
 
 
 def _text_table(title: str, columns: list[str], rows: Rows) -> Iterator[str]:
@@ -134,20 +135,19 @@ def html(result: PapersResult) -> str:
 def _charts(figure: FigureOutcome) -> list[Chart]:
     drawn: list[Chart] = []
     for table in figure.tables:
-        if table.shape == "bars":
-            drawn.append(_bars(table))
-        elif table.shape in ("lines", "points"):
-            drawn.append(_lines(table))
+        if table.shape is Shape.BARS:
+            drawn.append(_bars(table.grid()))
+        elif table.shape is not Shape.TABLE:
+            drawn.append(_lines(table.grid()))
     return drawn
 
 
-def _bars(table: TableOutcome) -> Bars:
-    columns, cells = table.columns(), table.by_place()
+def _bars(table: Grid[CellOutcome]) -> Bars:
     groups = []
-    for row in table.rows():
+    for row in table.rows:
         bars = []
-        for index, column in enumerate(columns):
-            cell = cells.get((row, column))
+        for index, column in enumerate(table.columns):
+            cell = table.cells.get((row, column))
             if cell is not None:
                 half = cell.half_width
                 spread = None if half is None else (cell.mean - half, cell.mean + half)
@@ -156,12 +156,12 @@ def _bars(table: TableOutcome) -> Bars:
     return Bars(table.title, table.unit, groups)
 
 
-def _lines(table: TableOutcome) -> Curves:
-    columns, cells = table.columns(), table.by_place()
+def _lines(table: Grid[CellOutcome]) -> Curves:
+    columns, cells = table.columns, table.cells
     curves = [
         Curve(row, [cell.mean if (cell := cells.get((row, c))) else None for c in columns], index)
-        for index, row in enumerate(table.rows())
+        for index, row in enumerate(table.rows)
     ]
     x = [float(column) for column in columns]
     axis = Axis(table.x_label)
-    return Curves(table.title, table.unit, x, curves, "plain", axis, dots=table.shape == "points")
+    return Curves(table.title, table.unit, x, curves, "plain", axis, dots=table.shape is Shape.POINTS)

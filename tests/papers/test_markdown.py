@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from papers.figure import Shape
 from papers.markdown import markdown
 from papers.outcome import (
     Agreement,
@@ -91,7 +92,7 @@ def test_rules_about_one_statement_are_together_and_a_reason_is_said_once() -> N
 
 def test_what_two_figures_share_is_written_once() -> None:
     cells = [CellOutcome(row="r", column="c", mean=17.3)]
-    table = TableOutcome(title="a table", unit="", shape="table", digits=3, cells=cells)
+    table = TableOutcome(title="a table", unit="", shape=Shape.TABLE, digits=3, cells=cells)
     page = markdown(result(*(outcome(key, tables=(table,)) for key in ("fast15:eq1", "fast15:eq2"))))
     assert page.count("| a table | c |") == 1
     assert page.count(FIGURES["fast15:eq1"].ours) == 1

@@ -16,6 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from chromium import COLOUR_SCHEMES, chromium
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from papers.figure import Shape
 from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
 from papers.page import html as papers_page
 from slo_ctl.base.numbers import UNKNOWN
@@ -70,7 +71,7 @@ def papers(path: Path) -> None:
     ]
     tables = [
         TableOutcome(title=shape, unit="s", shape=shape, digits=3, x_label="x", cells=cells)
-        for shape in ("bars", "lines", "points")
+        for shape in (Shape.BARS, Shape.LINES, Shape.POINTS)
     ]
     figure = FigureOutcome(
         key="fast15:8", title="t", shows="s", ours="o", labels=["emulated"], command="c", seeds=[1, 2],
