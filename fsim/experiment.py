@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fsim.allocators import ALLOCATORS
 from fsim.drives import OCCUPANT, SyncedDrive, Wear, shape_of
@@ -18,6 +18,7 @@ from fsim.layout import LAYOUTS
 from fsim.space import BLOCK_BYTES, Extent, NoSpaceError, SpaceMap
 from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.termination import on_processes
@@ -32,18 +33,14 @@ FORMAT_VERSION: Literal[1] = 1
 CONFIDENCE = 0.95
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Mean(_Model):
+class Mean(StrictModel):
     """A mean over seeds and half its two-sided 95 % interval by Student's t; null with one seed."""
 
     mean: float
     half_width: float | None = None
 
 
-class Point(_Model):
+class Point(StrictModel):
     """One allocator at one utilisation of one drive."""
 
     allocator: str
@@ -64,7 +61,7 @@ class Point(_Model):
     """(host + merge) / host page writes."""
 
 
-class DrivePoints(_Model):
+class DrivePoints(StrictModel):
     """All points of a drive."""
 
     name: str
@@ -81,7 +78,7 @@ class DrivePoints(_Model):
         return {point.utilisation: point for point in self.points if point.allocator == allocator}
 
 
-class AllocationResult(_Model):
+class AllocationResult(StrictModel):
     """Result of a comparison of allocators."""
 
     format_version: Literal[1] = FORMAT_VERSION

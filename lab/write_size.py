@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from slo_ctl.base.json_store import StrictModel
 from slo_ctl.decide.profile_fit import t_quantile
 from slo_ctl.profile.store import FoundRecord, RecordStore, Stored
 
@@ -73,10 +74,8 @@ _LEAST_BYTES_S, _MOST_BYTES_S = 1e-3, 1e15
 """No drive is slower or faster; a stored file that says so is damaged."""
 
 
-class Pair(BaseModel):
+class Pair(StrictModel):
     """The same bytes written in sequence and at random, one right after the other."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     size_bytes: int = Field(gt=0)
     sequential_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from papers.figure import (
     NOT_IN_QUICK,
@@ -28,6 +28,7 @@ from papers.figure import (
 )
 from papers.registry import FIGURES
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.termination import on_processes
 from slo_ctl.base.version import tool_version
@@ -47,11 +48,7 @@ class Agreement(StrEnum):
     NOT_RUN = "not run"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RuleOutcome(_Model):
+class RuleOutcome(StrictModel):
     """One statement of the paper, our result, and whether they agree."""
 
     paper: str
@@ -61,7 +58,7 @@ class RuleOutcome(_Model):
     reason: str = ""
 
 
-class CellOutcome(_Model):
+class CellOutcome(StrictModel):
     """One number over the seeds."""
 
     row: str
@@ -71,7 +68,7 @@ class CellOutcome(_Model):
     """Half the 95 % confidence interval; null with one seed."""
 
 
-class TableOutcome(_Model):
+class TableOutcome(StrictModel):
     """One panel over the seeds."""
 
     title: str
@@ -87,7 +84,7 @@ class TableOutcome(_Model):
         return Grid(self.title, self.unit, cells, self.shape, self.digits, self.x_label)
 
 
-class FigureOutcome(_Model):
+class FigureOutcome(StrictModel):
     """Result of one figure."""
 
     key: str
@@ -106,7 +103,7 @@ class FigureOutcome(_Model):
     """Why it was not run."""
 
 
-class PapersResult(_Model):
+class PapersResult(StrictModel):
     """Result of a run of `slo-ctl paper`."""
 
     format_version: Literal[1] = FORMAT_VERSION

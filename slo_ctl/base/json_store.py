@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from slo_ctl.base.clock import wait_for
@@ -23,6 +23,12 @@ FORMAT_VERSION = 1
 _NOT_OWNER = "run as its owner, or use another directory with --root"
 _LOCK_TIMEOUT_S = 5.0
 _LOCK_POLL_S = 0.01
+
+
+class StrictModel(BaseModel):
+    """Content of a file or a result: immutable, and unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class JsonStore(Generic[T]):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.text import toml_key
 from slo_ctl.config.settings import SECTIONS
@@ -30,17 +31,13 @@ from slo_ctl.config.values import (
 )
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Access(_Table):
+class _Access(StrictModel):
     read: Users = ()
     set_slos: Users = ()
     manage: Users = ()
 
 
-class _Group(_Table):
+class _Group(StrictModel):
     min_iops: SloValue = 0
     max_iops: SloValue = 0
     max_bandwidth: SloValue = 0
@@ -57,7 +54,7 @@ class _Slo(_Group):
     p99: SloValue = 0
 
 
-class _Device(_Table):
+class _Device(StrictModel):
     name: DeviceName
     path: AbsolutePath | None = None
     policy: PolicyName = ""
@@ -75,18 +72,18 @@ class _ListedVm(_Vm):
     name: VmName
 
 
-class _File(_Table):
+class _File(StrictModel):
     """All tables of a file. The defaults are never used: only the values of keys in the file are read."""
 
     access: _Access = _Access()
     defaults: _Slo = _Slo()
-    classes: Annotated[dict[ClassName, _Slo], Field(alias="class")] = {}
-    group: dict[SloGroupName, _Group] = {}
-    device: list[_Device] = []
+    classes: dict[ClassName, _Slo] = Field(default_factory=dict, alias="class")
+    group: dict[SloGroupName, _Group] = Field(default_factory=dict)
+    device: list[_Device] = Field(default_factory=list)
 
 
 class _ListedVms(_File):
-    vm: list[_ListedVm] = []
+    vm: list[_ListedVm] = Field(default_factory=list)
 
 
 class _NamedVms(_File):

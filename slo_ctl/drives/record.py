@@ -10,20 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from ftl_emul import Config
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import move_command, read_regular
-from slo_ctl.base.json_store import JsonStore, problem_of
+from slo_ctl.base.json_store import JsonStore, StrictModel, problem_of
 
 RECORD_FILE = "device.toml"
 MAX_NAMESPACES = 1024
@@ -45,11 +37,7 @@ def check_name(where: str, text: str) -> str:
     return text
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Namespace(_Table):
+class Namespace(StrictModel):
     """A namespace: one disk of a VM."""
 
     name: str = Field(pattern=_NAME.pattern)
@@ -79,7 +67,7 @@ _OPTIONAL = frozenset({"suspend_ns", "mapping", "cluster_dies", "cached_entries"
 """Fields that older devices do not have."""
 
 
-class Array(_Table):
+class Array(StrictModel):
     """Array of hard disks, or a single one."""
 
     disks: int = Field(ge=1, le=64)
@@ -91,7 +79,7 @@ class Array(_Table):
     """Requests queued on the disks at a time; 0: depending on the scheduler."""
 
 
-class DiskParameters(_Table):
+class DiskParameters(StrictModel):
     """Parameters of one disk; see `ftl_emul.DiskPreset`."""
 
     capacity_bytes: int
@@ -113,7 +101,7 @@ class DiskParameters(_Table):
     write_cache_places: int
 
 
-class DeviceRecord(_Table):
+class DeviceRecord(StrictModel):
     """An emulated device; subclasses are SSDs and hard disks."""
 
     format_version: Literal[1] = 1
@@ -265,10 +253,8 @@ def _restore(folder: Path) -> str:
 SETTINGS_FILE = "settings.json"
 
 
-class NamespaceSettings(BaseModel):
+class NamespaceSettings(StrictModel):
     """Changed settings of one namespace; None: as in `device.toml`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     size_bytes: int | None = None
     weight: float | None = None
@@ -279,10 +265,8 @@ class NamespaceSettings(BaseModel):
     """NVMe hosts that the namespace is attached to; None: all."""
 
 
-class CreatedNamespace(BaseModel):
+class CreatedNamespace(StrictModel):
     """A namespace that was added after the device was created."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     nsid: int
     handle: int
@@ -290,21 +274,19 @@ class CreatedNamespace(BaseModel):
     namespace: Namespace
 
 
-class Settings(BaseModel):
+class Settings(StrictModel):
     """Changed settings of one device."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1] = 1
     scheduler: str | None = None
-    namespaces: dict[str, NamespaceSettings] = {}
+    namespaces: dict[str, NamespaceSettings] = Field(default_factory=dict)
     created: tuple[CreatedNamespace, ...] = ()
     deleted: frozenset[str] = frozenset()
     """Names of deleted namespaces of `device.toml`."""
     deleted_nsids: tuple[int, ...] = ()
     """NSIDs of deleted namespaces, the first to be deleted first."""
     files_to_remove: frozenset[str] = frozenset()
-    totals_of_deleted: dict[str, int] = {}
+    totals_of_deleted: dict[str, int] = Field(default_factory=dict)
 
     def present(self, original: Sequence[Namespace]) -> tuple[Namespace, ...]:
         """Existing namespaces by NSID, as they were created; `original`: those of `device.toml`."""

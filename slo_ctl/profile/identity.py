@@ -10,9 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
-
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.decide.scheduler import DeviceFacts
 from slo_ctl.drives.places import ExportPaths, Places
@@ -72,10 +71,8 @@ BLOCK_DEVICE = "block device"
 """`Identity.place` of a device itself, as opposed to a file on it."""
 
 
-class Identity(BaseModel):
+class Identity(StrictModel):
     """A device, the measured place on it, the kernel and the scheduler."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     serial: str

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.json_store import JsonStore
+from slo_ctl.base.json_store import JsonStore, StrictModel
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
 from slo_ctl.decide.request_sizes import Interval
@@ -32,10 +32,8 @@ from slo_ctl.profile.identity import (
 _SLUG_CHARACTERS = 40
 
 
-class Stored(BaseModel):
+class Stored(StrictModel):
     """Header of every stored file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1] = 1
     identity: Identity
@@ -180,10 +178,8 @@ def slug(identity: Identity) -> str:
 # Profiles: the measurements of a device, from which everything else is calculated.
 
 
-class MeasurementRow(BaseModel):
+class MeasurementRow(StrictModel):
     """A stored Measurement."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     access: Literal["sequential write", "random write", "sequential read", "random read"]
     size_bytes: int = Field(gt=0)
@@ -193,20 +189,16 @@ class MeasurementRow(BaseModel):
     elapsed_s: float = Field(ge=0, allow_inf_nan=False)
 
 
-class Conditioning(BaseModel):
+class Conditioning(StrictModel):
     """Writes before the measurements."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     written_bytes: int = 0
     steady: bool = False
     """Whether the throughput was steady."""
 
 
-class NodeShare(BaseModel):
+class NodeShare(StrictModel):
     """Part of a node in the last session, if several nodes measured."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     tests: int = Field(ge=0)

@@ -11,8 +11,9 @@ import json
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.version import tool_version
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
@@ -39,15 +40,11 @@ Count = Annotated[int, BeforeValidator(_finite)]
 OptionalCount = Annotated[int | None, BeforeValidator(_finite)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 CURVE_PERCENTILES = (1.0, 5.0, *map(float, range(10, 100, 10)), 95.0, 98.0, 99.0, 99.5, 99.9)
 """Percentiles of `Percentiles.curve`."""
 
 
-class Percentiles(_Model):
+class Percentiles(StrictModel):
     """Latency percentiles in microseconds, from issue to completion."""
 
     p50: Number = None
@@ -57,14 +54,14 @@ class Percentiles(_Model):
     """Values at `CURVE_PERCENTILES`; empty without requests."""
 
 
-class Latency(_Model):
+class Latency(StrictModel):
     """Latency of reads and of writes."""
 
     read: Percentiles = Percentiles()
     write: Percentiles = Percentiles()
 
 
-class Merges(_Model):
+class Merges(StrictModel):
     """Merges caused by a VM's writes, on a mapping with log blocks (docs/device.md).
 
     Times are die and channel times in seconds; null without a clock.
@@ -80,7 +77,7 @@ class Merges(_Model):
     full_s: Number = None
 
 
-class VmResult(_Model):
+class VmResult(StrictModel):
     """One VM in the measured window."""
 
     name: str
@@ -164,7 +161,7 @@ class VmResult(_Model):
         return judge(delivered, slo, at_bound=TOLERANCE)
 
 
-class GcPagesMoved(_Model):
+class GcPagesMoved(StrictModel):
     """Pages that GC copied in the window, by cause and owner."""
 
     vms: list[str]
@@ -178,7 +175,7 @@ class GcPagesMoved(_Model):
         return self
 
 
-class VmSeries(_Model):
+class VmSeries(StrictModel):
     """One VM over time, one number per epoch."""
 
     name: str
@@ -189,7 +186,7 @@ class VmSeries(_Model):
     share: list[Number] = Field(default_factory=list)
 
 
-class Series(_Model):
+class Series(StrictModel):
     """Time series of a run. Every list is empty or as long as `drive_writes`."""
 
     drive_writes: list[float] = Field(default_factory=list)
@@ -207,7 +204,7 @@ class Series(_Model):
         return self
 
 
-class EventResult(_Model):
+class EventResult(StrictModel):
     """An event of a VM during a run."""
 
     drive_writes: float
@@ -217,7 +214,7 @@ class EventResult(_Model):
     weight: Number = None
 
 
-class WindowResult(_Model):
+class WindowResult(StrictModel):
     """The measured part of a run."""
 
     from_drive_writes: float
@@ -226,7 +223,7 @@ class WindowResult(_Model):
     to_virtual_s: Number = None
 
 
-class RunResult(_Model):
+class RunResult(StrictModel):
     """One policy on the preconditioned device."""
 
     policy: str
@@ -253,7 +250,7 @@ class RunResult(_Model):
     """Sentences about this run, such as refused moves."""
 
 
-class DeviceTiming(_Model):
+class DeviceTiming(StrictModel):
     """Latencies of one die and its channel."""
 
     model: str
@@ -267,7 +264,7 @@ class DeviceTiming(_Model):
     copyback: bool | None = None
 
 
-class DeviceResult(_Model):
+class DeviceResult(StrictModel):
     """The emulated device, with values of presets and defaults."""
 
     preset: str
@@ -299,7 +296,7 @@ class DeviceResult(_Model):
         return self.page_bytes * self.pages_per_block
 
 
-class Result(_Model):
+class Result(StrictModel):
     """Result of a replay."""
 
     format_version: Literal[1] = FORMAT_VERSION
