@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
@@ -119,10 +118,7 @@ def show(
     from slo_ctl.show.terminal import print_rows
 
     headings = ("TABLE", "KEY", "VALUE", "ORIGIN")[: None if origin else -1]
-    rows = [
-        tuple(map(printable, (each.table, each.key, each.value, each.origin)))[: len(headings)]
-        for each in values
-    ]
+    rows = [(each.table, each.key, each.value, each.origin)[: len(headings)] for each in values]
     print_rows(stdout_console(), headings, rows, left=headings, folded=headings)
 
 

@@ -221,9 +221,6 @@ def report(
         check_html("--output", output)
         require_package("jinja2")
     host_report = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
-    from rich.text import Text
-
-    from slo_ctl.base.text import printable
     from slo_ctl.show.history_summary import report_json, report_lines
     from slo_ctl.show.terminal import print_line
 
@@ -236,7 +233,7 @@ def report(
         return
     console = stdout_console()
     for line in report_lines(host_report):
-        print_line(console, Text(printable(line)))
+        print_line(console, line)
     if output is not None:
         print_lines(f"report: {output}")
 

@@ -98,8 +98,6 @@ def run_two_epochs(daemon: Daemon) -> list[Outcome]:
 
 def print_plan(plan: Plan, include_unchanged: bool) -> None:
     """The settings that would change, the OPS each policy would move, and notes."""
-    from rich.text import Text
-
     from slo_ctl.show.status import changes, move_lines, outcome_counts
     from slo_ctl.show.terminal import print_line
 
@@ -107,7 +105,7 @@ def print_plan(plan: Plan, include_unchanged: bool) -> None:
     _print_outcomes(console, list(plan.outcomes) if include_unchanged else changes(plan.outcomes))
     for line in move_lines(plan.devices):
         print_line(console, line, indent=4)
-    print_line(console, Text(outcome_counts(plan.outcomes)))
+    print_line(console, outcome_counts(plan.outcomes))
     warn_notes(plan.notes)
 
 

@@ -15,7 +15,6 @@ from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError, require_package
 from slo_ctl.base.files import check_writable, writing
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
-from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot, trace_errors
@@ -199,15 +198,15 @@ def _print_capacities(results: list[Capacity]) -> None:
     headings = ("SCENARIO", "DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT")
     rows = [
         (
-            printable(result.scenario),
-            printable(result.drive or "scenario's"),
+            result.scenario,
+            result.drive or "scenario's",
             result.op or "scenario's",
             result.policy,
             _most_text(result),
             numbers.count(result.pages_s),
             numbers.decimal(result.waf),
             numbers.UNKNOWN if result.worst_p99_ms is None else f"{result.worst_p99_ms:.1f} ms",
-            printable(result.limit),
+            result.limit,
         )
         for result in results
     ]

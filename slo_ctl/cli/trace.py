@@ -409,7 +409,7 @@ def _print_volumes(summary: TraceSummary) -> None:
     largest = sorted(summary.volumes, key=lambda volume: -volume.records)
     rows = [
         (
-            printable(volume.name),
+            volume.name,
             f"{volume.records:,}",
             numbers.percent(volume.write_records / volume.records),
             numbers.size(volume.read_bytes),

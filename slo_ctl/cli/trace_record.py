@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import ending_signals, stop_requests
-from slo_ctl.base.text import and_list, counted, printable
+from slo_ctl.base.text import and_list, counted
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, device_store, time_s_of, trace_errors
 from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn
@@ -146,7 +146,7 @@ def _print(recording: Recording) -> None:
     headings = ("VM", "REQUESTS", "IOPS", "READ", "WRITTEN", "BUSY", "OUTSTANDING", "DROPPED", "REPLAYED")
     rows = [
         (
-            printable(vm.name),
+            vm.name,
             f"{vm.requests:,}",
             f"{vm.requests / recording.elapsed_s if recording.elapsed_s else 0.0:,.0f}",
             f"{vm.read_bytes / 2**20:,.1f} MiB",

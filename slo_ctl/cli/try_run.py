@@ -73,7 +73,7 @@ def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
         return max(len(of(vm.after)) for vm in vms)
 
     columns: list[Column[ComparedVm]] = [
-        Column("VM", lambda vm: printable(vm.vm), 0, right=False),
+        Column("VM", lambda vm: vm.vm, 0, right=False),
         Column("WEIGHT", lambda vm: numbers.weight(vm.weight), 3),
         Column("ENTITLED", lambda vm: numbers.percent(vm.entitled_share), 0),
         Column("SHARE", change(lambda each: numbers.percent(each.share)), 0),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.base.text import printable
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm
@@ -82,8 +81,6 @@ def show(
     slo-ctl vm show web
     slo-ctl vm show 'web*' db --json
     """
-    from rich.text import Text
-
     from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import print_vm, slo_json
 
@@ -115,7 +112,7 @@ def show(
     for name, _, slo, vm, streams in shown:
         print_vm(console, name, slo, vm, streams, _transferred_bytes(host, streams))
         for line in _status_lines(_rows_of_vm(status, name), host):
-            print_line(console, Text(printable(line)))
+            print_line(console, line)
         if name != shown[-1][0]:
             print_lines("")
     warn_notes(notes)
@@ -148,18 +145,16 @@ def _transferred_bytes(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, 
 
 
 def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[int, int]]) -> None:
-    from rich.text import Text
-
     from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import NO_VMS, print_streams, sources_line
 
     console = stdout_console()
-    print_line(console, Text(sources_line(inventory)))
+    print_line(console, sources_line(inventory))
     if inventory.vms:
         console.print()
         print_streams(console, inventory, transferred)
     else:
-        print_line(console, Text(NO_VMS))
+        print_line(console, NO_VMS)
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:

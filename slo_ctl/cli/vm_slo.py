@@ -14,7 +14,6 @@ import typer
 from slo_ctl.base.errors import SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
-from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
@@ -396,8 +395,6 @@ def _change(
     host: VmHost, request: _Request, verb: str, *, metadata: bool, json_: bool, as_list: bool
 ) -> None:
     """Change the SLOs, and print the effective SLO of each VM."""
-    from rich.text import Text
-
     from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import slo_line
 
@@ -413,10 +410,10 @@ def _change(
         effect = f"{verb}, {_EFFECTS[changed.place]}"
     console = stdout_console()
     for vm, slo in changed.slos.items():
-        print_line(console, Text(printable(f"{vm}: {effect}")))
+        print_line(console, f"{vm}: {effect}")
         if slo is not None:
-            effective = f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}"
-            print_line(console, Text(printable(effective)))
+            would_be = " would be" if request.dry_run else ""
+            print_line(console, f"effective SLO{would_be}: {slo_line(slo)}")
             for sentence in slo.conflicts:
                 warn(f"conflict: {sentence}")
     warn_notes(notes)

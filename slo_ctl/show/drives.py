@@ -79,13 +79,13 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
     if device.namespaces:
         _print_namespaces(console, device.namespaces)
     for group in device.groups:
-        print_line(console, Text(printable(_group_text(group))))
+        print_line(console, _group_text(group))
     for each in device.sets:
         text = f"NVM set {each.id}: {numbers.size(each.total_bytes)}, "
         text += (
             f"{numbers.size(each.unallocated_bytes)} unallocated, in endurance group {each.endurance_group}"
         )
-        print_line(console, Text(text))
+        print_line(console, text)
 
 
 def _management_text(device: NvmeDevice) -> str:
@@ -174,7 +174,7 @@ def print_devices(console: Console, devices: Sequence[DriveStatus]) -> None:
 def _properties(spec: str) -> str:
     """The specification of a device without the keys that other columns show."""
     pairs = [pair for pair in spec.split(",") if pair.partition("=")[0] not in ("name", "size")]
-    return printable(",".join(pairs))
+    return ",".join(pairs)
 
 
 def print_device(console: Console, device: DriveStatus, root_option: str = "") -> None:
@@ -191,15 +191,14 @@ def print_device(console: Console, device: DriveStatus, root_option: str = "") -
     _print_emulated_namespaces(console, device)
     if device.statistics and device.preconditioned:
         text = "LIFETIME WAF counts preconditioning too; `slo-ctl status` has the WAF of the last seconds"
-        print_line(console, Text(text))
+        print_line(console, text)
     namespaces = (device.statistics or {}).get("namespaces", ())
     if any(each.get("space", {}).get("isolated") for each in namespaces):
         text = "OPS BLOCKS counts blocks that GC keeps free too; `slo-ctl status` leaves them out"
-        print_line(console, Text(text))
+        print_line(console, text)
     for counters in namespaces:
         if counters.get("reason"):
-            line = f"{counters['name']}: {printable(counters['reason'])}"
-            print_line(console, Text(line, "bold red"))
+            print_line(console, f"{counters['name']}: {counters['reason']}", style="bold red")
     # Without line breaks of our own, so that addresses can be copied and pasted.
     for namespace in device.namespaces:
         console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)

@@ -78,7 +78,7 @@ def _history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point],
         Column("WAF", lambda point: numbers.decimal(point.waf), 4),
     ]
     if several_devices:
-        columns.insert(1, Column("DEVICE", lambda point: printable(point.device), 1, right=False))
+        columns.insert(1, Column("DEVICE", lambda point: point.device, 1, right=False))
     return tuple(columns)
 
 

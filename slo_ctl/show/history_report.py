@@ -291,7 +291,7 @@ def _device_facts(report: HostReport, name: str) -> tuple[list[tuple[str, str]],
     device = next((each for each in status.devices if each.name == name), None) if status else None
     if status is None or device is None:
         return [], []
-    cells = [(column.heading, str(column.cell(device))) for column in device_columns(status)[1:]]
+    cells = [(column.heading, column.text(device).plain) for column in device_columns(status)[1:]]
     return [cell for cell in cells if cell[1] != numbers.UNKNOWN], [
         str(line) for line in device_lines(device)
     ]

@@ -228,7 +228,7 @@ def print_result(console: Console, result: Result) -> None:
         policies = [(run.policy, comparison_cells(run)) for run in result.runs]
         console.print(_table("POLICY", COMPARISON_HEADINGS, policies, wide))
     for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in notes_of(run))]:
-        print_line(console, Text(f"note: {printable(note)}"))
+        print_line(console, f"note: {note}")
 
 
 def device_line(result: Result) -> str:

@@ -78,8 +78,8 @@ def status_columns(status: HostStatus) -> tuple[Column[VmStatus], ...]:
     """The columns of this status; DEVICE only with several devices."""
     emulated = {device.name for device in status.devices if device.kind == "emulated"}
     columns: list[Column[VmStatus]] = [
-        Column("VM", lambda vm: printable(vm.vm), 0, right=False),
-        Column("DISKS", lambda vm: printable(", ".join(vm.disks)) or numbers.UNKNOWN, 8, right=False),
+        Column("VM", lambda vm: vm.vm, 0, right=False),
+        Column("DISKS", lambda vm: ", ".join(vm.disks) or numbers.UNKNOWN, 8, right=False),
         Column("WEIGHT", lambda vm: numbers.weight(vm.slo.weight), 5),
         Column("SHARE", lambda vm: numbers.percent(vm.share), 4),
         Column("ENTITLED", lambda vm: numbers.percent(vm.target_share), 4),
@@ -93,9 +93,7 @@ def status_columns(status: HostStatus) -> tuple[Column[VmStatus], ...]:
         Column("VERDICT", lambda vm: verdict_text(vm.verdict), 0, right=False),
     ]
     if len(status.devices) > 1:
-        columns.insert(
-            1, Column("DEVICE", lambda vm: printable(vm.device) or numbers.UNKNOWN, 4, right=False)
-        )
+        columns.insert(1, Column("DEVICE", lambda vm: vm.device or numbers.UNKNOWN, 4, right=False))
     return tuple(columns)
 
 
@@ -122,7 +120,7 @@ def ops_text(vm: VmStatus) -> str:
 
 def backend_text(backend: str, emulated: bool) -> str:
     """The isolation mechanism; that of an emulated device is always labelled as such."""
-    text = printable(backend) or numbers.UNKNOWN
+    text = backend or numbers.UNKNOWN
     if not emulated:
         return text
     return f"{EMULATED}{text[len(EMULATED) :]}" if text.upper().startswith(EMULATED) else f"{EMULATED} {text}"
@@ -150,13 +148,13 @@ def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]
 def device_columns(status: HostStatus) -> tuple[Column[DeviceStatus], ...]:
     """The columns of devices; WINDOW only where one has a window of its own."""
     columns: list[Column[DeviceStatus]] = [
-        Column("DEVICE", lambda device: printable(device.name), 0, right=False),
+        Column("DEVICE", lambda device: device.name, 0, right=False),
         Column("BACKEND", _device_backend, 2, right=False),
-        Column("POLICY", lambda device: printable(device.policy) or numbers.UNKNOWN, 4, right=False),
+        Column("POLICY", lambda device: device.policy or numbers.UNKNOWN, 4, right=False),
         Column("IOPS", lambda device: numbers.count(device.iops), 0),
         Column("AT MOST", _capacity_text, 3),
         Column("MINIMUMS", _minimums_text, 5),
-        Column("SHARES BY", lambda device: printable(device.share_by) or numbers.UNKNOWN, 7, right=False),
+        Column("SHARES BY", lambda device: device.share_by or numbers.UNKNOWN, 7, right=False),
         Column("WAF", _waf_text, 1),
         Column("WAF MEASURED BY", _waf_source_text, 6, right=False),
     ]
@@ -297,8 +295,8 @@ def changes(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def outcome_table(outcomes: Sequence[Outcome], width: int | None) -> Table:
     """A row for each setting: VM, setting, old and new value, and why."""
     columns: list[Column[Outcome]] = [
-        Column("VM", lambda outcome: printable(outcome.setting.vm), 0, right=False),
-        Column("SETTING", lambda outcome: printable(str(outcome.setting.knob)), 0, right=False),
+        Column("VM", lambda outcome: outcome.setting.vm, 0, right=False),
+        Column("SETTING", lambda outcome: str(outcome.setting.knob), 0, right=False),
         Column("NOW -> WANTED", _change_text, 0, right=False),
         Column(
             "STATE", lambda outcome: Text(outcome.state.value, _OUTCOME_STYLES[outcome.state]), 1, right=False
@@ -320,7 +318,7 @@ def _change_text(outcome: Outcome) -> str:
 
 def _why_text(outcome: Outcome) -> str:
     """Why it is wanted, and why it was not applied."""
-    return printable("; ".join(part for part in (outcome.setting.reason, outcome.reason) if part))
+    return "; ".join(part for part in (outcome.setting.reason, outcome.reason) if part)
 
 
 def move_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:

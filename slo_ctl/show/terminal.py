@@ -45,11 +45,13 @@ def can_redraw(stream: TextIO) -> bool:
     return stream.isatty() and not Console(file=stream).is_dumb_terminal
 
 
-def print_line(console: Console, line: Text, indent: int = 2) -> None:
+def print_line(console: Console, line: str | Text, indent: int = 2, style: str = "") -> None:
     """A line of text. A narrower terminal wraps it at words, and indents continuation lines by `indent`.
 
-    In files and pipes, lines are not wrapped.
+    In files and pipes, lines are not wrapped. Control characters of a `str` are escaped.
     """
+    if isinstance(line, str):
+        line = Text(printable(line), style)
     width = console.width - indent
     if not console.file.isatty() or cell_len(line.plain) <= console.width or width < _MIN_WRAPPED_WIDTH:
         console.print(line, soft_wrap=True)
@@ -71,8 +73,7 @@ def print_facts(console: Console, facts: Mapping[str, str], margin: int = 0) -> 
     width = max(map(len, facts), default=0)
     for name, fact in facts.items():
         if fact:
-            text = Text(f"{' ' * margin}{name:<{width}}  {printable(fact)}")
-            print_line(console, text, margin + width + 2)
+            print_line(console, f"{' ' * margin}{name:<{width}}  {fact}", margin + width + 2)
 
 
 _GAP_WIDTH = 2
@@ -88,9 +89,11 @@ def print_rows(
 ) -> None:
     """A table, aligned to the right except for columns in `left`; cells of `folded` columns may be folded.
 
-    If it does not fit into a terminal, a list of the known cells of each row below its first cell.
+    If it does not fit into a terminal, a list of the known cells of each row below its first cell. Control
+    characters are escaped.
     """
     width = width_for_tables(console)
+    rows = [tuple(map(printable, row)) for row in rows]
     needed = 0
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
@@ -106,7 +109,7 @@ def print_rows(
         return
     for row in rows:
         facts = {name: cell for name, cell in zip(headings, row, strict=True) if cell != numbers.UNKNOWN}
-        print_line(console, Text(facts.pop(headings[0], f"{headings[0]} {numbers.UNKNOWN}"), style="bold"))
+        print_line(console, facts.pop(headings[0], f"{headings[0]} {numbers.UNKNOWN}"), style="bold")
         print_facts(console, facts, margin=2)
 
 
@@ -134,6 +137,11 @@ class Column(Generic[Row]):
     """On a narrow terminal, columns with the highest value are dropped first; 0 is never dropped."""
     right: bool = True
 
+    def text(self, row: Row) -> Text:
+        """The cell of a row; control characters of a `str` are escaped."""
+        cell = self.cell(row)
+        return cell if isinstance(cell, Text) else Text(printable(cell))
+
 
 def fitting(columns: Sequence[Column[Row]], rows: Iterable[Row], width: int | None) -> list[Column[Row]]:
     """The columns that fit in `width`; all for None."""
@@ -160,8 +168,7 @@ def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | N
         else:
             table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
     for row in rows:
-        cells = (column.cell(row) for column in visible)
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+        table.add_row(*(column.text(row) for column in visible))
     return table
 
 
@@ -174,7 +181,7 @@ def as_text(table: Table, width: int) -> Text:
 
 
 def _width(column: Column[Row], rows: list[Row], first: bool) -> int:
-    widest = max((cell_len(str(column.cell(row))) for row in rows), default=0)
+    widest = max((cell_len(column.text(row).plain) for row in rows), default=0)
     return max(min(widest, NAME_WIDTH) if first else widest, cell_len(column.heading))
 
 

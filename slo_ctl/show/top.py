@@ -453,8 +453,9 @@ def _detail_lines(vm: VmStatus) -> list[Text]:
 
 
 def _cell(column: Column[VmStatus], vm: VmStatus) -> Text:
-    cell = column.cell(vm)
-    return Text(cell, justify="right" if column.right else "left") if isinstance(cell, str) else cell
+    cell = column.text(vm)
+    cell.justify = "right" if column.right else "left"
+    return cell
 
 
 def _key(vm: VmStatus) -> _Key:

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.base.text import printable
 from slo_ctl.host.cgroup import COUNTED
 from slo_ctl.model.host import FoundBy, VmState
 from slo_ctl.model.mapping import (
@@ -50,10 +47,10 @@ def sources_line(inventory: Inventory) -> str:
     if tree is None:
         cgroups = "no cgroup tree"
     else:
-        cgroups = f"cgroup v{tree.version} at {printable(str(tree.root))}"
+        cgroups = f"cgroup v{tree.version} at {tree.root}"
         if not tree.io:
             cgroups += " (without the io controller: no counters)"
-    libvirt = f"libvirt {printable(inventory.libvirt_uri)}" if inventory.libvirt_uri else "without libvirt"
+    libvirt = f"libvirt {inventory.libvirt_uri}" if inventory.libvirt_uri else "without libvirt"
     return f"{cgroups}, {libvirt}"
 
 
@@ -76,7 +73,7 @@ def print_streams(console: Console, inventory: Inventory, transferred: Transferr
             rows.append(_stream_cells(remaining.popleft(), transferred))
         for cells in rows or [_stream_cells(None, transferred, vm.cgroup)]:
             state = numbers.UNKNOWN if vm.state is VmState.UNKNOWN else vm.state.value
-            table.append((printable(vm.name), state, *cells))
+            table.append((vm.name, state, *cells))
     print_rows(console, ("VM", "STATE", *_STREAM_HEADINGS), table, left=_LEFT, folded=_FOLDED)
 
 
@@ -152,7 +149,7 @@ def _device(device: DeviceNumber | None) -> str | None:
 
 
 def _text(text: str | None) -> str:
-    return printable(text) if text else numbers.UNKNOWN
+    return text or numbers.UNKNOWN
 
 
 _FOUND_BY = {
@@ -172,11 +169,11 @@ def print_vm(
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
-    print_line(console, Text(f"VM {printable(name)}: {state}", style="bold"))
+    print_line(console, f"VM {name}: {state}", style="bold")
     console.print()
     _print_slo(console, resolved)
     for sentence in resolved.conflicts:
-        print_line(console, Text(f"conflict: {printable(sentence)}", "yellow"))
+        print_line(console, f"conflict: {sentence}", style="yellow")
     if streams:
         console.print()
         rows = [_stream_cells(stream, transferred) for stream in streams]
@@ -229,9 +226,8 @@ def _print_slo(console: Console, resolved: ResolvedSlo) -> None:
         value = getattr(resolved.slo, name)
         shown = numbers.UNKNOWN if value is None else field.shown(value)
         rows.append((field.key, shown, resolved.sources.get(name, "")))
-    printed = [tuple(map(printable, row)) for row in rows]
     headings = ("SLO", "VALUE", "SOURCE")
-    print_rows(console, headings, printed, left=("SLO", "SOURCE"), folded=("VALUE", "SOURCE"))
+    print_rows(console, headings, rows, left=("SLO", "SOURCE"), folded=("VALUE", "SOURCE"))
 
 
 def step_line(step: Step, mapping: NamespaceMapping) -> str:
@@ -342,7 +338,7 @@ def print_mappings(console: Console, mappings: Iterable[NamespaceMapping]) -> No
             _spare_text(mapping),
             state,
         )
-        rows.append(tuple(map(printable, cells)))
+        rows.append(cells)
     headings = ("VM", "DISK", "DRIVE", "NSID", "SIZE", "ISOLATION", "SPARE", "STATE")
     left = {*headings} - {"NSID", "SIZE"}
     print_rows(console, headings, rows, left=left, folded=("DRIVE", "SPARE", "STATE"))
