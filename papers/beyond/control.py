@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.parts import Drive, Parts, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
-from papers.fast15.drives import EMULATED
+from papers.fast15.setup import EMULATED
 from papers.figure import (
     Figure,
     Judged,

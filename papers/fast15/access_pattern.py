@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from papers.fast15.drives import SYNTHETIC, WORKLOADS
 from papers.fast15.real_traces import NEEDS_TRACES, TRACES, trace_paths
+from papers.fast15.setup import SYNTHETIC, WORKLOADS
 from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial
 from traces.reader import open_trace
 from traces.synth import workload

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from papers.fast15.drives import EMULATED, SYNTHETIC, WORKLOADS
+from papers.fast15.setup import EMULATED, SYNTHETIC, WORKLOADS
 from papers.figure import Figure, Judged, NotPossibleError, Panel, Results, Rule, Shape, Trial
 from slo_ctl.base.termination import uninterrupted_close
 from slo_ctl.drives.places import places

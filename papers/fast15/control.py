@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.parts import Drive, PreparedDrive
-from papers.fast15.drives import EMULATED, LABELS, WORKLOADS, drive, three
 from papers.fast15.interference import mb_s, measured
+from papers.fast15.setup import EMULATED, LABELS, WORKLOADS, drive, three
 from papers.figure import (
     Figure,
     Judged,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from lab.parts import Drive, PreparedDrive
-from papers.fast15.drives import EMULATED, LABELS, WORKLOADS, device, drive, three
+from papers.fast15.setup import EMULATED, LABELS, WORKLOADS, device, drive, three
 from papers.figure import (
     Figure,
     Judged,

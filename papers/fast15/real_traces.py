@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from lab.parts import Drive, PreparedDrive
-from papers.fast15.drives import EMULATED, drive
 from papers.fast15.interference import ABSENT, SEPARATE, SHARED_BLOCK, fewer_together, measured, vm_of
+from papers.fast15.setup import EMULATED, drive
 from papers.figure import Figure, NotPossibleError, Panel, Shape, Trial, lower_in
 from slo_ctl.decide.policies.fast15 import Shared
 from traces.batch import PAGE_BYTES, Op

@@ -11,7 +11,7 @@ from fsim.allocators import GreedySpaceAllocator
 from fsim.experiment import Experiment, preset
 from fsim.space import SpaceMap
 from papers.figure import NOT_IN_QUICK, Figure, Judged, Panel, Results, Rule, Shape, Trial, all_close
-from papers.greedy_space.drives import CAPACITY_GIB, LABELS, LOGICAL_MIB
+from papers.greedy_space.write_cost import LABELS, LOGICAL_MIB
 from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 
 _LABELS = (*LABELS, "modelled file systems", "synthetic Postmark")
@@ -365,6 +365,8 @@ FIGURE_5 = Figure(
 
 # Table I: memory.
 
+_CAPACITY_GIB = {"sandisk": 32, "samsung": 64, "mtron": 64}
+
 _ENTRY_BYTES = 36
 _PAPER = "paper, KB"
 
@@ -374,7 +376,7 @@ def memory(trial: Trial) -> list[Panel]:
     del trial
     cells = {}
     for name in PAPER_DRIVES:
-        blocks = CAPACITY_GIB[name] << 18
+        blocks = _CAPACITY_GIB[name] << 18
         per_logical = LOGICAL_MIB[name] << 8
         allocator = GreedySpaceAllocator(SpaceMap(blocks), per_logical)
         cells[name, "entries"] = float(blocks // per_logical)

@@ -10,10 +10,12 @@ import numpy as np
 from lab.write_cost import TimedPass, WriteCost, fit_passes, measure
 from lab.write_size_session import EmulatedDrive, Request, find_on_emulated
 from papers.figure import NOT_IN_QUICK, Figure, Judged, Panel, Results, Rule, Shape, Trial
-from papers.greedy_space.drives import LABELS, LOGICAL_MIB
 from slo_ctl.base.progress import Silent
 from slo_ctl.model.measurement import Order
 
+LABELS = ("emulated SSD with log blocks, after table I",)
+LOGICAL_MIB = {"sandisk": 4, "samsung": 8, "mtron": 2}
+"""Logical blocks of the drives of table I."""
 _MIB = 1 << 20
 
 

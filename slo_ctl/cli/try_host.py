@@ -20,7 +20,7 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.termination import StopRequest
 from slo_ctl.base.text import toml_key
-from slo_ctl.cli.try_guest import HAS_DISK, Guests, guests_anywhere, guests_with_kvm
+from slo_ctl.cli.try_clients import HAS_DISK, Guests, guests_anywhere, guests_with_kvm, write_fio_log
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.places import places
@@ -168,8 +168,6 @@ class TryHost:
         if trace is None:
             command += ["--rw=randwrite", "--bs=4k", "--norandommap"]
         else:
-            from slo_ctl.cli.try_trace import write_fio_log
-
             log = self.root / f"{vm}.iolog"
             namespaces = self.store.load(DEVICE).namespace
             size_bytes = next(each.size_bytes for each in namespaces if each.name == vm)

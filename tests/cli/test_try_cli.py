@@ -14,7 +14,7 @@ from rich.console import Console
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.base.termination import stop_requests
 from slo_ctl.cli.app import run
-from slo_ctl.cli.try_guest import Guests
+from slo_ctl.cli.try_clients import Guests, write_fio_log
 from slo_ctl.cli.try_host import TryHost
 from slo_ctl.cli.try_it import weights_of
 from slo_ctl.cli.try_run import (
@@ -29,7 +29,6 @@ from slo_ctl.cli.try_run import (
     gains,
     with_verdicts,
 )
-from slo_ctl.cli.try_trace import write_fio_log
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import SsdRecord
 from slo_ctl.model.status import Verdict
@@ -65,7 +64,7 @@ def test_guests_that_cannot_be_made_name_the_package(
     if missing != "QEMU":
         (tmp_path / "qemu-kvm").symlink_to("/bin/false")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("slo_ctl.cli.try_guest._QEMU", ("qemu-kvm",))
+    monkeypatch.setattr("slo_ctl.cli.try_clients._QEMU", ("qemu-kvm",))
     monkeypatch.setattr("slo_ctl.cli.try_host.find_server", Path)
     assert run(["try", "--guests"]) == 2
     said = capsys.readouterr().err
@@ -74,7 +73,7 @@ def test_guests_that_cannot_be_made_name_the_package(
 
 
 def test_fio_takes_the_place_of_guests_without_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("slo_ctl.cli.try_guest._QEMU", ())
+    monkeypatch.setattr("slo_ctl.cli.try_clients._QEMU", ())
     for each in ("find_server", "_check_fio_has_nbd"):
         monkeypatch.setattr(f"slo_ctl.cli.try_host.{each}", lambda: "")
     with stop_requests([]) as stop:

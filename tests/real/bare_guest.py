@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli.try_guest import compile_program
+from slo_ctl.cli.try_clients import compile_program
 
 
 def compile_writer(folder: Path) -> Path:
