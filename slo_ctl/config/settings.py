@@ -30,6 +30,7 @@ from slo_ctl.config.values import (
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.host.peer import EVERYONE, Peer
+from slo_ctl.host.sockets import GROUP
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import (
     CLASS_KEY,
@@ -112,7 +113,7 @@ class HistoryConfig(Section):
 class ApiConfig(Section):
     """`[api]`."""
 
-    group: Group = "slo-ctl"
+    group: Group = GROUP
     """Group that may use the API; if it does not exist, only the daemon's user may."""
 
 

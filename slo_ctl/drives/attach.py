@@ -8,7 +8,6 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
 from xml.etree import ElementTree
@@ -20,6 +19,7 @@ from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.places import ExportPaths, Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, disk_of, parse_domain
+from slo_ctl.host.peer import Peer
 from slo_ctl.host.processes import connections, tcp_connections
 from slo_ctl.model.host import Tenant
 
@@ -38,14 +38,6 @@ _BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "
 
 _TARGET = re.compile(r"(?P<prefix>vd|sd|hd)[a-z]{1,2}")
 _BUS_OF = {"vd": "virtio", "sd": "scsi", "hd": "ide"}
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """User and groups of a process."""
-
-    user: int
-    groups: frozenset[int]
 
 
 def split_device(text: str) -> tuple[str, str | None]:
@@ -217,7 +209,7 @@ def choose_namespace(
     return min(fitting, key=lambda candidate: (candidate.size_bytes, candidate.name))
 
 
-def qemu_credentials(running_xml: str) -> Credentials | None:
+def qemu_credentials(running_xml: str) -> Peer | None:
     """Credentials of a VM's QEMU, from the XML of the running VM; None if it does not have them."""
     try:
         domain = parse_domain(running_xml)
@@ -225,15 +217,18 @@ def qemu_credentials(running_xml: str) -> Credentials | None:
         return None
     label = domain.findtext("seclabel[@model='dac']/label", "")
     match = re.fullmatch(r"\+?(\d{1,10}):\+?(\d{1,10})", label.strip())
-    return _credentials(int(match[1]), int(match[2])) if match else None
+    if match is None:
+        return None
+    uid, gid = int(match[1]), int(match[2])
+    return Peer(uid, groups_of(uid, gid))
 
 
-def refused_path(socket: Path, credentials: Credentials) -> Path | None:
+def refused_path(socket: Path, credentials: Peer) -> Path | None:
     """The socket or directory whose permissions prevent a connection; None if it is allowed.
 
     Raises OSError when a permission cannot be read.
     """
-    if credentials.user == 0:
+    if credentials.uid == 0:
         return None
     for folder in reversed(socket.parents):
         if not _allowed(folder.stat(), credentials, stat.S_IXOTH):
@@ -241,7 +236,7 @@ def refused_path(socket: Path, credentials: Credentials) -> Path | None:
     return None if _allowed(socket.stat(), credentials, stat.S_IWOTH) else socket
 
 
-def check_socket(socket: Path, device: str, credentials: Credentials | None, extra_options: str) -> None:
+def check_socket(socket: Path, device: str, credentials: Peer | None, extra_options: str) -> None:
     """Raise UserError unless the device is served and QEMU may connect.
 
     `extra_options`: further options for `device serve` in the hint.
@@ -259,7 +254,7 @@ def check_socket(socket: Path, device: str, credentials: Credentials | None, ext
         raise UserError(f"{socket}: {error.strerror}", "run as root") from None
     if refused is None or credentials is None:
         return
-    user = user_name(credentials.user) or f"user {credentials.user}"
+    user = user_name(credentials.uid) or f"user {credentials.uid}"
     if refused != socket:
         raise UserError(
             f"QEMU runs as {user}, who may not enter {refused}, the directory of the socket",
@@ -290,15 +285,11 @@ def _listed(device: DriveStatus, users: Mapping[Tenant, str]) -> str:
     return f"{device.name} has {', '.join(parts)}" + (f" and {more} more" if more else "")
 
 
-def _credentials(user: int, group: int) -> Credentials:
-    return Credentials(user, groups_of(user, group))
-
-
-def _allowed(status: os.stat_result, credentials: Credentials, other_bit: int) -> bool:
+def _allowed(status: os.stat_result, credentials: Peer, other_bit: int) -> bool:
     """Permission check as in the kernel: the first match of owner, group and others decides."""
-    if status.st_uid == credentials.user:
+    if status.st_uid == credentials.uid:
         return bool(status.st_mode & other_bit << 6)
-    if status.st_gid in credentials.groups:
+    if status.st_gid in credentials.gids:
         return bool(status.st_mode & other_bit << 3)
     return bool(status.st_mode & other_bit)
 
@@ -309,7 +300,7 @@ def _group_name(socket: Path) -> str:
     return "unknown"
 
 
-def _group_option(credentials: Credentials | None) -> str:
+def _group_option(credentials: Peer | None) -> str:
     """` --group NAME` with a group of QEMU's user; empty if none has a name."""
-    names = map(group_name, sorted(credentials.groups) if credentials else ())
+    names = map(group_name, sorted(credentials.gids) if credentials else ())
     return next((f" --group {name}" for name in names if name is not None), "")

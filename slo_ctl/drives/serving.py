@@ -14,7 +14,7 @@ from pathlib import Path
 import ftl_emul
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.places import RunPlaces
-from slo_ctl.host.sockets import check_socket_path, listen, make_socket_folder, own_group_id
+from slo_ctl.host.sockets import GROUP, check_socket_path, listen, make_socket_folder, own_group_id
 
 SERVER_VARIABLE = "SLO_CTL_SERVER"
 SERVER_FILE = "ftl-serve"
@@ -91,7 +91,6 @@ def _open_activated(descriptor: int, name: str) -> tuple[Path, socket.socket]:
 
 # Listening sockets of a served device, which the server inherits.
 
-GROUP = "slo-ctl"
 QEMU_GROUPS = ("libvirt-qemu", "qemu")
 """Groups of libvirt's QEMU on Debian and Fedora."""
 OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660

@@ -143,7 +143,7 @@ def probe(
         for device in devices
     }
     # On v1 systemd leaves settings on the groups of its units alone.
-    return Capabilities(tree.version, found, tree.version == 2 and run is not None and _systemd_runs(run))
+    return Capabilities(tree.version, found, tree.version == 2 and run is not None and systemd_runs(run))
 
 
 def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
@@ -152,12 +152,12 @@ def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
     `run` is the directory in which systemd shows that it runs (sd_booted). bfq counts as used if any device
     below `sys` has it.
     """
-    if tree is None or tree.version != 2 or not _systemd_runs(run):
+    if tree is None or tree.version != 2 or not systemd_runs(run):
         return False
     return any("[bfq]" in read_text(path).split() for path in (sys / "block").glob("*/queue/scheduler"))
 
 
-def _systemd_runs(run: Path) -> bool:
+def systemd_runs(run: Path) -> bool:
     """Whether systemd runs this host, as sd_booted(3) checks."""
     return (run / "systemd" / "system").is_dir()
 

@@ -24,7 +24,7 @@ _MOST_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """User and groups of a process at the time when it connected."""
+    """User and groups of a process, as the kernel checks them."""
 
     uid: int
     gids: frozenset[int]

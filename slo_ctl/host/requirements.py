@@ -12,14 +12,14 @@ from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host import bio_latency
-from slo_ctl.host.block_device import schedulers
+from slo_ctl.host.block_device import schedulers, systemd_runs
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.libvirt import DEFAULT_URI, LibvirtError, connect
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.sockets import GROUP
 from slo_ctl.host.task_delay import SYSCTL
 
-GROUP = "slo-ctl"
 _QEMU_FOLDERS = ("/usr/libexec", "/usr/lib/qemu")
 """Directories outside of PATH in which distributions install QEMU."""
 
@@ -98,8 +98,7 @@ def _group(host: Host) -> Finding:
 
 
 def _systemd(host: Host) -> Finding:
-    # As sd_booted(3) determines it.
-    if (host.run / "systemd" / "system").is_dir():
+    if systemd_runs(host.run):
         if (host.run / "dbus" / "system_bus_socket").exists():
             return Finding(True, "systemd runs this host")
         return Finding(

@@ -13,6 +13,8 @@ from slo_ctl.base.accounts import group_id
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import hint_for
 
+GROUP = "slo-ctl"
+"""Group with access to the sockets of the daemon and of served devices, unless others are configured."""
 _BACKLOG = 128
 _MAX_SOCKET_PATH_BYTES = 107
 """Length limit of `struct sockaddr_un` with its final NUL."""

@@ -19,7 +19,6 @@ from slo_ctl.cli.app import run
 from slo_ctl.drives.attach import (
     SHARED_MEMORY_XML,
     VHOST_USER,
-    Credentials,
     check_shared_memory,
     check_socket,
     choose_namespace,
@@ -37,6 +36,7 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import DriveStatus, device_status
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.libvirt import disks_of, parse_domain
+from slo_ctl.host.peer import Peer
 from slo_ctl.model.host import Tenant
 
 PLACES = Places(Path("/var/lib/slo-ctl"), Path("/run/slo-ctl/devices"))
@@ -201,11 +201,11 @@ def test_user_of_qemu_is_detected() -> None:
         )
 
     for label in ("+4000000:+4000001", "4000000:4000001"):
-        assert qemu_credentials(running(label)) == Credentials(4000000, frozenset({4000001}))
+        assert qemu_credentials(running(label)) == Peer(4000000, frozenset({4000001}))
     root = qemu_credentials(running("+0:+0"))
     assert root is not None
-    assert (root.user, 0 in root.groups) == (0, True)
-    assert qemu_credentials(running("9999999999:1")) == Credentials(9999999999, frozenset({1}))
+    assert (root.uid, 0 in root.gids) == (0, True)
+    assert qemu_credentials(running("9999999999:1")) == Peer(9999999999, frozenset({1}))
     for unknown in (running("libvirt-qemu:kvm"), "<domain/>", ""):
         assert qemu_credentials(unknown) is None
 
@@ -233,7 +233,7 @@ def test_access_of_qemu_to_a_socket_is_checked(
         path.chmod(mode)
         os.chown(path, 12345 if os.geteuid() == 0 else -1, -1)
         status = path.stat()
-        who = Credentials(
+        who = Peer(
             {"own": status.st_uid, "other": 54321, "root": 0}[user],
             frozenset(status.st_gid for _ in groups),
         )
@@ -244,7 +244,7 @@ def test_access_of_qemu_to_a_socket_is_checked(
 
 
 def test_inaccessible_socket_is_refused_with_a_fix(tmp_path: Path) -> None:
-    stranger = Credentials(54321, frozenset({0}))
+    stranger = Peer(54321, frozenset({0}))
     with pytest.raises(UserError, match="ssd0 is not being served") as caught:
         check_socket(tmp_path / "none.sock", "ssd0", stranger, " --root /r")
     assert caught.value.hint == "serve it first: slo-ctl device serve ssd0 --group root --root /r"
@@ -261,14 +261,14 @@ def test_refused_socket_access_suggests_the_group() -> None:
             server.bind(str(folder / "s"))
             (folder / "s").chmod(0o600)
             with pytest.raises(UserError, match="QEMU runs as user 54321, who may not use") as caught:
-                check_socket(folder / "s", "ssd0", Credentials(54321, frozenset({1})), "")
+                check_socket(folder / "s", "ssd0", Peer(54321, frozenset({1})), "")
             assert "device serve ssd0 --group " in caught.value.hint
             (folder / "s").chmod(0o666)
-            check_socket(folder / "s", "ssd0", Credentials(54321, frozenset({1})), "")
+            check_socket(folder / "s", "ssd0", Peer(54321, frozenset({1})), "")
             check_socket(folder / "s", "ssd0", None, "")
             folder.chmod(0o700)
             with pytest.raises(UserError, match=f"may not enter {folder}"):
-                check_socket(folder / "s", "ssd0", Credentials(54321, frozenset({54321})), "")
+                check_socket(folder / "s", "ssd0", Peer(54321, frozenset({54321})), "")
     finally:
         shutil.rmtree(folder)
 

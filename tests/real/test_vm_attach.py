@@ -71,7 +71,7 @@ def db(libvirt_host: LibvirtHost) -> Iterator[Any]:  # noqa: F811
 def group_of_qemu(domain: Any) -> str:
     who = qemu_credentials(domain.XMLDesc(0))
     assert who is not None
-    return grp.getgrgid(min(who.groups)).gr_name
+    return grp.getgrgid(min(who.gids)).gr_name
 
 
 def vm(root: Path, *words: str) -> int:
