@@ -27,6 +27,7 @@ from slo_ctl.replay.result import RunResult
 _LABELS = (EMULATED, "synthetic workloads")
 _WEIGHTS = {"VM-1": 1.0, "VM-3": 3.0, "VM-6": 6.0}
 _EXACT = 0.03
+_OFF = "off 1:3:6, %"
 """Largest deviation of a share from the entitlement."""
 
 
@@ -45,20 +46,19 @@ def _with_every_seed(
     claim: str,
     panel: str,
     rows: Sequence[str],
-    column: str,
     *,
     at_most: float | None = None,
     least: float = 0.0,
 ) -> Rule:
-    """The number of each of `rows` is within the bounds with every seed."""
+    """The deviation from the proportions of each of `rows` is within the bounds with every seed."""
 
     def judge(results: Results) -> Judged:
-        values = [value for row in rows for value in results.cell(panel, row, column).values]
+        values = [value for row in rows for value in results.cell(panel, row, _OFF).values]
         holds = min(values) >= least and (at_most is None or max(values) <= at_most)
         return Judged(f"{min(values):.3g} to {max(values):.3g}", holds)
 
     bound = f"at most {at_most:g}" if at_most is not None else f"at least {least:g}"
-    return Rule(claim, f"{panel}, {', '.join(rows)}: {column} {bound} with every seed", judge)
+    return Rule(claim, f"{panel}, {', '.join(rows)}: {_OFF} {bound} with every seed", judge)
 
 
 # The fair queue and OPS, each alone and together.
@@ -94,7 +94,7 @@ def levers(trial: Trial) -> list[Panel]:
                 run = prepared.run(policy, scheduler, "8x" if trial.quick else "20x")
                 totals["total", name] = total_pages_per_s(run)
                 waf["WAF", name] = run.waf or 1.0
-                off[name, "off 1:3:6, %"] = _off_weights(run)
+                off[name, _OFF] = _off_weights(run)
         panels += [
             Panel(f"Throughput, {mix}", "pages/s", totals),
             Panel(f"WAF, {mix}", "", waf, Shape.TABLE),
@@ -122,14 +122,12 @@ LEVERS = Figure(
                 "OPS alone does not keep shares",
                 f"Shares, {mix}",
                 (OPS_BY_WEIGHT, OPS_ALONE),
-                "off 1:3:6, %",
                 least=50,
             ),
             _with_every_seed(
                 "the fair queue keeps shares, with OPS and without",
                 f"Shares, {mix}",
                 (QUEUE_ALONE, TOGETHER),
-                "off 1:3:6, %",
                 at_most=100 * _EXACT,
             ),
             *(

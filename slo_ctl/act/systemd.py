@@ -233,7 +233,7 @@ class SystemBus:
 
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
         with _connection() as bus:
-            (path,) = _call(bus, _MANAGER, "GetUnit", "s", (unit,))
+            (path,) = _call_manager(bus, "GetUnit", "s", (unit,))
             unit_address = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{unit.rpartition('.')[2].capitalize()}")
             messages = ((name, Properties(unit_address).get(name)) for name in names)
             replies = ((name, _reply(bus, message)) for name, message in messages)
@@ -242,7 +242,7 @@ class SystemBus:
     def set(self, unit: str, name: str, value: int | Entries) -> None:
         variant = ("t", value) if isinstance(value, int) else ("a(st)", list(value.items()))
         with _connection() as bus:
-            _call(bus, _MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))
+            _call_manager(bus, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))
 
 
 _SYSTEMD = "org.freedesktop.systemd1"
@@ -258,10 +258,8 @@ def _connection() -> DBusConnection:
         raise ActError(f"the system bus cannot be reached: {error}", hint) from None
 
 
-def _call(
-    bus: DBusConnection, address: DBusAddress, method: str, signature: str, body: tuple[Any, ...]
-) -> Any:
-    return _reply(bus, new_method_call(address, method, signature, body))
+def _call_manager(bus: DBusConnection, method: str, signature: str, body: tuple[Any, ...]) -> Any:
+    return _reply(bus, new_method_call(_MANAGER, method, signature, body))
 
 
 def _reply(bus: DBusConnection, message: Any) -> Any:
