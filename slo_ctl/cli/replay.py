@@ -170,8 +170,8 @@ def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None)
 
 def _deliver_replay(result: Result, outputs: Outputs) -> None:
     """Print and write the result of a scenario."""
+    from slo_ctl.show.replay_report import render_report
     from slo_ctl.show.replay_table import print_result
-    from slo_ctl.show.report import render_report
 
     deliver(result, outputs, render_report, print_result)
 

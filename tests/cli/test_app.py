@@ -163,7 +163,7 @@ def test_reports_need_no_plot_packages() -> None:
     code = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(('matplotlib', 'polars', 'zstandard'))\n"
-        "import fsim.report, papers.page, slo_ctl.show.history_report, slo_ctl.show.report\n"
+        "import fsim.report, papers.page, slo_ctl.show.history_report, slo_ctl.show.replay_report\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -15,8 +15,7 @@ from hostile import HOSTILE
 
 from slo_ctl.replay.result import Merges, Series, VmResult
 from slo_ctl.show.charts import Curve, Curves, thinned
-from slo_ctl.show.replay_charts import sections
-from slo_ctl.show.report import render_report
+from slo_ctl.show.replay_report import render_report, sections
 
 VOID = {"meta", "br", "img", "link"}
 

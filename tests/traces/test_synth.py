@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from traces import Batch, Op
 from traces.parameters import size_bytes
+from traces.request_makers import Scatter, Zipf
 from traces.summary import summarise
 from traces.synth import workload
 from traces.workload_kinds import FAST15, WORKLOADS
-from traces.zipf import Scatter, Zipf
 
 GIB = 1 << 30
 PAGE = 4096
