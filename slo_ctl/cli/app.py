@@ -24,11 +24,10 @@ from slo_ctl.base.errors import (
 )
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
-from slo_ctl.cli.completion import SLO_FIELDS
+from slo_ctl.cli.completion import PROGRAM, SLO_FIELDS
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from slo_ctl.cli.help import Command, Group, examples_of, value_name_of
 
-PROGRAM = "slo-ctl"
 COMMAND_GROUPS = {
     "First steps": {"try": "try_it:command", "demo": "replay:demo", "doctor": "doctor:command"},
     "Operation": {

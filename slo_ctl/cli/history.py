@@ -18,7 +18,7 @@ from slo_ctl.base.progress import LatePhase
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.options import JSON, ROOT, device_store
+from slo_ctl.cli.options import JSON, ROOT, VMS, device_store
 from slo_ctl.cli.output import check_html, print_json, print_lines, stdout_console, warn
 from slo_ctl.cli.vm_host import is_many
 from slo_ctl.daemon.files import DaemonPlaces
@@ -41,14 +41,7 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 
 
 def history(
-    vms: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="VMs, also as patterns such as 'web*', see `slo-ctl vm list`.",
-            autocompletion=complete_vm,
-        ),
-    ],
+    vms: VMS,
     since: _SINCE = "1h",
     until: _UNTIL = None,
     limit: Annotated[

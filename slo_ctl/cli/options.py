@@ -69,6 +69,14 @@ CGROUP_ROOT = Annotated[
 VM = Annotated[
     str, typer.Argument(metavar="NAME", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm)
 ]
+VMS = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME...",
+        help="VMs, also as patterns such as 'web*', see `slo-ctl vm list`.",
+        autocompletion=complete_vm,
+    ),
+]
 DEVICE = Annotated[
     str,
     typer.Argument(

@@ -11,8 +11,7 @@ import typer
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.api_access import client
-from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
+from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT, VMS
 from slo_ctl.cli.output import notes_about, print_json, print_lines, stdout_console, warn_notes
 from slo_ctl.cli.vm_host import VmHost, is_many
 from slo_ctl.model.host import Stream, Tenant
@@ -63,14 +62,7 @@ def list_(
 
 @app.command()
 def show(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="VMs, also as patterns such as 'web*', see `slo-ctl vm list`.",
-            autocompletion=complete_vm,
-        ),
-    ],
+    names: VMS,
     json_: JSON = False,
     connect: CONNECT = None,
     root: ROOT = None,
