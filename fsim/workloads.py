@@ -156,7 +156,7 @@ def steps(setting: PostmarkSetting, seed: int) -> Iterator[Step]:
 # A block trace as files: each region of its address space that it writes to is a file.
 #
 # A trace says which blocks were written, not which files they belonged to. Here each region of
-# `region_bytes` of a volume is a file, and regions that follow each other share a directory. A block's first
+# REGION_BYTES of a volume is a file, and regions that follow each other share a directory. A block's first
 # write appends it to its region's file, so that an allocator decides where it goes; later writes overwrite
 # it in place. When all blocks of a file were trimmed, it is deleted. Reads, flushes and the times of
 # requests are left out.
@@ -170,8 +170,6 @@ class TraceSource:
     """The trace, and how it is turned into files."""
 
     path: Path
-    format: str | None = None
-    region_bytes: int = REGION_BYTES
     skip_bad_records: bool = False
     notes: tuple[str, ...] = ()
     """Oddities of the trace, one sentence each."""
@@ -192,15 +190,15 @@ class _Region:
 def open_source(source: TraceSource) -> TraceReader:
     """The requests of the trace. Raises TraceError if it cannot be read."""
     on_error: OnError = "skip" if source.skip_bad_records else "raise"
-    return open_trace(source.path, format=source.format, on_error=on_error)
+    return open_trace(source.path, on_error=on_error)
 
 
 def trace_steps(source: TraceSource) -> Iterator[Step]:
     """All file changes of the trace. Raises TraceError if it cannot be read."""
-    return steps_of(open_source(source), source.region_bytes)
+    return steps_of(open_source(source))
 
 
-def steps_of(batches: Iterable[Batch], region_bytes: int) -> Iterator[Step]:
+def steps_of(batches: Iterable[Batch], region_bytes: int = REGION_BYTES) -> Iterator[Step]:
     """The file changes that these requests amount to."""
     if region_bytes < BLOCK_BYTES or region_bytes % BLOCK_BYTES:
         raise ValueError(f"a region is a whole number of blocks of {BLOCK_BYTES} bytes")

@@ -135,7 +135,7 @@ def _trace_source(path: Path, on_error: str) -> TraceSource:
     source = TraceSource(path.resolve(), skip_bad_records=on_error_of(on_error) == "skip")
     try:
         reader = open_source(source)
-        steps = sum(1 for _ in steps_of(reader, source.region_bytes))
+        steps = sum(1 for _ in steps_of(reader))
     except TraceError as error:
         convert = f"convert it: slo-ctl trace convert {shlex.quote(str(path))} trace.csv --from FORMAT"
         raise UserError(error.message, error.hint.replace("name it: --format FORMAT", convert)) from None
