@@ -48,6 +48,10 @@ class Duration:
         """Whether it is in seconds, not in drive writes."""
         return self.virtual_s is not None
 
+    def with_amount(self, amount: float) -> Duration:
+        """Another length or moment in the same unit."""
+        return Duration(virtual_s=amount) if self.timed else Duration(drive_writes=amount)
+
     def __str__(self) -> str:
         return format_number(self.amount) + ("s" if self.timed else "x")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, Claim, claim_of, entitle
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from ftl_emul import Device
 
 _NAMED_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
-NO_REMARKS: Mapping[str, str] = MappingProxyType({})
 _S_PER_NS = 1e-9
 DEMAND_MET_TO = 0.03
 """Share of the requests of an open loop that may wait at the end of a window if its demand is met."""
@@ -43,7 +41,7 @@ class Edge:
     drive_writes: float
     virtual_s: float | None
     readings: Mapping[str, VmReading]
-    outstanding: Mapping[str, int] = field(default_factory=dict)
+    outstanding: Mapping[str, int]
     """Outstanding requests by VM; empty without a clock."""
 
 
@@ -79,10 +77,10 @@ def measure(
     limits_iops: Mapping[str, float | None],
     pages_per_block: int,
     *,
-    share_by: ShareBy = ShareBy.PAGES,
-    remarks: Mapping[str, str] = NO_REMARKS,
-    strict: bool = False,
-    merging: bool = False,
+    share_by: ShareBy,
+    remarks: Mapping[str, str],
+    strict: bool,
+    merging: bool,
 ) -> WindowFigures:
     """Rates, shares and ratios between two edges. `slos` and `remarks` are those in force at the end.
 
@@ -213,7 +211,7 @@ class SeriesRecorder:
 
     names: list[str]
     isolated: bool
-    share_by: ShareBy = ShareBy.PAGES
+    share_by: ShareBy
     drive_writes: list[float] = field(default_factory=list)
     virtual_s: list[float | None] = field(default_factory=list)
     samples: list[DeviceSample] = field(default_factory=list)

@@ -81,7 +81,7 @@ class PolicyRun:
         self._notes: list[str] = []
         self._remarks: Mapping[str, str] = {}
         start, stop = scenario.window.bounds(scenario.duration)
-        self._window = _Window(self._moment(start), self._moment(stop))
+        self._window = _Window(scenario.duration.with_amount(start), scenario.duration.with_amount(stop))
         self._epochs = 0
         self._origin = self._edge()
 
@@ -104,7 +104,7 @@ class PolicyRun:
         self._handle_boundaries()
         reported = 0.0
         while not self._reached(self._scenario.duration):
-            epoch = self._moment_in(self._scenario.epoch, (self._epochs + 1) * self._scenario.epoch.amount)
+            epoch = self._scenario.epoch.with_amount((self._epochs + 1) * self._scenario.epoch.amount)
             has_requests = self._advance(epoch)
             self._handle_boundaries()
             phase.advance(self._amount() - reported)
@@ -271,13 +271,6 @@ class PolicyRun:
     def _amount(self) -> float:
         timed = self._scenario.duration.timed
         return (self._virtual_s() or 0.0) if timed else self._drive_writes()
-
-    def _moment(self, amount: float) -> Duration:
-        return self._moment_in(self._scenario.duration, amount)
-
-    @staticmethod
-    def _moment_in(unit: Duration, amount: float) -> Duration:
-        return Duration(virtual_s=amount) if unit.timed else Duration(drive_writes=amount)
 
     def _reached(self, at: Duration) -> bool:
         if at.virtual_s is not None:

@@ -291,13 +291,11 @@ def _unit(scenario: Scenario) -> str:
 
 def _single(scenario: Scenario, name: str) -> Scenario:
     """The scenario of one VM alone, with a shorter duration."""
-    amount = scenario.duration.amount * _ALONE_PART
-    timed = scenario.duration.timed
     return replace(
         scenario,
         vms=tuple(replace(vm, starts_stopped=vm.name != name) for vm in scenario.vms),
         events=(),
-        duration=replace(scenario.duration, **{"virtual_s" if timed else "drive_writes": amount}),
+        duration=scenario.duration.with_amount(scenario.duration.amount * _ALONE_PART),
         window=Window(),
         policy="shared",
         compare=(),
@@ -326,7 +324,7 @@ _worker: _Worker | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Worker:
+class _Worker(Silent):
     """State of a worker process, and the progress sink of its replays."""
 
     scenario: Scenario
@@ -334,21 +332,11 @@ class _Worker:
     amounts: SimpleQueue[float]
     stop: Event
 
-    def phase(self, name: str, total: float | None, unit: str) -> _Worker:
-        del name, total, unit
-        return self
-
     def advance(self, amount: float) -> None:
         """Report progress. Raises KeyboardInterrupt when the run is being stopped."""
         self.amounts.put(amount)
         if self.stop.is_set():
             raise KeyboardInterrupt
-
-    def done(self) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
 
 
 def _init_worker(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[float], stop: Event) -> None:

@@ -7,14 +7,13 @@ creates a Scenario.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import Duration
-from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.drives.build import DeviceSpec, check_namespaces
 from slo_ctl.model.sample import ShareBy, TimingModel
 from slo_ctl.model.slo import Slo
@@ -82,10 +81,10 @@ class VmSpec:
     source: SyntheticSource | TraceSource
     size_bytes: int
     """Logical size of its namespace."""
-    mode: Mode = Mode.CLOSED
-    queue_depth: int = 1
+    mode: Mode
+    queue_depth: int
     """Requests kept outstanding (closed loop only)."""
-    starts_stopped: bool = False
+    starts_stopped: bool
     """Whether it is stopped until an event starts it."""
 
     @property
@@ -140,24 +139,24 @@ class Scenario:
 
     device: DeviceSpec
     vms: tuple[VmSpec, ...]
-    policy: str = DEFAULT_POLICY
-    compare: tuple[str, ...] = ()
+    policy: str
+    compare: tuple[str, ...]
     """Policies to compare `policy` with, run before it on the same preconditioned device."""
-    duration: Duration = field(default_factory=lambda: Duration(drive_writes=20.0))
-    timing: TimingModel = TimingModel.FULL
-    seed: int = 1
-    window: Window = field(default_factory=Window)
-    epoch: Duration = field(default_factory=lambda: Duration(drive_writes=0.05))
+    duration: Duration
+    timing: TimingModel
+    seed: int
+    window: Window
+    epoch: Duration
     """Interval of decisions and of points of the time series."""
-    scheduler: str = "auto"
+    scheduler: str
     """Scheduler of the device; `auto`: the one of each policy."""
-    share_by: ShareBy = ShareBy.PAGES
+    share_by: ShareBy
     """Unit of shares."""
-    on_error: Literal["raise", "skip"] = "raise"
+    on_error: Literal["raise", "skip"]
     """Handling of bad records of a trace: an error before the run, or skipped and counted."""
-    measure_alone: bool = True
+    measure_alone: bool
     """Whether to run each VM also alone on the preconditioned device."""
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
         if not self.vms:

@@ -14,7 +14,7 @@ from slo_ctl.base.quantity import format_bytes_exact, format_number
 from slo_ctl.config.toml_file import Location, parsed
 from slo_ctl.drives.build import device_pairs
 from slo_ctl.model.sample import ShareBy
-from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
+from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec, encodable
 
 if TYPE_CHECKING:
     from traces.parameters import Value
@@ -201,7 +201,7 @@ def command_words(scenario: Scenario) -> list[str]:
 
 def command_line(scenario: Scenario) -> str:
     """`command_words` quoted for a shell; bytes of file names that are not UTF-8 are escaped."""
-    return shlex.join(command_words(scenario)).encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(shlex.join(command_words(scenario)))
 
 
 def _vm_pairs(vm: VmSpec) -> dict[str, str]:
