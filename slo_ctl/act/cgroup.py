@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, read_record, write_line
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model.host import BFQ, CFQ, DEFAULT_WEIGHT, IO_COST, WeightScale
+from slo_ctl.model.host import BFQ, CFQ, DEFAULT_WEIGHT, IO_COST, WeightScale, parse_device_number
 from slo_ctl.model.setting import ActError, Knob, Lever
 
 _V1_LIMITS = {
@@ -39,7 +39,6 @@ _MOST_US = 1e12
 
 _MAX_CACHED_FOLDERS = 10_000
 
-_DEVICE = re.compile(r"\d{1,7}:\d{1,7}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
 
@@ -84,8 +83,7 @@ class CgroupActuator(Actuator[float | None]):
             if value is None:
                 return DEFAULT_WEIGHT
             self.check_device_weights(knob)
-            scale = self._scale(knob)
-            return float(min(scale.high, max(scale.low, round(value))))
+            return self._scale(knob).nearest(value)
         if knob.lever is Lever.CGROUP_LATENCY:
             self._check_latency(knob)
             return None if value is None else float(int(min(_MOST_US, max(1.0, value))))
@@ -153,7 +151,7 @@ class CgroupActuator(Actuator[float | None]):
             return {}
         lines = file.text.splitlines() if file is not None else []
         words = [line.split() for line in lines]
-        return {pair[0]: pair[1] for pair in words if len(pair) == 2 and _DEVICE.fullmatch(pair[0])}
+        return {pair[0]: pair[1] for pair in words if len(pair) == 2 and parse_device_number(pair[0])}
 
     def _device_weight_file(self, knob: Knob) -> str:
         name = self._weight_file(knob)
@@ -211,14 +209,14 @@ class CgroupActuator(Actuator[float | None]):
             raise ActError(
                 f"a cgroup has no limit {knob.name}", "limit reads and writes; libvirt limits their sum"
             )
-        _check_device(knob)
+        check_device_number(knob)
 
     def _check_latency(self, knob: Knob) -> None:
         if knob.name != LATENCY:
             raise ActError(f"a cgroup has no latency target {knob.name}")
         if self._tree.version != 2:
             raise ActError("io.latency needs cgroup v2, and this host has v1's blkio", "set no p99")
-        _check_device(knob)
+        check_device_number(knob)
 
     def _folder(self, knob: Knob) -> str:
         """Directory of the group, which may not exist any more."""
@@ -313,8 +311,9 @@ def _is_threaded(folder: Path) -> bool:
     return kind is not None and kind.text.strip() == "threaded"
 
 
-def _check_device(knob: Knob) -> None:
-    if not _DEVICE.fullmatch(knob.device):
+def check_device_number(knob: Knob) -> None:
+    """Raise ActError unless a knob names its device by number."""
+    if parse_device_number(knob.device) is None:
         raise ActError(f"{knob.device!r} is not a device number such as 8:0")
 
 

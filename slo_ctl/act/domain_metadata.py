@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, fields_of, load_module
+from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, XML_INACTIVE, fields_of, load_module
 from slo_ctl.model.slo import SloFields, config_texts
 
 
@@ -24,9 +24,8 @@ class DomainState(IntEnum):
         return "definition" if self is DomainState.DEFINITION else "running VM"
 
 
-# virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI, too.
+# virDomainMetadataType; part of libvirt's ABI, too.
 _METADATA_ELEMENT = 2
-_XML_INACTIVE = 2
 
 
 class NoDomainError(UserError):
@@ -53,7 +52,7 @@ class WritableDomain:
 
     def xml(self, state: DomainState) -> str:
         """XML of the persistent definition, or of the running VM."""
-        return str(self.call("XMLDesc", _XML_INACTIVE if state is DomainState.DEFINITION else 0))
+        return str(self.call("XMLDesc", XML_INACTIVE if state is DomainState.DEFINITION else 0))
 
     @property
     def states(self) -> tuple[DomainState, ...]:

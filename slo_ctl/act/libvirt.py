@@ -201,8 +201,7 @@ class LibvirtActuator(Actuator[float | None]):
                 return DEFAULT_WEIGHT
             if self.cgroups is not None and (weight := self._cgroup_weight(knob)):
                 self.cgroups.check_device_weights(weight)
-            scale = IO_COST if knob.name == IO_COST.knob else BFQ
-            return float(min(scale.high, max(scale.low, round(value))))
+            return (IO_COST if knob.name == IO_COST.knob else BFQ).nearest(value)
         _limit_of(knob)
         return None if value is None else float(int(min(_MOST, max(1.0, value))))
 

@@ -14,6 +14,7 @@ import re
 import time
 from pathlib import Path
 
+from slo_ctl.act.cgroup import check_device_number
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, write_line
 from slo_ctl.model.setting import ActError, Knob, Lever, SettingValue
@@ -25,7 +26,6 @@ _MODULES = {"bfq": "bfq", "kyber": "kyber-iosched", "mq-deadline": "mq-deadline"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"([a-z][a-z0-9_]{0,63})=([0-9]{1,20})", re.ASCII)
 _COST_WORD = re.compile(r"[a-z]{1,16}=[a-z0-9.]{1,24}", re.ASCII)
-_NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}", re.ASCII)
 _OFF = {"qos": "enable=0", "model": "ctrl=auto"}
 """Content of io.cost files for a device without settings."""
 _RESET = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
@@ -108,8 +108,7 @@ class BlockQueueActuator(Actuator[SettingValue]):
 
     def _device(self, knob: Knob) -> Path:
         """Directory of the device; an error if its number now belongs to another device."""
-        if not _NUMBER.fullmatch(knob.device):
-            raise ActError(f"{knob.device!r} is not a device number such as 8:0")
+        check_device_number(knob)
         folder = self._sys / "dev" / "block" / knob.device
         if not folder.exists() or folder.resolve().name != knob.place:
             raise ActError(f"the device {knob.place} no longer exists", target_removed=True)

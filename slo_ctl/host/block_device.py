@@ -12,7 +12,16 @@ from pathlib import Path
 
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model.host import BFQ, CFQ, IO_COST, BlockCapability, Capabilities, DeviceNumber, WeightScale
+from slo_ctl.model.host import (
+    BFQ,
+    CFQ,
+    IO_COST,
+    BlockCapability,
+    Capabilities,
+    DeviceNumber,
+    WeightScale,
+    parse_device_number,
+)
 
 
 def device_number(number: int) -> DeviceNumber:
@@ -47,8 +56,7 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
     link = sys / "dev" / "block" / str(device)
     if not (link / "partition").exists():
         return device
-    major, _, minor = read_text(link.resolve().parent / "dev").strip().partition(":")
-    return DeviceNumber(int(major), int(minor)) if major.isdigit() and minor.isdigit() else device
+    return parse_device_number(read_text(link.resolve().parent / "dev").strip()) or device
 
 
 BY_ID = Path("/dev/disk/by-id")

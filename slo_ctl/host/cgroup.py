@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import FileText, OpenFiles, read_bounded, read_record
 from slo_ctl.base.text import toml_key
-from slo_ctl.model.host import DeviceNumber, IoCounters
+from slo_ctl.model.host import DeviceNumber, IoCounters, parse_device_number
 
 Found = TypeVar("Found")
 
@@ -194,7 +194,6 @@ def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
 
 # Counters of block I/O of a cgroup, per device, from v2's io.stat or v1's blkio files.
 
-_DEVICE = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 
 _V2_FIELDS = {
@@ -353,7 +352,7 @@ def parse_io_stat(text: str) -> tuple[_Values, int]:
     bad_lines = 0
     for line in text.splitlines():
         words = line.split()
-        device = _device(words[0]) if words else None
+        device = parse_device_number(words[0]) if words else None
         if device is None:
             bad_lines += 1
             continue
@@ -374,18 +373,12 @@ def parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
         words = line.split()
         if words[:1] == ["Total"]:
             continue
-        device = _device(words[0]) if len(words) == 3 else None
+        device = parse_device_number(words[0]) if len(words) == 3 else None
         if device is None or not _NUMBER.fullmatch(words[2]):
             bad_lines += 1
         elif words[1] in fields:
             values.setdefault(device, {})[fields[words[1]]] = int(words[2])
     return values, bad_lines
-
-
-@lru_cache(maxsize=4096)
-def _device(word: str) -> DeviceNumber | None:
-    match = _DEVICE.fullmatch(word)
-    return DeviceNumber(int(match[1]), int(match[2])) if match else None
 
 
 def _read(read: Callable[[str], FileText | None], path: str, note: Callable[[str], None]) -> str | None:

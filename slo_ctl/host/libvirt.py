@@ -120,7 +120,7 @@ _RESUMED_FOR = {
 tuning of an earlier run. One that starts from its definition has the tuning of that."""
 
 
-_XML_INACTIVE = 2
+XML_INACTIVE = 2
 """virDomainXMLFlags."""
 
 
@@ -245,7 +245,7 @@ def all_xml(connection: Any, module: Any) -> list[tuple[str, str]]:
     try:
         for domain in connection.listAllDomains():
             try:
-                flags = [0, *([_XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
+                flags = [0, *([XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
                 found += [(str(domain.name()), str(domain.XMLDesc(each))) for each in flags]
             except module.libvirtError as error:
                 if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -49,6 +51,16 @@ class DeviceNumber(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.major}:{self.minor}"
+
+
+_DEVICE_NUMBER = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def parse_device_number(text: str) -> DeviceNumber | None:
+    """The number in a text such as `8:0`; None if it is not one."""
+    match = _DEVICE_NUMBER.fullmatch(text)
+    return DeviceNumber(int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +174,10 @@ class WeightScale:
     """Name of the Knob: `weight`, or `cost_weight` for io.cost."""
     low: int
     high: int
+
+    def nearest(self, weight: float) -> float:
+        """The weight of the range that is nearest to `weight`."""
+        return float(min(self.high, max(self.low, round(weight))))
 
 
 BFQ = WeightScale("bfq", "weight", 1, 1000)

@@ -18,7 +18,7 @@ from slo_ctl.drives.places import ExportPaths, Places
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.block_device import device_number, hardware_queues, rotates, schedulers, whole_device
-from slo_ctl.model.host import DeviceNumber
+from slo_ctl.model.host import DeviceNumber, parse_device_number
 from slo_ctl.profile.target import Kind, Target, parse_uri
 
 # Facts about a block device from /sys, for the choice of its scheduler. Read-only.
@@ -30,10 +30,9 @@ def named_device(device: str, sys: Path) -> DeviceNumber:
     """Number of the whole device of `sda`, `/dev/sda1` or the like. Raises UserError."""
     name = device.removeprefix("/dev/")
     folders = (sys / "class" / "block", sys / "block") if name and "/" not in name else ()
-    if text := next(filter(None, (read_text(folder / name / "dev") for folder in folders)), ""):
-        major, _, minor = text.strip().partition(":")
-        number = DeviceNumber(int(major), int(minor))
-    else:
+    texts = (read_text(folder / name / "dev").strip() for folder in folders)
+    number = next(filter(None, map(parse_device_number, texts)), None)
+    if number is None:
         path = Path(device)
         if not path.is_block_device():
             raise UserError(
