@@ -6,7 +6,6 @@ A drive may take seconds to answer, or hang; no epoch waits for it.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from slo_ctl.host.nvme import drive
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.drive import MediaReader, controller_of, discover
 from slo_ctl.host.nvme.ops import DriveOpsLog
+from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.device_waf import DeviceWaf, MediaCounters, WafSource
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.nvme import DriveOps, Isolation, NvmeController
@@ -36,7 +36,8 @@ MAX_WINDOW_S = 3600.0
 """Longest window of a WAF: a coarse counter needs a certain amount of writes."""
 STALE_S = 60.0
 """Age from which a WAF is no longer reported, because the drive hangs."""
-_STOP_TIMEOUT_S = 1.0
+_CLOSE_TIMEOUT_S = 1.0
+"""While the thread waits for the drive, it ends when the command ends."""
 
 _NOT_QUERIED = DeviceWaf(reason="the drive has not been queried yet")
 
@@ -64,7 +65,7 @@ class NvmeState:
     """Why it refused to move OPS; empty before a request."""
 
 
-class NvmeWatch:
+class NvmeWatch(WatchThread):
     """Reads the drive of one block device in a thread, from `start` to `close`."""
 
     def __init__(
@@ -77,6 +78,7 @@ class NvmeWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`block`: name of the block device of a namespace, such as `nvme0n1`."""
+        super().__init__(f"nvme-{block}", _CLOSE_TIMEOUT_S)
         self.block = block
         self._sys = sys
         self._window_s = window_s
@@ -92,12 +94,8 @@ class NvmeWatch:
         self._readings: dict[WafSource, deque[MediaCounters]] = {}
         self._ops_log: DriveOpsLog | None = None
         self._requests: deque[OpsRequest] = deque()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self._requested = False
+        """Whether moves were requested during the present pause."""
 
     @property
     def state(self) -> NvmeState:
@@ -111,9 +109,10 @@ class NvmeWatch:
 
     def move_ops(self, requests: Iterable[OpsRequest]) -> None:
         """Have the thread request these moves from the drive. Never blocks."""
-        self._requests.extend(requests)
-        if self._requests:
-            self._wake.set()
+        with self._changed:
+            self._requests.extend(requests)
+            self._requested = bool(self._requests)
+            self._changed.notify()
 
     def covers(self, block: str) -> bool | None:
         """Whether the data apply to another namespace, because it is in the same endurance group.
@@ -125,23 +124,17 @@ class NvmeWatch:
             return True if block == self.block else None
         return block in groups and groups[block] == groups.get(self.block)
 
-    def close(self) -> None:
-        """Stop the thread; while it waits for the drive, it stops when the command ends."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_TIMEOUT_S)
-
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stopping:
             try:
                 self.read()
             except Exception as error:
                 # The thread must not end with the last WAF still published.
                 log.exception("NVMe drive behind %s", self.block)
                 self._publish(NvmeState(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
-            self._wake.wait(READ_INTERVAL_S if self._reader is not None else RETRY_INTERVAL_S)
-            self._wake.clear()
+            interval_s = READ_INTERVAL_S if self._reader is not None else RETRY_INTERVAL_S
+            self._pause(interval_s, lambda: self._requested)
+            self._requested = False
 
     def read(self) -> None:
         """Discover the drive unless this was done recently, request moves, and read its counters."""
