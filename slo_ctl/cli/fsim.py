@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -15,7 +14,17 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
 from slo_ctl.base.text import counted
-from slo_ctl.cli.options import JOBS, JSON, ON_ERROR, QUIET, REPORT, SAVE_JSON, on_error_of, trace_errors
+from slo_ctl.cli.options import (
+    JOBS,
+    JSON,
+    ON_ERROR,
+    QUIET,
+    REPORT,
+    SAVE_JSON,
+    on_error_of,
+    processes,
+    trace_errors,
+)
 from slo_ctl.cli.output import Outputs, command_progress, deliver
 
 if TYPE_CHECKING:
@@ -123,7 +132,7 @@ def command(
     if trim:
         command_line.append("--trim")
     with trace_errors(), command_progress(quiet=quiet) as progress:
-        result = compare(sweep, shlex.join(command_line), progress, jobs or os.cpu_count() or 1)
+        result = compare(sweep, shlex.join(command_line), progress, processes(jobs))
     deliver(result, outputs, render_allocation, print_allocation)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -104,6 +105,11 @@ LABORATORY = "Laboratory"
 ALLOW_WRITE_HELP = (
     "Overwrite an existing file, device or export; must match TARGET exactly. Refused when it holds data."
 )
+
+
+def processes(jobs: int | None) -> int:
+    """The number of worker processes that `--jobs` asks for."""
+    return jobs or os.cpu_count() or 1
 
 
 def root_option(root: Path | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.cli.exit_status import EXIT_FAILURE
-from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON, trace_errors
+from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON, processes, trace_errors
 from slo_ctl.cli.output import Outputs, command_progress, deliver, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -75,9 +74,7 @@ def command(
         return
     earlier_result = None if earlier is None else read_result(earlier)
     with trace_errors(), command_progress(quiet=quiet) as progress:
-        result = run_figures(
-            chosen, quick=quick, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=progress
-        )
+        result = run_figures(chosen, quick=quick, seed=seed, jobs=processes(jobs), progress=progress)
     if earlier_result is not None:
         result = merged(earlier_result, result)
     if markdown is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from slo_ctl.base import numbers
 from slo_ctl.cli.completion import complete_policy, complete_workload
-from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON, trace_errors
+from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON, processes, trace_errors
 from slo_ctl.cli.output import Outputs, command_progress, deliver, print_lines
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def _run_scenario(scenario: Scenario, outputs: Outputs, jobs: int | None = None)
     from slo_ctl.replay.run import run
 
     with trace_errors("format="), command_progress(quiet=outputs.quiet) as progress:
-        return run(scenario, progress, jobs or os.cpu_count() or 1)
+        return run(scenario, progress, processes(jobs))
 
 
 def _deliver_replay(result: Result, outputs: Outputs) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
@@ -17,7 +16,7 @@ from slo_ctl.base.files import check_writable, writing
 from slo_ctl.base.keyvalue import did_you_mean, split_pairs
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED
-from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot, trace_errors
+from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot, processes, trace_errors
 from slo_ctl.cli.output import command_progress, print_json, print_lines, stdout_console, warn_notes
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def command(
         scenario_text(bases[point.scenario], point)
     warn_notes(note for base in bases.values() for note in notes_about(base, policies, seeds))
     with trace_errors("format="), command_progress(quiet=quiet) as progress:
-        swept = sweep(bases, points, out, jobs or os.cpu_count() or 1, progress, dask=dask)
+        swept = sweep(bases, points, out, processes(jobs), progress, dask=dask)
     results = capacities(swept.rows, swept.missing)
     if plot is not None:
         from slo_ctl.show.file_plots import save_sweep

@@ -118,16 +118,16 @@ class RecordStore(Generic[R]):
         name = f"{slug(identity)}-{identity.hardware_key}-{identity.environment_key}.json"
         return self.folder / name
 
-    def find(self, identity: Identity, now: datetime | None = None) -> FoundRecord[R] | None:
+    def find(self, identity: Identity) -> FoundRecord[R] | None:
         """The valid record of a device, else the newest stale one, else None.
 
         Raises UserError for a file that is damaged or cannot be read.
         """
         exact = self.path(identity)
         if exact.exists():
-            return self.compare(exact, identity, now)
+            return self.compare(exact, identity)
         older = [
-            self.compare(path, identity, now)
+            self.compare(path, identity)
             for path in sorted(self.folder.glob(f"*-{identity.hardware_key}-*.json"))
         ]
         return min(older, key=lambda found: found.age_s, default=None)
@@ -148,12 +148,12 @@ class RecordStore(Generic[R]):
     def _file(self, path: Path) -> JsonStore[R]:
         return JsonStore(path, self._model, repair="remove it and measure again, or give --fresh")
 
-    def compare(self, path: Path, identity: Identity, now: datetime | None = None) -> FoundRecord[R]:
+    def compare(self, path: Path, identity: Identity) -> FoundRecord[R]:
         """A record compared with the present identity. Raises UserError when it is damaged."""
         record = self.read(path)
         try:
             updated = datetime.fromisoformat(record.updated)
-            age_s = ((now or datetime.now(UTC)) - updated).total_seconds()
+            age_s = (datetime.now(UTC) - updated).total_seconds()
         except (ValueError, TypeError):
             raise UserError(
                 f"{path}: updated: {record.updated} is not a valid time", "remove it and measure again"

@@ -39,6 +39,11 @@ class Policy(Protocol[S]):
         """The state one window later, and the changes to make."""
 
 
+def limits_by_slo(sample: DeviceSample) -> dict[str, float | None]:
+    """Changes that set the limit of each VM to its maximum: IOPS by VM, None for no limit."""
+    return {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops}
+
+
 def lifted_limits(sample: DeviceSample) -> dict[str, float | None]:
     """Changes that lift limits of another policy: IOPS by VM, its maximum or None for no limit."""
     return {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops not in (None, v.slo.max_iops)}

@@ -47,6 +47,7 @@ from slo_ctl.decide.ops_plan import (
     next_ops_state,
     summary,
 )
+from slo_ctl.decide.policies.interface import limits_by_slo
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
@@ -188,7 +189,7 @@ class Proportional:
         ops = assume_rates(sample)
         decision = Decision(
             moves=initial_moves(ops, sample, self._needs(sample)),
-            limits_iops={v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops},
+            limits_iops=limits_by_slo(sample),
             scheduler_weights={v.vm: v.slo.weight for v in sample.vms},
             reasons=("OPS split for the fewest GC writes when VMs write by their weights",),
         )
@@ -196,9 +197,8 @@ class Proportional:
 
     def resume(self, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Keep the split of OPS, and lift the limits of another policy."""
-        limits = {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops}
         state = ProportionalState(ops=next_ops_state(OpsState(), sample), resumed_windows=0)
-        return state, Decision(limits_iops=limits)
+        return state, Decision(limits_iops=limits_by_slo(sample))
 
     def step(self, state: ProportionalState, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Weights and limits for the next window, and the next moves, if any save more than they cost."""

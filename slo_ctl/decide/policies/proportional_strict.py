@@ -23,6 +23,7 @@ from slo_ctl.decide.ops_plan import (
     next_ops_state,
 )
 from slo_ctl.decide.pacing import Paced, new_leads, pace
+from slo_ctl.decide.policies.interface import limits_by_slo
 from slo_ctl.decide.policies.proportional import Activity, Meter, fair_weights, next_meters
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample, Placement, TimingModel
@@ -66,9 +67,10 @@ class ProportionalStrict:
         state = StrictState(_configuration(sample), ops=next_ops_state(OpsState(), sample))
         wanted, notes = _needs(state, sample)
         moves = initial_moves(assume_rates(sample), sample, wanted) if sample.vms else ()
-        limits = {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops}
         state = replace(state, needs=wanted, notes=notes)
-        return state, Decision(moves=moves, limits_iops=limits, reasons=("initial split of OPS", *notes))
+        return state, Decision(
+            moves=moves, limits_iops=limits_by_slo(sample), reasons=("initial split of OPS", *notes)
+        )
 
     def resume(self, sample: DeviceSample) -> tuple[StrictState, Decision]:
         """Keep the split of OPS and the limits."""
