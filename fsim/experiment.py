@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -99,10 +98,6 @@ class AllocationResult(StrictModel):
     drives: list[DrivePoints]
     complete: bool = True
     notes: list[str] = Field(default_factory=list)
-
-    def to_json(self) -> str:
-        """The one object that `--json` prints, indented, strict JSON."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 SYNC_BYTES = 16 << 20

@@ -14,7 +14,6 @@ from lab.write_size_advice import Advice, advise
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
-from slo_ctl.profile.store import age_text
 from slo_ctl.show.terminal import print_rows
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def write_size_json(
     finding = record.finding()
     plain = record.model_dump(mode="json")
     plain["emulated_in_virtual_time"] = emulated
-    plain["validity"] = None if found is None else {"age_s": found.age_s, "stale": found.stale or None}
+    plain["validity"] = None if found is None else found.plain()
     plain["outcome"] = finding.outcome.value
     plain["optimal_write_bytes"] = finding.block_bytes
     plain["sure"] = finding.sure
@@ -114,7 +113,7 @@ def _write_size_circumstances(record: WriteSizeRecord, found: FoundWriteSize | N
     if record.identity.kernel:
         lines.append(f"kernel {record.identity.kernel}, scheduler {record.identity.scheduler or 'n/a'}")
     if found is not None:
-        lines.append(f"measured {age_text(found.age_s)} ago: {found.stale or 'valid'}")
+        lines.append(f"measured {found}")
     return lines
 
 

@@ -13,7 +13,7 @@ from papers.serra.devices import VirtualNodes
 from papers.serra.profiles import CLASSES, LABELS, SMALL_SSD, complete, make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
-from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
+from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order, accesses_of
 from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 
 WORKERS = (1, 2, 4, 8, 16)
@@ -355,8 +355,7 @@ def small_requests(trial: Trial) -> list[Panel]:
         device = _device(name, trial.seed, quick=False)
         for direction in (Direction.WRITE, Direction.READ):
             sequential, random = (
-                device.measure(Access(order, direction), size, 0, None).access_time_s
-                for order in (Order.SEQUENTIAL, Order.RANDOM)
+                device.measure(access, size, 0, None).access_time_s for access in accesses_of((direction,))
             )
             cells[name, direction.value] = random / sequential
             if name == "SSD" and direction is Direction.READ:

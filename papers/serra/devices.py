@@ -324,7 +324,7 @@ class Complete:
 
     def ratio(self, direction: Direction, size_bytes: int) -> float:
         """Ratio of sequential to random throughput."""
-        sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+        sequential, random = accesses_of((direction,))
         return self.times_s[random, size_bytes] / self.times_s[sequential, size_bytes]
 
     def average_ratio(self, direction: Direction) -> float:

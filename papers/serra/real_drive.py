@@ -15,7 +15,7 @@ from papers.serra.profiles import name_of
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
-from slo_ctl.model.measurement import ACCESSES, Access, Direction, Order
+from slo_ctl.model.measurement import ACCESSES, Access, Direction, accesses_of
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.session import fill
 from slo_ctl.profile.target import check_direct, check_space, find_target
@@ -132,7 +132,7 @@ def _estimated(analysis: Analysis, sizes: Sequence[int]) -> dict[tuple[Access, i
 
 def _ratios(times: _Times, direction: Direction, sizes: Sequence[int]) -> list[float]:
     """Ratios of sequential to random throughput."""
-    sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+    sequential, random = accesses_of((direction,))
     return [times[random, size] / times[sequential, size] for size in sizes]
 
 

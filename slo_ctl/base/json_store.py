@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,10 @@ class StrictModel(BaseModel):
     """Content of a file or a result: immutable, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def to_json(self) -> str:
+        """The indented text of one JSON object, without NaN and infinite numbers."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 class JsonStore(Generic[T]):

@@ -211,7 +211,7 @@ def _policy_of_emulated(
     from slo_ctl.drives.record import read_settings
     from slo_ctl.drives.store import DeviceStore
     from slo_ctl.profile.identity import IdentitySources
-    from slo_ctl.profile.store import ProfileStore
+    from slo_ctl.profile.store import ProfileStore, valid_analysis
 
     record = DeviceStore(host.places.devices).load(device)
     if undo:
@@ -221,7 +221,7 @@ def _policy_of_emulated(
     needs, tenants = _needs_of_vms(host, vms, options), len(record.namespace)
     sources = IdentitySources(host.places.devices)
     found = ProfileStore(host.places.devices.state / "profiles").of_emulated(record, sources)
-    analysis = found.record.analysis() if found is not None and not found.stale else None
+    analysis = valid_analysis(found)
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd", analysis=analysis)
     if not (apply and json_):
         in_force = read_settings(host.places.devices.device(device)).scheduler or record.scheduler
@@ -247,18 +247,15 @@ def _profile_json(found: Found | None) -> dict[str, Any] | None:
         return None
     return {
         "path": str(found.path),
-        "age_s": found.age_s,
-        "stale": found.stale or None,
+        **found.plain(),
         "partial": found.record.partial or None,
     }
 
 
 def _print_profile(found: Found | None) -> None:
-    from slo_ctl.profile.store import age_text
-
     if found is not None:
         partial = f", PARTIAL: {found.record.partial}" if found.record.partial else ""
-        print_lines(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}{partial}")
+        print_lines(f"profile of {found}{partial}")
 
 
 def _choice_json(advice: SchedulerAdvice, vms: Sequence[str]) -> dict[str, Any]:

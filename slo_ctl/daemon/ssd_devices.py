@@ -17,7 +17,7 @@ from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.host import Tenant
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.profile.identity import IdentitySources
-from slo_ctl.profile.store import ProfileStore
+from slo_ctl.profile.store import ProfileStore, valid_analysis
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -94,7 +94,7 @@ class EmulatedDevices:
             except UserError as error:
                 log.warning("device %s: stored profile ignored: %s", name, error)
                 continue
-            device.profile = found.record.analysis() if found is not None and not found.stale else None
+            device.profile = valid_analysis(found)
 
     def _refresh_device(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         version = self._version(name)

@@ -17,7 +17,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.request_sizes import Interval, all_sizes
-from slo_ctl.model.measurement import Access, Direction, Measurement, Order
+from slo_ctl.model.measurement import Access, Direction, Measurement, Order, accesses_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -309,7 +309,7 @@ def _summary(
     intervals: Sequence[Interval],
     measurements: Sequence[Measurement],
 ) -> RatioSummary | None:
-    sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+    sequential, random = accesses_of((direction,))
     pairs = paired_log_ratios(measurements, direction)
     widths = {size: half_width(values) for size, values in pairs.items()}
     measured = sorted(pairs)

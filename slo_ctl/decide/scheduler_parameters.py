@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slo_ctl.decide.profile_fit import Analysis
-from slo_ctl.model.measurement import Access, Direction, Order
+from slo_ctl.model.measurement import Access, Direction, Order, accesses_of
 
 # Thresholds of the choice of an I/O scheduler, each with its source.
 
@@ -223,7 +223,7 @@ def page_time_s(analysis: Analysis, access: Access) -> float | None:
 
 
 def _coefficients(analysis: Analysis, direction: Direction) -> tuple[int | None, int | None, int | None]:
-    sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+    sequential, random = accesses_of((direction,))
     rates = [
         size / time
         for curve in analysis.curves

@@ -60,6 +60,22 @@ class FoundRecord(Generic[R]):
     stale: str
     """Why the record is not valid any more; empty if it is."""
 
+    def __str__(self) -> str:
+        return f"{age_text(self.age_s)} ago: {self.stale or 'valid'}"
+
+    def plain(self) -> dict[str, Any]:
+        """Age and validity as plain JSON types."""
+        return {"age_s": self.age_s, "stale": self.stale or None}
+
+
+def age_text(age_s: float) -> str:
+    """An age such as `2 days`."""
+    for unit_s, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if age_s >= unit_s:
+            count = int(age_s // unit_s)
+            return f"{count} {name}{'s' if count > 1 else ''}"
+    return "less than a minute"
+
 
 @dataclass(frozen=True, slots=True)
 class Measured(Generic[R]):
@@ -161,15 +177,6 @@ class RecordStore(Generic[R]):
         return FoundRecord(record, path, max(age_s, 0.0), record.identity.stale_against(identity))
 
 
-def age_text(age_s: float) -> str:
-    """An age such as `2 days`."""
-    for unit_s, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if age_s >= unit_s:
-            count = int(age_s // unit_s)
-            return f"{count} {name}{'s' if count > 1 else ''}"
-    return "less than a minute"
-
-
 def slug(identity: Identity) -> str:
     """Beginning of the file names of a device."""
     return re.sub(r"[^A-Za-z0-9]+", "-", identity.model).strip("-")[:_SLUG_CHARACTERS] or "device"
@@ -245,6 +252,11 @@ def rows(measurements: Iterable[Measurement]) -> tuple[MeasurementRow, ...]:
 
 Found = FoundRecord[Profile]
 """A stored profile, and whether it is valid."""
+
+
+def valid_analysis(found: Found | None) -> Analysis | None:
+    """The analysis of a stored profile; None without a valid one."""
+    return found.record.analysis() if found is not None and not found.stale else None
 
 
 class ProfileStore(RecordStore[Profile]):

@@ -313,10 +313,6 @@ class Result(StrictModel):
     """Whether all runs are complete."""
     notes: list[str] = Field(default_factory=list)
 
-    def to_json(self) -> str:
-        """The JSON that `--json` prints."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False, ensure_ascii=False)
-
     def result_hash(self) -> str:
         """SHA-256 (hex) of the JSON without wall-clock times; equal for equal scenario and seed."""
         canonical = json.dumps(

@@ -11,8 +11,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
-from slo_ctl.model.measurement import Access, Direction, Order
-from slo_ctl.profile.store import age_text
+from slo_ctl.model.measurement import Direction, accesses_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +24,7 @@ def profile_json(profile: Profile, analysis: Analysis, found: Found | None = Non
     """One JSON object; `measurement` has the raw measurements."""
     plain = profile.model_dump(mode="json")
     plain["fit"] = analysis.fit.value
-    plain["validity"] = None if found is None else {"age_s": found.age_s, "stale": found.stale or None}
+    plain["validity"] = None if found is None else found.plain()
     plain["curves"] = [
         {
             "access": str(curve.access),
@@ -91,7 +90,7 @@ def _ratio_table(profile: Profile, analysis: Analysis, every_size: bool) -> Tabl
 
 
 def _ratio_cells(analysis: Analysis, direction: Direction, size: int, ratio: Ratio | None) -> list[str]:
-    times = [analysis.time_s(Access(order, direction), size) for order in (Order.SEQUENTIAL, Order.RANDOM)]
+    times = [analysis.time_s(access, size) for access in accesses_of((direction,))]
     if ratio is None:
         return [numbers.UNKNOWN] * 4
     interval = (
@@ -120,7 +119,7 @@ def _profile_circumstances(profile: Profile, found: Found | None) -> list[str]:
         f"kernel {identity.kernel}, scheduler {identity.scheduler or 'n/a'}",
     ]
     if found is not None:
-        lines.append(f"measured {age_text(found.age_s)} ago: {found.stale or 'valid'}")
+        lines.append(f"measured {found}")
     if profile.partial:
         lines.append(f"PARTIAL: {profile.partial}; run the command again to resume")
     return lines
