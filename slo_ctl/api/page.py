@@ -20,7 +20,7 @@ from slo_ctl.api.routes import Api, Controller
 from slo_ctl.api.server import BoundedServer, OneRequest
 from slo_ctl.base.errors import UserError
 from slo_ctl.host.peer import Peer
-from slo_ctl.host.sockets import is_loopback
+from slo_ctl.host.sockets import host_and_port, is_loopback
 
 MAX_CONNECTIONS = 32
 HEADERS = {
@@ -84,13 +84,12 @@ def _daemon_user() -> Peer:
 
 
 def _listening_socket(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    host, port = host_and_port(address)
     if not is_loopback(host):
         raise UserError(f"[page] listen = {address!r} is not a loopback address", 'such as "127.0.0.1:9465"')
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UserError(
             f"[page] listen = {address!r}: {error.strerror or error}", "choose another address or port"

@@ -15,7 +15,7 @@ from slo_ctl.base.quantity import QuantityError, format_bytes_exact, format_numb
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
 from slo_ctl.host.peer import is_entry
-from slo_ctl.host.sockets import is_loopback
+from slo_ctl.host.sockets import host_and_port, is_loopback
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import parse_field
 
@@ -140,7 +140,7 @@ def _listen(value: object) -> str:
 
 def _page_listen(value: object) -> str:
     address = _listen(value)
-    if not is_loopback(address.rpartition(":")[0].strip("[]")):
+    if not is_loopback(host_and_port(address)[0]):
         hint = 'write "127.0.0.1:PORT" or "[::1]:PORT": there is no access control; else use `ssh -L`'
         raise FieldError("is not a loopback address and port", hint)
     return address

@@ -1,4 +1,4 @@
-"""Listening Unix sockets with mode and group; loopback addresses of TCP."""
+"""Listening Unix sockets with mode and group; addresses of TCP."""
 
 from __future__ import annotations
 
@@ -104,6 +104,12 @@ def own_group_id(name: str) -> int | None:
     """The number of a group; None if it does not exist or this process may not give files to it."""
     number = group_id(name)
     return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of a valid `HOST:PORT`, in which an IPv6 address is in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def is_loopback(host: str) -> bool:

@@ -21,6 +21,7 @@ from prometheus_client.core import (
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.version import tool_version
+from slo_ctl.host.sockets import host_and_port
 from slo_ctl.model.host import IoCounters, LatencyCounts
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import DEGRADED, DeviceStatus, GroupStatus, HostStatus, Verdict, VmStatus
@@ -321,21 +322,21 @@ class Metrics:
         before = self._listening
         if (address or "") == before:
             return
-        where = _parse_address(address) if address else None
         # First, because the new address may have the same port.
         self.close()
-        if address and where:
+        if address:
             try:
-                self._start(address, *where)
+                self._start(address)
             except OSError as error:
                 if before:
-                    self._start(before, *_parse_address(before))
+                    self._start(before)
                 reason = error.strerror or error
                 raise UserError(
                     f"[metrics] listen = {address!r}: {reason}", "choose another address or port"
                 ) from None
 
-    def _start(self, address: str, host: str, port: int) -> None:
+    def _start(self, address: str) -> None:
+        host, port = host_and_port(address)
         server, thread = start_http_server(port, host, self._registry)
 
         def stop() -> None:
@@ -350,10 +351,3 @@ class Metrics:
         if self._stop is not None:
             self._stop()
         self._listening, self._stop = "", None
-
-
-def _parse_address(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        raise UserError(f"[metrics] listen = {address!r} is not HOST:PORT", 'such as "127.0.0.1:9464"')
-    return host.removeprefix("[").removesuffix("]"), int(port)
