@@ -18,6 +18,7 @@ from lab.write_size import (
     next_size,
 )
 from slo_ctl.base import numbers
+from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
@@ -26,7 +27,7 @@ from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources
 from slo_ctl.profile.session import Span, fill_test_file, open_span
-from slo_ctl.profile.store import Measured, now_text
+from slo_ctl.profile.store import Measured
 from slo_ctl.profile.target import Kind, Target, find_target
 from traces.batch import Op
 

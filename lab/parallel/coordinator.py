@@ -16,6 +16,7 @@ from lab.parallel.schedule import (
     Transport,
     odd_one,
 )
+from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.model.measurement import Measurement
@@ -26,7 +27,7 @@ from slo_ctl.profile.session import (
     is_precise,
     plan_for,
 )
-from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, now_text, rows
+from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, rows
 from slo_ctl.profile.sweep import Ended, SweepPlan, max_tests_left
 
 _TIMEOUT_S = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -46,6 +47,11 @@ class ClockJumps:
 
     def _ahead(self) -> float:
         return self._clock.time_s() - self._clock.monotonic_s()
+
+
+def now_text() -> str:
+    """The present time, ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def wait_for(value: Callable[[], T], timeout_s: float, poll_s: float) -> T:

@@ -27,6 +27,11 @@ def toml_key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
+def cut(text: str) -> str:
+    """At most 60 characters."""
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def counted(number: int, noun: str) -> str:
     """`1 setting`, `2 settings`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -24,10 +24,10 @@ from slo_ctl.cli.options import DEVICE, JSON, LABORATORY, QUIET, ROOT, YES, conf
 from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 
 if TYPE_CHECKING:
-    from slo_ctl.drives.record import DeviceRecord
+    from slo_ctl.drives.record import DeviceRecord, Preconditioned
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.status import DriveStatus
-    from slo_ctl.drives.store import DeviceStore, Preconditioned
+    from slo_ctl.drives.store import DeviceStore
 
 
 _LIST_TIMEOUT_S, _LISTED_AT_ONCE = 1.0, 32

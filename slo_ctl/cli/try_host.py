@@ -25,9 +25,10 @@ from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import Preconditioned
 from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
-from slo_ctl.drives.store import DeviceStore, Preconditioned, precondition
+from slo_ctl.drives.store import DeviceStore, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree
 from slo_ctl.model.status import HostStatus
 from slo_ctl.model.status_json import from_json

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.base.text import toml_key
+from slo_ctl.base.text import cut, toml_key
 from slo_ctl.config.settings import SECTIONS
 from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.config.values import (
@@ -26,7 +26,6 @@ from slo_ctl.config.values import (
     SloValue,
     Users,
     VmName,
-    cut,
     shown,
 )
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, PlainSerializer, ValidationInfo
 
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import QuantityError, format_bytes_exact, format_number, parse_bytes, parse_time_s
+from slo_ctl.base.text import cut
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
 from slo_ctl.host.peer import is_entry
@@ -268,8 +269,3 @@ def shown(value: object) -> str:
         return f'"{value}"' if isinstance(value, str) else str(value)
     except ValueError:  # Python refuses to convert a number with too many digits
         return "(a number with too many digits)"
-
-
-def cut(text: str) -> str:
-    """At most 60 characters."""
-    return text if len(text) <= 60 else text[:57] + "..."

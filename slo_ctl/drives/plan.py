@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from ftl_emul import DiskPreset, disk_presets
+from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact
@@ -82,7 +82,7 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     return SsdRecord(
         name=name,
         spec=spec,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now_text(),
         capacity_bytes=plan.total_pages * config.page_bytes if unallocated_bytes else None,
         drive=config,
         isolated=isolated,
@@ -195,7 +195,7 @@ def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -
     return DiskRecord(
         name=name,
         spec=spec,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now_text(),
         array=array,
         disk=disk,
         namespace=_disk_namespaces(name, parts, size_bytes),

@@ -1,4 +1,4 @@
-"""Files of a device: `device.toml`, fixed when it is created, and `settings.json`, written by its server."""
+"""Files of a device: `device.toml`, fixed when it is created, and those that its server writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from ftl_emul import Config
 from slo_ctl.base.errors import UserError
@@ -304,3 +312,31 @@ def read_settings(folder: Path) -> Settings:
     path = folder / SETTINGS_FILE
     as_created = f"restore it, or return to the initial namespaces and settings: {move_command(path)}"
     return JsonStore(path, Settings, repair=as_created).read() or Settings()
+
+
+# `preconditioned.json`: the result of the last preconditioning, written only by the server.
+
+PRECONDITIONED_FILE = "preconditioned.json"
+
+
+class Preconditioned(BaseModel):
+    """Result of the last preconditioning."""
+
+    model_config = ConfigDict(frozen=True)
+
+    waf: float
+    """WAF of all namespaces over the last drive write."""
+    settled: bool
+    """Whether the WAF was steady before the limit of preconditioning was reached."""
+    drive_writes: float
+    """Drive writes including the initial fill."""
+    at_s: int
+    """Time of preconditioning, in seconds since 1970."""
+
+
+def read_preconditioned(folder: Path) -> Preconditioned | None:
+    """Result of the last preconditioning of the device in `folder`; None without one or if unreadable."""
+    try:
+        return Preconditioned.model_validate_json(read_regular(folder / PRECONDITIONED_FILE))
+    except (OSError, ValidationError):
+        return None

@@ -9,8 +9,15 @@ from typing import Any
 from urllib.parse import quote
 
 from slo_ctl.drives.control import DEFAULT_TIMEOUT_S, ControlClient, ControlError
-from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord, read_settings
-from slo_ctl.drives.store import DeviceStore, Preconditioned, read_preconditioned
+from slo_ctl.drives.record import (
+    DeviceRecord,
+    DiskRecord,
+    Preconditioned,
+    SsdRecord,
+    read_preconditioned,
+    read_settings,
+)
+from slo_ctl.drives.store import DeviceStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from slo_ctl.base import numbers
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UnreachableError, UserError
@@ -23,7 +21,6 @@ from slo_ctl.base.files import (
     hint_for,
     open_lock,
     partial_of,
-    read_regular,
     remove_leftovers,
     sync_folder,
     try_lock,
@@ -33,8 +30,11 @@ from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.control import VERSION, ControlClient, ControlError
 from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import (
+    PRECONDITIONED_FILE,
     RECORD_FILE,
+    SETTINGS_FILE,
     DeviceRecord,
+    Preconditioned,
     check_name,
     is_name,
     read_record,
@@ -46,7 +46,7 @@ from slo_ctl.drives.serving import find_server
 
 _LOCK = "lock"
 _AS_OWNER = "run as its owner"
-_FILES = ("placement", "serving", "settings.json", "preconditioned.json")
+_FILES = ("placement", "serving", SETTINGS_FILE, PRECONDITIONED_FILE)
 """Files of the server other than the record, the lock and the data of namespaces."""
 _LOCK_TIMEOUT_S = 0.2
 _LOCK_POLL_S = 0.02
@@ -358,10 +358,10 @@ def _hint_more_space(device: str) -> str:
 _NO_BLOCKS = re.compile(r"needs (\d+) blocks .* only (\d+) to spare")
 
 
-def remove_namespace(store: DeviceStore, record: DeviceRecord, namespace: str) -> bool:
-    """Remove a namespace and its data; returns whether the device is being served. Raises UserError."""
+def remove_namespace(store: DeviceStore, record: DeviceRecord, namespace: str) -> None:
+    """Remove a namespace and its data. Raises UserError."""
     require_namespace(record, namespace)
-    return run_command(store, record, "delete_namespace", {"namespace": namespace})[1]
+    run_command(store, record, "delete_namespace", {"namespace": namespace})
 
 
 def require_namespace(record: DeviceRecord, namespace: str) -> None:
@@ -398,11 +398,8 @@ def _run_on_server(
         with ControlClient(socket) as client:
             client.hello()
     except ControlError as error:
-        raise UnreachableError(
-            f"device {record.name} is being served, but its server does not answer: {error.message}",
-            "run as its owner, or as a member of the group slo-ctl"
-            if error.code == "unreachable"
-            else f"nothing was changed; see `slo-ctl device show {record.name}`",
+        raise _no_answer(
+            record.name, error, f"nothing was changed; see `slo-ctl device show {record.name}`"
         ) from None
     try:
         with ControlClient(socket, _CHANGE_TIMEOUT_S) as client:
@@ -414,11 +411,16 @@ def _run_on_server(
                 f"check with `slo-ctl device show {record.name}`",
             ) from None
         if error.code == "unreachable":
-            raise UnreachableError(
-                f"device {record.name} is being served, but its server does not answer: {error.message}",
-                "run as its owner, or as a member of the group slo-ctl",
-            ) from None
+            raise _no_answer(record.name, error) from None
         raise _refusal(record.name, error.message) from None
+
+
+def _no_answer(device: str, error: ControlError, otherwise: str = "") -> UnreachableError:
+    """`otherwise`: hint if the server can be reached."""
+    return UnreachableError(
+        f"device {device} is being served, but its server does not answer: {error.message}",
+        "run as its owner, or as a member of the group slo-ctl" if error.code == "unreachable" else otherwise,
+    )
 
 
 def _refusal(device: str, message: str) -> UserError:
@@ -436,40 +438,15 @@ def _refusal(device: str, message: str) -> UserError:
     return UserError(re.sub(r" \(tenant would keep [^)]*\)", "", message), hint)
 
 
-# Preconditioning: writing to a device until its WAF is steady.
-
-FILE = "preconditioned.json"
-
-
-class Preconditioned(BaseModel):
-    """Result of the last preconditioning."""
-
-    model_config = ConfigDict(frozen=True)
-
-    waf: float
-    """WAF of all namespaces over the last drive write."""
-    settled: bool
-    """Whether the WAF was steady before the limit of preconditioning was reached."""
-    drive_writes: float
-    """Drive writes including the initial fill."""
-    at_s: int
-    """Time of preconditioning, in seconds since 1970."""
-
-
-def read_preconditioned(folder: Path) -> Preconditioned | None:
-    """Result of the last preconditioning of the device in `folder`; None without one or if unreadable."""
-    try:
-        return Preconditioned.model_validate_json(read_regular(folder / FILE))
-    except (OSError, ValidationError):
-        return None
-
-
 def _may_have_record(folder: Path) -> bool:
     """Whether the directory has a record, or this user may not read it."""
     try:
         return (folder / RECORD_FILE).exists()
     except PermissionError:
         return True
+
+
+# Preconditioning: writing to a device until its WAF is steady.
 
 
 def check_preconditionable(store: DeviceStore, record: DeviceRecord) -> None:

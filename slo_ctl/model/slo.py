@@ -17,7 +17,7 @@ from slo_ctl.base.quantity import (
     parse_number,
     parse_time_s,
 )
-from slo_ctl.base.text import printable, toml_key
+from slo_ctl.base.text import cut, printable, toml_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +391,7 @@ def _quoted(value: object) -> str:
         text = f"{value:g}" if isinstance(value, float) else str(value)
     except ValueError:  # Python refuses to convert a number with too many digits
         return "(a number with too many digits)"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return cut(text)
 
 
 def update_text(change: SloUpdate) -> str:

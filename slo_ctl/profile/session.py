@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from slo_ctl.base import numbers
+from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
@@ -18,7 +19,7 @@ from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, 
 from slo_ctl.profile.consent import in_use, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources, identify
-from slo_ctl.profile.store import Conditioning, Measured, Profile, ProfileStore, now_text, rows
+from slo_ctl.profile.store import Conditioning, Measured, Profile, ProfileStore, rows
 from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes

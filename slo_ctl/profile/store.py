@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore, StrictModel
 from slo_ctl.base.progress import ProgressSink
@@ -83,11 +84,6 @@ class Measured(Generic[R]):
 
     record: R
     interrupted: bool
-
-
-def now_text() -> str:
-    """The present time, ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class RecordStore(Generic[R]):

@@ -12,6 +12,7 @@ import pytest
 from serving import make_device
 
 from slo_ctl.act.journal import Journal, Original
+from slo_ctl.base.clock import now_text
 from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
@@ -26,7 +27,7 @@ from slo_ctl.model.decision import Decision, MovePlan
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
 from slo_ctl.model.setting import Knob, Lever
 from slo_ctl.profile.identity import IdentitySources, emulated_identity
-from slo_ctl.profile.store import Profile, ProfileStore, now_text, rows
+from slo_ctl.profile.store import Profile, ProfileStore, rows
 
 
 class Followed:
