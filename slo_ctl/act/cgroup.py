@@ -140,31 +140,29 @@ class CgroupActuator(Actuator[float | None]):
         finally:
             for device, weight in before.items():
                 with suppress(ActError):  # the device was removed
-                    path = f"{self._folder(knob)}/{self._device_weight_file(knob)}"
-                    self._write(knob, path, f"{device} {weight}")
+                    self._write(knob, self._device_weight_path(knob), f"{device} {weight}")
 
     def _device_weights(self, knob: Knob) -> dict[str, str]:
         """Weights of a group for single devices, by number, which count instead of that of the group."""
         try:
-            file = read_record(f"{self._folder(knob)}/{self._device_weight_file(knob)}")
+            file = read_record(self._device_weight_path(knob))
         except OSError:
             return {}
         lines = file.text.splitlines() if file is not None else []
         words = [line.split() for line in lines]
         return {pair[0]: pair[1] for pair in words if len(pair) == 2 and parse_device_number(pair[0])}
 
-    def _device_weight_file(self, knob: Knob) -> str:
-        name = self._weight_file(knob)
-        return f"{name}_device" if self._tree.version == 1 else name
+    def _device_weight_path(self, knob: Knob) -> str:
+        path = f"{self._folder(knob)}/{self._weight_file(knob)}"
+        return f"{path}_device" if self._tree.version == 1 else path
 
     def check_device_weights(self, knob: Knob) -> None:
         """Raises ActError for a weight for a managed device alone."""
         for device, weight in self._device_weights(knob).items():
             if device in self.managed:
-                file = f"{self._folder(knob)}/{self._device_weight_file(knob)}"
                 raise ActError(
                     f"cgroup {knob.place} has a weight for {device} alone, {weight}, which counts instead",
-                    f"remove it: echo '{device} default' > {file}",
+                    f"remove it: echo '{device} default' > {self._device_weight_path(knob)}",
                 )
 
     def identity(self, knob: Knob) -> str:

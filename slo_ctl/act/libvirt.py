@@ -239,7 +239,7 @@ class LibvirtActuator(Actuator[float | None]):
                     value = float(defined.get(_LIMITS[name].tune, 0)) or None
                     found[Knob(Lever.LIBVIRT_LIMIT, uuid, name, target)] = value
         if weight and persistent:
-            live = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
+            live = self._blkio(domain).get("weight")
             own = float(domain.blkioParameters(config).get("weight") or DEFAULT_WEIGHT)
             own = float(bfq_weight_of(own)) if self.systemd_maps_weights else own
             if live and live != own:
@@ -248,7 +248,7 @@ class LibvirtActuator(Actuator[float | None]):
 
     def _read(self, domain: Any, knob: Knob) -> float | None:
         if knob.lever is Lever.LIBVIRT_WEIGHT:
-            weight = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
+            weight = self._blkio(domain).get("weight")
             if not weight:
                 raise ActError(
                     "libvirt reports no weight for this VM, because its cgroup has none",
@@ -353,11 +353,13 @@ class LibvirtActuator(Actuator[float | None]):
             )
         return ActError(f"disk {target}: {error}")
 
+    def _blkio(self, domain: Any) -> Mapping[str, Any]:
+        """Weight and limits of the running VM's cgroup."""
+        found: Mapping[str, Any] = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
+        return found
+
     def _read_device(self, domain: Any, knob: Knob) -> float | None:
-        limits = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get(
-            _blkio_name(knob), ""
-        )
-        words = str(limits).split(",")
+        words = str(self._blkio(domain).get(_blkio_name(knob), "")).split(",")
         for path, value in zip(words[::2], words[1::2], strict=False):
             try:
                 number = Path(path).stat().st_rdev

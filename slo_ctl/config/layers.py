@@ -152,7 +152,7 @@ class Layers:
         return Config(
             **sections,
             access=self._access(),
-            default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
+            default_slo=Slo(**_values(default)),
             devices=self._device_configs(),
             classes=classes,
             groups=groups,
@@ -228,7 +228,7 @@ class Layers:
         self._check_slo(f"class {name}:", given)
         return SloClass(
             name=name,
-            fields={field: placed.value for field, placed in given.items()},
+            fields=_values(given),
             source=named.source,
             field_sources={field: placed.shown for field, placed in given.items()},
         )
@@ -236,7 +236,7 @@ class Layers:
     def _group(self, name: str, named: NamedTable) -> SloGroup:
         given = _slo_fields(named.keys)
         self._check_slo(f"group {name}:", given)
-        return SloGroup(name, {field: placed.value for field, placed in given.items()})
+        return SloGroup(name, _values(given))
 
     def _vm(
         self, name: str, named: NamedTable, classes: Collection[str], groups: Collection[str]
@@ -255,7 +255,7 @@ class Layers:
         return VmConfig(
             name=name,
             slo=SloEntry(
-                {field: placed.value for field, placed in given.items()},
+                _values(given),
                 chosen.value if chosen else None,
                 group.value if group else None,
             ),
@@ -314,7 +314,7 @@ class Layers:
     def _check_slo(self, table_name: str, given: Table) -> None:
         """Check how the values of one SLO go together; each was already validated on its own."""
         try:
-            check_fields({name: placed.value for name, placed in given.items()})
+            check_fields(_values(given))
         except SloError as error:
             placed, maximum = given[error.key], given.get("max_iops")
             where = ""
@@ -329,6 +329,10 @@ class Layers:
 def _slo_fields(keys: Table) -> Table:
     """The SLO values of a table, by field of `model.Slo`."""
     return {CONFIG_KEYS[key]: placed for key, placed in keys.items() if key in CONFIG_KEYS}
+
+
+def _values(table: Table) -> dict[str, Any]:
+    return {key: placed.value for key, placed in table.items()}
 
 
 def _shown(key: str, value: Any) -> str:

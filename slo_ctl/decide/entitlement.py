@@ -44,6 +44,11 @@ class Claim(NamedTuple):
     minimum: float = 0.0
     maximum: float = math.inf
 
+    @property
+    def most(self) -> float:
+        """The highest rate that it can use."""
+        return self.maximum if self.wants_more else min(self.used, self.maximum)
+
 
 def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_more: bool) -> Claim:
     """The claim of a VM, with the bounds of its SLO converted from requests into units of shares."""
@@ -90,7 +95,7 @@ def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements
     """
     if total is None:
         total = sum(claim.used for claim in claims)
-    most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
+    most = {c.vm: c.most for c in claims}
     least = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
     reserved = sum(least.values())
     available = (1.0 - LEAST_SHARE) * total
@@ -113,7 +118,7 @@ def entitle_exactly(claims: Sequence[Claim], attainable: Mapping[str, float]) ->
     """
     levels = [attainable[c.vm] / c.weight for c in claims if c.wants_more and attainable[c.vm] < c.maximum]
     level = min(levels, default=max((c.maximum / c.weight for c in claims if c.wants_more), default=0.0))
-    most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
+    most = {c.vm: c.most for c in claims}
     rates = {c.vm: min(max(level * c.weight, c.minimum), most[c.vm]) for c in claims}
     missed = any(c.wants_more and attainable[c.vm] < c.minimum for c in claims)
     return Entitlements(rates, level, missed)

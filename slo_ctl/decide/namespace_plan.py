@@ -43,18 +43,16 @@ def identity_of(device: NvmeDevice) -> DriveIdentity:
 def same_namespace(mapping: NamespaceMapping, device: NvmeDevice) -> NvmeNamespace:
     """The namespace of a mapping. Raises UserError when it was replaced or deleted."""
     namespace = device.namespace(mapping.nsid or 0)
+    hint = f"forget the mapping: slo-ctl vm unmap {shlex.quote(mapping.vm)} {mapping.nsid} --forget"
     if namespace is None:
-        raise UserError(
-            f"{device.controller.name} has no namespace {mapping.nsid} any more",
-            f"forget the mapping: slo-ctl vm unmap {shlex.quote(mapping.vm)} {mapping.nsid} --forget",
-        )
+        raise UserError(f"{device.controller.name} has no namespace {mapping.nsid} any more", hint)
     other_id = bool(mapping.nguid and namespace.nguid) and mapping.nguid != namespace.nguid
     if other_id or namespace.size_bytes != mapping.namespace_bytes:
         raise UserError(
             f"namespace {mapping.nsid} of {device.controller.name} is not the one that was mapped: it had "
             f"{format_bytes_exact(mapping.namespace_bytes)} and {mapping.nguid or 'no NGUID'}, and now has "
             f"{format_bytes_exact(namespace.size_bytes)} and {namespace.nguid or 'none'}",
-            f"forget the mapping: slo-ctl vm unmap {shlex.quote(mapping.vm)} {mapping.nsid} --forget",
+            hint,
         )
     return namespace
 
