@@ -178,19 +178,14 @@ def _missed_rate(delivered: Delivered, slo: Slo, at_bound: float) -> str:
     minimum = slo.min_iops
     if needs_minimum and minimum is not None and iops is not None and iops < minimum * (1 - at_bound):
         return f"{iops:,.0f} IOPS, below its minimum of {minimum:,.0f}{_guess(delivered)}"
-    if delivered.wants_more:
-        # An estimated demand is not enough to say that a VM that has its minimum misses its share.
-        judged = target_share and not (delivered.guessed and slo.min_iops is not None)
-        tolerated = -delivered.share_tolerance
-        if (
-            judged
-            and target_share
-            and delivered.share is not None
-            and delivered.share / target_share - 1 < tolerated
-        ):
-            text = f"{delivered.share_text}, below the {_percent(target_share)} that it is entitled to"
-            return text + _guess(delivered)
-    return ""
+    if not delivered.wants_more or not target_share or delivered.share is None:
+        return ""
+    # An estimated demand is not enough to say that a VM that has its minimum misses its share.
+    has_minimum = delivered.guessed and minimum is not None
+    if has_minimum or delivered.share / target_share - 1 >= -delivered.share_tolerance:
+        return ""
+    text = f"{delivered.share_text}, below the {_percent(target_share)} that it is entitled to"
+    return text + _guess(delivered)
 
 
 def _missed_p99(delivered: Delivered, slo: Slo, at_bound: float) -> str:
