@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from slo_ctl.base.files import why_not_run
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.config.settings import HooksConfig
 from slo_ctl.daemon.status import VerdictChange
-from slo_ctl.host.programs import why_not_run
 
 log = logging.getLogger("slo_ctl.daemon")
 

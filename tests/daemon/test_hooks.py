@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slo_ctl.base.files import why_not_run
 from slo_ctl.daemon.hooks import MAX_WAITING, PROGRAM_LIMIT_S, STOP_S, HookProgram, HookQueue
 from slo_ctl.daemon.status import VerdictChange, VerdictChanges
-from slo_ctl.host.programs import why_not_run
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
