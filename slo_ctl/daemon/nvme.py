@@ -15,11 +15,11 @@ from pathlib import Path
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.device_waf import choose, waf_over
 from slo_ctl.decide.drive_pool import strongest
+from slo_ctl.host.calls import WatchThread
 from slo_ctl.host.nvme import drive
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.drive import MediaReader, controller_of, discover
 from slo_ctl.host.nvme.ops import DriveOpsLog
-from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.device_waf import DeviceWaf, MediaCounters, WafSource
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.nvme import DriveOps, Isolation, NvmeController

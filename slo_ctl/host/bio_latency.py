@@ -17,8 +17,8 @@ from typing import Any
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import is_readable
+from slo_ctl.host.calls import WatchThread
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
-from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.host import DeviceNumber, DiskLatency, LatencyCounts
 
 PROGRAM = "bpftrace"

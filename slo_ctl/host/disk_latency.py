@@ -15,9 +15,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from slo_ctl.host.calls import WatchThread
 from slo_ctl.host.libvirt import DomainXmlError, LibvirtError, load_module, parse_domain
 from slo_ctl.host.libvirt_events import open_connection
-from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.host import DiskLatency, LatencyCounts
 
 _NS_PER_US = 1_000

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from slo_ctl.host.calls import WatchThread
 from slo_ctl.host.libvirt import (
     DEFAULT_URI,
     DomainReading,
@@ -23,7 +24,6 @@ from slo_ctl.host.libvirt import (
     read_domain,
     starting_domain,
 )
-from slo_ctl.host.watch_thread import WatchThread
 from slo_ctl.model.host import Vm
 
 _Resolve = Callable[[Vm, Callable[[str], None]], Vm]
