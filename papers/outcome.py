@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from papers import beyond, fast15, greedy_space, parallel_serra, serra
 from papers.figure import (
     NOT_IN_QUICK,
     Figure,
@@ -26,12 +27,38 @@ from papers.figure import (
     Trial,
     gathered,
 )
-from papers.registry import FIGURES
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.termination import on_processes
 from slo_ctl.base.version import tool_version
+
+# All figures by key, in the order of the papers.
+
+BEYOND = "beyond"
+"""Key of the claims that are not from a paper."""
+PAPERS = {
+    "fast15": "Kim, Lee, Noh: Towards SLO Complying SSDs Through OPS Isolation (FAST '15)",
+    "greedy-space": "Hyun et al.: A Performance Model and File System Space Allocation Scheme for SSDs",
+    "serra": "Zanon Boito et al.: Towards fast profiling of storage devices (SeRRa, SAC '15)",
+    "parallel-serra": "Rodrigues Machado et al.: Parallel Storage Devices Profiling with SeRRa",
+    BEYOND: "Beyond the papers: what slo-ctl adds",
+}
+"""Papers by the first part of a figure's key."""
+
+FIGURES: dict[str, Figure] = {
+    figure.key: figure
+    for figure in (
+        *fast15.FIGURES,
+        *greedy_space.FIGURES,
+        *serra.FIGURES,
+        *parallel_serra.FIGURES,
+        *beyond.FIGURES,
+    )
+}
+
+
+# Results.
 
 FORMAT_VERSION: Literal[1] = 1
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from papers.figure import Grid, Shape
-from papers.outcome import Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
-from papers.registry import BEYOND, PAPERS
+from papers.outcome import BEYOND, PAPERS, Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.base.text import counted
 from slo_ctl.show.charts import Axis, Bar, Bars, Chart, Curve, Curves

@@ -86,7 +86,7 @@ def command(
 
 def _chosen_figures(names: list[str]) -> list[Figure]:
     """The figures of those names, in the order of the papers. Raises UserError."""
-    from papers.registry import FIGURES, PAPERS
+    from papers.outcome import FIGURES, PAPERS
 
     keys: set[str] = set()
     for name in names:
@@ -101,8 +101,8 @@ def _chosen_figures(names: list[str]) -> list[Figure]:
 
 
 def _list(*, json: bool) -> None:
+    from papers.outcome import FIGURES
     from papers.page import listing
-    from papers.registry import FIGURES
 
     if json:
         print_json(

@@ -15,7 +15,7 @@ def run(*words: str) -> int:
 
 
 def test_list_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    from papers.registry import FIGURES
+    from papers.outcome import FIGURES
 
     assert run() == 0
     shown = capsys.readouterr().out

@@ -24,8 +24,7 @@ from papers.figure import (
     interval,
     interval_within,
 )
-from papers.outcome import Agreement, judge, run_figures
-from papers.registry import BEYOND, FIGURES, PAPERS
+from papers.outcome import BEYOND, FIGURES, PAPERS, Agreement, judge, run_figures
 from slo_ctl.base.progress import Silent
 
 FIGURE_KEY = re.compile(r"[a-z0-9-]+:[a-z0-9]+(-[a-z0-9]+)*")

@@ -9,6 +9,7 @@ import pytest
 from papers.figure import Shape
 from papers.markdown import markdown
 from papers.outcome import (
+    FIGURES,
     Agreement,
     CellOutcome,
     FigureOutcome,
@@ -19,7 +20,6 @@ from papers.outcome import (
     read_result,
 )
 from papers.page import html, number
-from papers.registry import FIGURES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 QUICK = "Results marked quick"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from cgroup_groups import prompted
 
-from papers.outcome import Agreement, FigureOutcome, run_figures
-from papers.registry import FIGURES
+from papers.outcome import FIGURES, Agreement, FigureOutcome, run_figures
 from papers.serra.real_drive import FOLDER
 from slo_ctl.base.progress import Silent
 from slo_ctl.profile.target import MADE_FILE
