@@ -66,8 +66,7 @@ from slo_ctl.model.host import FoundBy, Vm
 from slo_ctl.model.setting import OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
-from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
-from slo_ctl.profile.store import ProfileStore
+from slo_ctl.profile.store import ProfileStore, SchedulerAdvice, advise_scheduler
 
 SYS = Path("/sys")
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from slo_ctl.act.keeper import Actuator
     from slo_ctl.decide.scheduler import Needs
     from slo_ctl.decide.scheduler_parameters import Choice
-    from slo_ctl.profile.scheduler_advice import SchedulerAdvice
-    from slo_ctl.profile.store import Found
+    from slo_ctl.profile.store import Found, SchedulerAdvice
 
 _NeedOptions = tuple[str | None, bool | None]
 """Values of --p99 and --weights."""
@@ -39,8 +38,7 @@ def _advise(
     from slo_ctl.daemon.block_devices import configured_numbers
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
-    from slo_ctl.profile.scheduler_advice import advise_scheduler
-    from slo_ctl.profile.store import ProfileStore
+    from slo_ctl.profile.store import ProfileStore, advise_scheduler
 
     number = named_device(device, sys)
     if strictly:

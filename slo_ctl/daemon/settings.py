@@ -41,8 +41,7 @@ from slo_ctl.model.host import BFQ, IO_COST, DeviceNumber, FoundBy, Vm, VmState,
 from slo_ctl.model.setting import ActError, Lever, Setting, value_text
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost
-from slo_ctl.profile.scheduler_advice import SchedulerAdvice, advise_scheduler
-from slo_ctl.profile.store import Found, ProfileStore
+from slo_ctl.profile.store import Found, ProfileStore, SchedulerAdvice, advise_scheduler
 
 
 class VmSettings:

@@ -1,4 +1,4 @@
-"""Storage of profiles: one JSON file for each device, kernel and scheduler."""
+"""Stored profiles, one file for each device, kernel and scheduler; the scheduler that one recommends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from slo_ctl.base.json_store import JsonStore, StrictModel
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
 from slo_ctl.decide.request_sizes import Interval
+from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
 from slo_ctl.drives.record import DeviceRecord
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.measurement import ACCESSES, Access, Measurement
+from slo_ctl.model.setting import Setting
 from slo_ctl.profile.identity import (
     BLOCK_DEVICE,
     Identity,
@@ -288,6 +290,41 @@ class ProfileStore(RecordStore[Profile]):
         places = (emulated_identity(record, namespace.name, sources) for namespace in record.namespace)
         found = [item for item in map(self.find, places) if item is not None]
         return min(found, key=lambda item: (bool(item.stale), item.age_s), default=None)
+
+
+# The scheduler of a block device, from its facts, its stored profile and the SLOs.
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerAdvice:
+    """A scheduler and the facts from which it was chosen."""
+
+    facts: DeviceFacts
+    needs: Needs
+    found: Found | None
+    """The stored profile, not used if it is stale; None without one."""
+    choice: SchedulerChoice
+
+    @property
+    def profiled(self) -> bool:
+        """Whether a valid profile was used."""
+        return self.found is not None and not self.found.stale
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Settings that apply the choice."""
+        return settings_of(self.choice, self.facts)
+
+
+def advise_scheduler(
+    facts: DeviceFacts, needs: Needs, found: Found | None, given: str | None = None
+) -> SchedulerAdvice:
+    """Choose a scheduler for a device; `given`: a scheduler that the operator chose."""
+    if found is None or found.stale:
+        choice = choose(facts, needs, None, given=given)
+    else:
+        choice = choose(facts, needs, found.record.analysis(), found.record.queue_depth, given)
+    return SchedulerAdvice(facts, needs, found, choice)
 
 
 # `access_times.func` of the AGIOS scheduling library.

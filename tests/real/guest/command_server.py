@@ -28,7 +28,7 @@ _IMPORTED_BY_COMMANDS = (
     "slo_ctl.cli.vm",
     "slo_ctl.decide.namespace_plan",
     "slo_ctl.host.requirements",
-    "slo_ctl.profile.scheduler_advice",
+    "slo_ctl.profile.store",
     "slo_ctl.show.drives",
     "slo_ctl.show.status",
     "slo_ctl.show.vms",
