@@ -12,7 +12,7 @@ from daemon_sim.scenario import Load, Scenario
 from ftl_emul import Config, Device
 from slo_ctl.drives.record import SsdRecord
 from traces.batch import PAGE_BYTES, Op
-from traces.workload_kinds import WORKLOADS
+from traces.synth import WORKLOADS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

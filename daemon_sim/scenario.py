@@ -51,7 +51,7 @@ class Load:
     """Load of a VM on its namespace."""
 
     workload: str = "uniform"
-    """One of `traces.workload_kinds.WORKLOADS`. Sizes are in units of 4 KiB for a page of the drive, whatever
+    """One of `traces.synth.WORKLOADS`. Sizes are in units of 4 KiB for a page of the drive, whatever
     its size: `bs=8KiB` are two pages."""
     parameters: tuple[tuple[str, float | str], ...] = ()
     queue_depth: int = 4

@@ -8,8 +8,7 @@ from ftl_emul import presets
 from lab.parts import Drive
 from papers.figure import Figure, Panel, Rule, Shape, Trial, all_close
 from traces.batch import Op
-from traces.synth import workload
-from traces.workload_kinds import FAST15, Fast15Row
+from traces.synth import FAST15, Fast15Row, workload
 
 WORKLOADS = {"Financial": "financial", "MSN": "msn", "Exchange": "exchange"}
 """Workload names of the paper, with synthetic workloads after its table 1."""

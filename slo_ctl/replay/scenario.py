@@ -52,7 +52,7 @@ class SyntheticSource:
 
     workload: str
     parameters: tuple[tuple[str, float | int | str], ...] = ()
-    """Given parameters by name, in the order of `traces.workload_kinds.WORKLOADS`; shares are 0..1."""
+    """Given parameters by name, in the order of `traces.synth.WORKLOADS`; shares are 0..1."""
 
 
 @dataclass(frozen=True, slots=True)

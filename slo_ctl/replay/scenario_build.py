@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from traces.parameters import Parameter, Value
 
 
-# Synthetic workloads of `traces.workload_kinds.WORKLOADS`, whose parameters are keys of a VM.
+# Synthetic workloads of `traces.synth.WORKLOADS`, whose parameters are keys of a VM.
 
 _TRIAL_BYTES = 2**20
 """Size for the validation of parameters, which does not depend on it."""
@@ -48,7 +48,7 @@ _TRIAL_BYTES = 2**20
 
 def workload_names() -> tuple[str, ...]:
     """Names of all workloads."""
-    from traces.workload_kinds import WORKLOADS  # imported when needed, because it imports numpy
+    from traces.synth import WORKLOADS  # imported when needed, because it imports numpy
 
     return tuple(WORKLOADS)
 
@@ -58,8 +58,8 @@ def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
 
     Raises UserError naming workload or key.
     """
+    from traces.synth import WORKLOADS
     from traces.synth import workload as make
-    from traces.workload_kinds import WORKLOADS
 
     if workload not in WORKLOADS:
         fields.fail("workload", "is not known", did_you_mean(workload, WORKLOADS))
@@ -284,7 +284,7 @@ def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
 
 def _workloads_by_parameter() -> dict[str, list[str]]:
     """Workloads that have each parameter."""
-    from traces.workload_kinds import WORKLOADS
+    from traces.synth import WORKLOADS
 
     found: dict[str, list[str]] = {}
     for kind in WORKLOADS.values():
@@ -295,7 +295,7 @@ def _workloads_by_parameter() -> dict[str, list[str]]:
 
 def _refuse_ignored(fields: Fields, workload: str, parameters: Mapping[str, Value]) -> None:
     """Refuse parameters that others make meaningless."""
-    from traces.workload_kinds import WORKLOADS
+    from traces.synth import WORKLOADS
 
     values = WORKLOADS[workload].parse(parameters)
     if parameters.get("read_bs") and not values["read"]:

@@ -14,8 +14,7 @@ from traces import Batch, Op
 from traces.parameters import size_bytes
 from traces.request_makers import Scatter, Zipf
 from traces.summary import summarise
-from traces.synth import workload
-from traces.workload_kinds import FAST15, WORKLOADS
+from traces.synth import FAST15, WORKLOADS, workload
 
 GIB = 1 << 30
 PAGE = 4096
