@@ -14,8 +14,7 @@ from fsim.allocators import ALLOCATORS
 from fsim.experiment import AllocationResult, DrivePoints, Mean, Point
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.show.charts import Axis, Curve, Curves, Table, key_class, plain
-from slo_ctl.show.html import render_page
+from slo_ctl.show.html import Axis, Curve, Curves, Table, key_class, plain, render_page
 from slo_ctl.show.terminal import print_rows
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from papers.figure import Grid, Shape
 from papers.outcome import BEYOND, PAPERS, Agreement, CellOutcome, FigureOutcome, PapersResult, TableOutcome
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.base.text import counted
-from slo_ctl.show.charts import Axis, Bar, Bars, Chart, Curve, Curves
-from slo_ctl.show.html import render_page
+from slo_ctl.show.html import Axis, Bar, Bars, Chart, Curve, Curves, render_page
 
 MOST_COLUMNS = 9
 """Most columns of a table in the documentation; wider ones are only plotted on the page."""

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.show.charts import COLOURS
+from slo_ctl.show.html import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

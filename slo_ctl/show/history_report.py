@@ -14,7 +14,6 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model.slo import Slo
-from slo_ctl.show.charts import Axis, Curve, Curves, Table, short_name
 from slo_ctl.show.history import DAY_S, HistoryEvent, clock, folded_events
 from slo_ctl.show.history_summary import (
     HostReport,
@@ -27,7 +26,7 @@ from slo_ctl.show.history_summary import (
     settings_in_force,
     worst_text,
 )
-from slo_ctl.show.html import render_page
+from slo_ctl.show.html import Axis, Curve, Curves, Table, render_page, short_name
 from slo_ctl.show.status import device_columns, device_lines, setting_value
 
 if TYPE_CHECKING:

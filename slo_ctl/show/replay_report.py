@@ -12,8 +12,7 @@ import numpy as np
 from slo_ctl.base import numbers
 from slo_ctl.base.text import counted, printable
 from slo_ctl.replay.result import CURVE_PERCENTILES, TOLERANCE
-from slo_ctl.show.charts import Axis, Bar, Bars, Chart, Curve, Curves, Table, key_class, short_name
-from slo_ctl.show.html import render_page
+from slo_ctl.show.html import Axis, Bar, Bars, Chart, Curve, Curves, Table, key_class, render_page, short_name
 from slo_ctl.show.replay_table import (
     COMPARISON_HEADINGS,
     MERGE_HEADINGS,

@@ -14,7 +14,7 @@ from fake_result import fake_event, fake_result, fake_run
 from hostile import HOSTILE
 
 from slo_ctl.replay.result import Merges, Series, VmResult
-from slo_ctl.show.charts import Curve, Curves, thinned
+from slo_ctl.show.html import Curve, Curves, thinned
 from slo_ctl.show.replay_report import render_report, sections
 
 VOID = {"meta", "br", "img", "link"}
