@@ -411,7 +411,7 @@ class BlockDevices:
                 self._behind.add(name)
             if change := self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s):
                 settling = {
-                    vm: replace(each, settling=each.settling or change) for vm, each in view.vms.items()
+                    vm: each._replace(settling=each.settling or change) for vm, each in view.vms.items()
                 }
                 view = replace(view, vms=settling)
             reasons = (*self.policies.reasons.get(name, ()), *view.reasons)

@@ -6,7 +6,6 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -151,18 +150,17 @@ class LatencyWindow:
         writes = latency_increase(first.writes, last.writes)
         if reads is None or writes is None:
             return window
-        totals = replace(
-            window.totals,
+        totals = window.totals._replace(
             read_latency=latency_increase(base.reads, last.reads),
             write_latency=latency_increase(base.writes, last.writes),
         )
-        window = replace(
-            window, totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
+        window = window._replace(
+            totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
         )
         length_s = self._readings.length_s
         if window.iops is not None or length_s <= 0:
             return window
-        return replace(window, window_s=length_s, iops=(sum(reads.counts) + sum(writes.counts)) / length_s)
+        return window._replace(window_s=length_s, iops=(sum(reads.counts) + sum(writes.counts)) / length_s)
 
 
 def _us(seconds: float | None) -> float | None:
