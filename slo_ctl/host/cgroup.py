@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -213,13 +214,15 @@ _V1_REQUESTS = {"Read": "reads", "Write": "writes", "Discard": "discards"}
 _V1_FILES = (
     # Recent kernels count a device in the throttle files only once a limit was set on it, and in bfq's only
     # while bfq schedules it: later files fill in the devices that earlier ones do not have.
-    ("blkio.throttle.io_service_bytes_recursive", _V1_BYTES),
     ("blkio.throttle.io_serviced_recursive", _V1_REQUESTS),
-    ("blkio.throttle.io_service_bytes", _V1_BYTES),
+    ("blkio.throttle.io_service_bytes_recursive", _V1_BYTES),
     ("blkio.throttle.io_serviced", _V1_REQUESTS),
-    ("blkio.bfq.io_service_bytes_recursive", _V1_BYTES),
+    ("blkio.throttle.io_service_bytes", _V1_BYTES),
     ("blkio.bfq.io_serviced_recursive", _V1_REQUESTS),
+    ("blkio.bfq.io_service_bytes_recursive", _V1_BYTES),
 )
+"""Each file of requests is followed by that of their bytes, which the kernel counts first: where the requests
+are the same as before, so are the bytes."""
 
 RECHECK_SCANS = 10
 RECHECKED_GROUPS = 10
@@ -267,7 +270,9 @@ class CounterReader:
             else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
         self._useful: list[int] = []
-        """Indexes of files that ever had a counter that the files before them did not have."""
+        """Indexes, in order, of files that ever had a counter that the files before them did not have."""
+        self._counts_bytes = tree.version == 1
+        """Whether every second file has the bytes of the requests in the file before it."""
         self._last: dict[str, _Group] = {}
         self._files = OpenFiles()
 
@@ -276,23 +281,7 @@ class CounterReader:
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
-        is_due = group.scans_left <= 0 or not self._useful
-        texts = [*group.texts]
-        for index in self._useful:
-            if is_due:
-                # An open file follows a group of v1 that was renamed.
-                self._files.close(group.paths[index])
-            # What is read in every scan stays open.
-            texts[index] = _read(self._files.read, group.paths[index], note)
-        if not is_due:
-            group.scans_left -= 1
-        else:
-            # Spread the complete readings of groups that were found together over different scans.
-            scans = max(RECHECK_SCANS, len(self._last) // RECHECKED_GROUPS)
-            group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
-            for index, path in enumerate(group.paths):
-                if index not in self._useful:
-                    texts[index] = _read(read_record, path, note)
+        texts = self._read_texts(group, note)
         if group.by_device is None or texts != group.texts:
             if any(texts[number] is None for number in self._useful):
                 # The group is gone: what other files said before counts no more.
@@ -305,6 +294,31 @@ class CounterReader:
         for sentence in group.notes:
             note(sentence)
         return group.by_device
+
+    def _read_texts(self, group: _Group, note: Callable[[str], None]) -> _Texts:
+        """The texts of the files of a group: those that are not read now as they were."""
+        is_due = group.scans_left <= 0 or not self._useful
+        texts = [*group.texts]
+        for index in self._useful:
+            if is_due:
+                # An open file follows a group of v1 that was renamed.
+                self._files.close(group.paths[index])
+            elif self._counts_bytes and index % 2 and index - 1 in self._useful:
+                requests = texts[index - 1]
+                if requests is not None and requests == group.texts[index - 1]:
+                    continue
+            # What is read in every scan stays open.
+            texts[index] = _read(self._files.read, group.paths[index], note)
+        if not is_due:
+            group.scans_left -= 1
+        else:
+            # Spread the complete readings of groups that were found together over different scans.
+            scans = max(RECHECK_SCANS, len(self._last) // RECHECKED_GROUPS)
+            group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
+            for index, path in enumerate(group.paths):
+                if index not in self._useful:
+                    texts[index] = _read(read_record, path, note)
+        return texts
 
     def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
@@ -334,7 +348,7 @@ class CounterReader:
                 earlier = merged.setdefault(device, {})
                 if not values.keys() <= earlier.keys():
                     if number not in self._useful:
-                        self._useful.append(number)
+                        insort(self._useful, number)
                     # Counters of earlier files take precedence.
                     merged[device] = {**values, **earlier}
         return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
