@@ -184,7 +184,7 @@ class Daemon:
         slos = self._slos.update(inventory, self.config)
         self._emulated.refresh(self.config)
         self._blocks.refresh(self.config, self._emulated.names)
-        notes = self._observe(inventory, slos.in_force(inventory.vms))
+        notes = self._observe(inventory, slos.in_force)
         wanted, device_settings = self._decide(inventory, slos)
         self._act(inventory, wanted, device_settings)
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
@@ -413,7 +413,7 @@ class Daemon:
         host_state = HostState(
             inventory.vms,
             inventory.streams,
-            slos.in_force(inventory.vms),
+            slos.in_force,
             slos.set_for,
             slos.weighted,
             unapplied,
@@ -426,7 +426,11 @@ class Daemon:
         emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
         self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices, inventory.vms)
         settings = [*device_settings]
-        settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
+        settings += [
+            setting
+            for setting in wanted.settings
+            if setting.knob.lever not in FTL_LEVERS or self._can_act_on(setting)
+        ]
         for device in self._emulated.devices.values():
             self._problems.guard(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
         self._settings = settings
@@ -435,9 +439,12 @@ class Daemon:
         else:
             self._add_inherited(inventory)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
+        changes = [outcome for outcome in outcomes if outcome.state is not OutcomeState.UNCHANGED]
         # Earlier epochs may have set knobs of a device that no longer exists.
-        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
-        self._changes = [outcome for outcome in self.outcomes if outcome.state is not OutcomeState.UNCHANGED]
+        self._changes = [outcome for outcome in changes if self._can_act_on(outcome.setting)]
+        if len(self._changes) < len(changes):
+            outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        self.outcomes = outcomes
         if not self._dry_run:
             for device in self._emulated.devices.values():
                 self._problems.guard(device.name, device.move)
@@ -509,7 +516,7 @@ class Daemon:
         self._hooks.add(changes)
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos.in_force(vms), slos.own(vms))
+        views = self._blocks.views(wanted, vms, slos.in_force, slos.own)
         for device in self._emulated.devices.values():
             make = partial(device.view, self._epoch_log.recent(device.name))
             views.append(view_or_problem(device.name, device.kind, make, self._problems))

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
@@ -64,7 +65,7 @@ def status_of(
     return replace(
         host,
         devices=tuple(device.status(host.window_s) for device in devices),
-        vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
+        vms=tuple(sorted(rows, key=attrgetter("vm", "device"))),
         groups=tuple(
             _group(group, existing, slos.resolved, rows, devices) for _, group in sorted(groups.items())
         ),
