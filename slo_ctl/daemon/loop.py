@@ -385,7 +385,7 @@ class Daemon:
         ]
         self._problems.clear()
         for device in self._emulated.devices.values():
-            namespaces = [namespace.name for namespace in device.record.namespace]
+            namespaces = {namespace.name for namespace in device.record.namespace}
             occupants, conflicts = emulated_occupants(
                 device.name, inventory.streams, slos, device.occupants, namespaces
             )

@@ -113,8 +113,7 @@ class IoCounters(NamedTuple):
     write_latency: LatencyCounts | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Tenant:
+class Tenant(NamedTuple):
     """A namespace of an emulated SSD."""
 
     device: str
