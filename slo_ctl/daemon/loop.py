@@ -40,7 +40,7 @@ from slo_ctl.daemon.recorder import Recorder
 from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
+from slo_ctl.daemon.status import EventCounters, StatusRows, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
@@ -165,6 +165,7 @@ class Daemon:
         )
         self._epoch_log = EpochLog()
         self._recorder = Recorder(places.history, config.history, clock)
+        self._rows = StatusRows()
         self._verdict_changes = VerdictChanges()
         self._hooks = Hooks(config.hooks)
         self._config_problem = ""
@@ -507,6 +508,7 @@ class Daemon:
             wanted.backends,
             self.config.groups,
             self._blocks.numbers,
+            self._rows,
         )
 
     def _record(self, status: HostStatus) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.daemon.slos import EpochSlos
-from slo_ctl.daemon.status import status_of
+from slo_ctl.daemon.status import StatusRows, status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
@@ -52,6 +53,7 @@ def build(
     sources: dict[str, str] | None = None,
     group: SloGroup | None = None,
     in_groups: dict[str, Slo] | None = None,
+    made: StatusRows | None = None,
 ) -> tuple[HostStatus, VmStatus]:
     sources = sources or {}
     slos = {name: slo or resolved() for name in ("web", *sources)}
@@ -59,7 +61,7 @@ def build(
         *(HOST, [device] if device else [], [vm] if vm else []),
         *(EpochSlos(slos, sources, in_groups or {}), outcomes, {}),
         {group.name: group} if group else {},
-        NUMBERS,
+        *(NUMBERS, made or StatusRows()),
     )
     assert from_json(to_json(status)) == status
     return status, status.vms[0]
@@ -230,8 +232,33 @@ def test_unapplied_settings_are_shown_on_their_block_device(
         for name, disks in (("sda", ("vda",)), ("sdb", ("vdb", "vdc")))
     ]
     slos = EpochSlos({"web": resolved()}, {}, {})
-    status = status_of(HOST, views, [WEB], slos, (outcome,), {}, {}, NUMBERS)
+    status = status_of(HOST, views, [WEB], slos, (outcome,), {}, {}, NUMBERS, StatusRows())
     assert [row.device for row in status.vms if row.verdict is Verdict.UNAPPLIED] == shown_on
+
+
+def test_row_is_made_again_only_after_a_change_of_what_it_shows() -> None:
+    made, slo = StatusRows(), resolved()
+    _, first = build(slo=slo, made=made)
+    assert build(slo=slo, made=made)[1] is first
+    setting = Setting(Knob(Lever.FTL_LIMIT, "ssd0/n1", "total_iops"), 5.0, "web", "its maximum")
+    outcome = Outcome(setting, OutcomeState.UNAPPLIED, None, None, "refused")
+    changes: list[dict[str, Any]] = [
+        {"vm": replace(WEB, state=VmState.PAUSED)},
+        {"slo": resolved(weight=2.0)},
+        {"slo": resolved("metadata")},
+        {"outcomes": (outcome,)},
+        {"in_groups": {"web": Slo(max_iops=7.0)}},
+        {"device": replace(SSD, problem="not served")},
+        {"device": replace(SSD, backend="shared OPS")},
+        {"device": replace(SSD, vms={"web": GOT._replace(share=0.25)})},
+        {"device": replace(SSD, vms={"web": GOT._replace(window=WINDOW._replace(iops=50.0))})},
+        {"device": replace(SSD, name="ssd1")},
+    ]
+    for change in changes:
+        _, row = build(**{"slo": slo, "made": made, **change})
+        assert row == build(**{"slo": slo, **change})[1] != first
+        _, back = build(slo=slo, made=made)
+        assert back == first
 
 
 def test_minimums_above_the_capacity_are_reported() -> None:

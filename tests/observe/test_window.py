@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
+from slo_ctl.model.sample import StreamWindow
 from slo_ctl.observe.block import BlockDevice, SlidingWindow
 
 DISK = DeviceNumber(8, 0)
@@ -86,6 +88,30 @@ def test_restarted_vm_gives_no_negative_rate() -> None:
     clock.now_s += 1
     assert fast.update([stream("a", "/a", reads=7)])["a"].iops == 4.0
     assert fast.update([]) == {}
+
+
+@pytest.mark.parametrize(
+    "counted", [lambda count: IoCounters(reads=count), lambda count: IoCounters(read_bytes=count)]
+)
+def test_window_without_io_is_the_same_object_until_there_is_io(counted: Callable[[int], IoCounters]) -> None:
+    """What is made from it need not be made again. A kernel may count requests only, or bytes only."""
+    clock, number = Clock(), DISK
+    block = device(clock, window_s=2.0)
+
+    def update(counters: IoCounters) -> StreamWindow:
+        clock.now_s += 1.1
+        return block.update([Stream("a", None, "/a", number, counters)])["a"]
+
+    some, more = counted(5), counted(16)
+    assert [update(some).window_s for _ in range(2)] == pytest.approx([0.0, 1.1])
+    complete = update(some)
+    assert update(some) is complete
+    for _ in range(2):
+        window = update(more)
+        assert (window.iops or window.bandwidth_bytes_s) == pytest.approx(5.0)
+    idle = update(more)
+    assert {idle.iops, idle.bandwidth_bytes_s} == {0.0, None}
+    assert update(more) is idle
 
 
 @pytest.mark.parametrize(
