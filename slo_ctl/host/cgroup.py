@@ -7,7 +7,7 @@ import re
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
@@ -252,7 +252,8 @@ class _Group:
     scans_left: int = 0
     """Scans until all files of the group are read again."""
     by_device: ByDevice | None = None
-    notes: tuple[str, ...] = ()
+    notes: dict[int, str] = field(default_factory=dict)
+    """A sentence for each file with invalid lines, by its index."""
 
 
 class CounterReader:
@@ -286,12 +287,15 @@ class CounterReader:
             if any(texts[number] is None for number in self._useful):
                 # The group is gone: what other files said before counts no more.
                 texts = [None] * len(texts)
-            counted, group.notes = self._parsed(group.paths, texts)
+            counted = self._parsed(group, texts)
+            if group.by_device is not None and not group.by_device.keys() <= counted.keys():
+                # Another file may still count this device.
+                counted = self._parsed(group, texts, all_files=True)
             group.texts = texts
             # A file may change without a change of the counters.
             if group.by_device is None or counted != group.by_device:
                 group.by_device = counted
-        for sentence in group.notes:
+        for sentence in group.notes.values():
             note(sentence)
         return group.by_device
 
@@ -335,15 +339,18 @@ class CounterReader:
         """Forget all groups."""
         self.keep(frozenset())
 
-    def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
+    def _parsed(self, group: _Group, texts: _Texts, *, all_files: bool = False) -> ByDevice:
+        """The counters; without `all_files` not of files that added none and are the same as before."""
         merged: _Values = {}
-        notes: list[str] = []
         for number, text in enumerate(texts):
+            if not all_files and number not in self._useful and text == group.texts[number]:
+                continue
+            group.notes.pop(number, None)
             if not text:
                 continue
             devices, bad_lines = self._parsers[number][1](text)
             if bad_lines:
-                notes.append(f"{paths[number]}: {bad_lines} invalid line(s)")
+                group.notes[number] = f"{group.paths[number]}: {bad_lines} invalid line(s)"
             for device, values in devices.items():
                 earlier = merged.setdefault(device, {})
                 if not values.keys() <= earlier.keys():
@@ -351,7 +358,7 @@ class CounterReader:
                         insort(self._useful, number)
                     # Counters of earlier files take precedence.
                     merged[device] = {**values, **earlier}
-        return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
+        return {device: _counters(values) for device, values in merged.items()}
 
 
 def _counters(values: Mapping[str, Any]) -> IoCounters:
