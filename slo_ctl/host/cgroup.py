@@ -197,6 +197,10 @@ def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
 
 _DEVICE = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+_BLKIO_LINE = re.compile(
+    r"^[ \t]*(?:(\d{1,7}:\d{1,7})[ \t]+(\S+)[ \t]+(\d{1,20})|Total(?:[ \t].*)?)[ \t]*$",
+    re.ASCII | re.MULTILINE,
+)
 
 _V2_FIELDS = {
     "rbytes": "read_bytes",
@@ -390,17 +394,11 @@ def parse_io_stat(text: str) -> tuple[_Values, int]:
 def parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
     """v1: counters from `MAJ:MIN Operation N` lines, and the number of invalid lines. Skips totals."""
     values: _Values = {}
-    bad_lines = 0
-    for line in text.splitlines():
-        words = line.split()
-        if words[:1] == ["Total"]:
-            continue
-        device = _device(words[0]) if len(words) == 3 else None
-        if device is None or not _NUMBER.fullmatch(words[2]):
-            bad_lines += 1
-        elif words[1] in fields:
-            values.setdefault(device, {})[fields[words[1]]] = int(words[2])
-    return values, bad_lines
+    found = _BLKIO_LINE.findall(text)
+    for word, operation, number in found:
+        if operation in fields and (device := _device(word)) is not None:
+            values.setdefault(device, {})[fields[operation]] = int(number)
+    return values, len(text.splitlines()) - len(found)
 
 
 @lru_cache(maxsize=4096)

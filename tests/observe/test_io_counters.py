@@ -71,6 +71,11 @@ def test_v1_adds_devices_from_bfq_counters(tmp_path: Path) -> None:
     }
 
 
+def test_v1_totals_are_skipped_and_invalid_lines_counted() -> None:
+    text = "8:0 Read 1\n8:0 Sync 7\n8:0 Total 8\n\n8:0 Read x\n8:0  Write 2 \nWrite 3\nTotal 10\nTotal"
+    assert parse_blkio(text, {"Read": "reads", "Write": "writes"}) == ({SDA: {"reads": 1, "writes": 2}}, 3)
+
+
 def test_unchanged_v1_files_are_skipped_and_rechecked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
