@@ -1,17 +1,19 @@
 """Overhead of the daemon with many VMs: CPU time per epoch and memory. Needs root, cgroups and a loop device.
 
-    .venv/bin/python bench/daemon.py [--vms 500] [--epochs 30] [--on disk|ssd]
+    .venv/bin/python bench/daemon.py [--vms 500] [--epochs 30] [--on disk|busy-disk|ssd]
 
-On a block device: real cgroups, each of which has done I/O on a loop device; every VM has a weight, and
-maximums of IOPS and bandwidth (five knobs each). On one EMULATED SSD: every VM has a namespace and writes
-4 KiB at random over NBD with one request outstanding, so that weights change all the time. The daemon is a
-process of its own with its API and history, as a service would be.
+On a block device: real cgroups, each of which has done I/O on a loop device and is idle, or does I/O in every
+epoch (`busy-disk`); every VM has a weight, and maximums of IOPS and bandwidth (five knobs each). On one
+EMULATED SSD: every VM has a namespace and writes 4 KiB at random over NBD with one request outstanding, so
+that weights change all the time. The daemon is a process of its own with its API and history, as a service
+would be.
 Exits with 1 where an epoch costs 100 ms of CPU or more in the mean, or the daemon 150 MB.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import multiprocessing
 import os
 import statistics
@@ -20,6 +22,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -63,7 +68,7 @@ def main() -> int:
     return failed
 
 
-def _on_block_device(root: Path, names: list[str], epochs: int) -> int:
+def _on_block_device(root: Path, names: list[str], epochs: int, *, busy: bool = False) -> int:
     with loop_device(16 << 20, "bfq", low_latency=0) as (path, _), cgroups(*names) as groups:
         vms = [
             f'[vm.{name}]\nweight = {1 + number % 10}\nmax_iops = {1000 + number}\nmax_bandwidth = "50MiB"\n'
@@ -73,10 +78,34 @@ def _on_block_device(root: Path, names: list[str], epochs: int) -> int:
         _configure(root, f'{_HEAD.format(name="disk")}path = "{path}"', vms)
         for name in names:
             _read_something(groups.folder(name), path)
-        with running(root) as daemon:
+        folders = [groups.folder(name) for name in names]
+        with _reading(folders, path) if busy else nullcontext(), running(root) as daemon:
             failed = _measure(daemon, root, epochs)
-        _print_least([groups.folder(name) for name in names])
+        _print_least(folders)
         return failed
+
+
+@contextmanager
+def _reading(folders: list[Path], path: str) -> Iterator[None]:
+    """A process that reads a block in each of these groups, twice a second, one after the other."""
+    reader = multiprocessing.get_context("spawn").Process(target=_read_in_turn, args=(folders, path))
+    reader.start()
+    try:
+        yield
+    finally:
+        reader.terminate()
+        reader.join()
+
+
+def _read_in_turn(folders: list[Path], path: str) -> None:
+    own_id, block = str(os.getpid()), mmap.mmap(-1, 4096)
+    device = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    while True:
+        began_s = time.monotonic()
+        for folder in folders:
+            (folder / "cgroup.procs").write_text(own_id)
+            os.preadv(device, [block], 0)
+        time.sleep(max(0.0, 0.5 - (time.monotonic() - began_s)))
 
 
 def _print_least(folders: list[Path]) -> None:
@@ -114,7 +143,11 @@ def _on_emulated_ssd(root: Path, names: list[str], epochs: int) -> int:
             clients.join()
 
 
-_PLACES = {"disk": _on_block_device, "ssd": _on_emulated_ssd}
+_PLACES: dict[str, Callable[[Path, list[str], int], int]] = {
+    "disk": _on_block_device,
+    "busy-disk": partial(_on_block_device, busy=True),
+    "ssd": _on_emulated_ssd,
+}
 
 
 def _configure(root: Path, head: str, vms: list[str]) -> None:

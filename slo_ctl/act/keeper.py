@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.model.host import BFQ, DEFAULT_WEIGHT, IO_COST
@@ -82,16 +82,14 @@ def _all_knobs(_knob: Knob) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """A setting in force, and the outcome to report until it is verified again."""
 
     setting: Setting
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """A setting with its actuator, the value before, and the value to write."""
 
     setting: Setting

@@ -63,7 +63,7 @@ class ActivityTracker(EntitlementChanges):
         marked = replace(
             sample,
             vms=tuple(
-                vm if vm.active == (vm.vm in active) else replace(vm, active=not vm.active)
+                vm if vm.active == (vm.vm in active) else vm._replace(active=not vm.active)
                 for vm in sample.vms
             ),
         )

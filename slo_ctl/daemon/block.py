@@ -194,11 +194,13 @@ class ManagedBlock:
         wanted: Wanted,
         pool: Pool,
         ops: DriveOpsControl | None,
+        change: str = "",
     ) -> DeviceView:
         """View for the status.
 
         `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `pool`: the pool of the
-        device. `ops`: OPS of its drive, if it is reported.
+        device. `ops`: OPS of its drive, if it is reported. `change`: one of its scheduler in the window, that
+        may explain a missed share; may be empty.
         """
         enforced = {vm: slo for vm, slo in slos.items() if (vm, self.name) in wanted.maximum_slack}
         self._maximums.add(enforced, self._clock())
@@ -208,8 +210,10 @@ class ManagedBlock:
         windows = self.windows
         if ops is not None and self.nsid is not None and len(slos) == 1:
             windows = {vm: ops.with_ops(self.nsid, window) for vm, window in windows.items() if vm in slos}
+        settling = pool.settling or change
         views = {}
         for vm in slos:
+            key = vm, self.name
             wants_more, guessed = pool.wants_more(vm)
             window = windows.get(vm) or StreamWindow(vm, 0.0)
             drive_iops = pool.iops_of(vm) if pool.uses_several(vm) else None
@@ -225,11 +229,11 @@ class ManagedBlock:
                 target_share=total.shares.get(vm),
                 target_iops=total.target_iops(vm),
                 drive_iops=drive_iops,
-                no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
-                maximum_slack_iops=wanted.maximum_slack.get((vm, self.name)),
+                no_mechanism=wanted.no_mechanism.get(key, ""),
+                maximum_slack_iops=wanted.maximum_slack.get(key),
                 highest_maximum_iops=self._maximums.highest_iops(vm),
                 remark=pool.throttler.remark(vm),
-                settling=pool.settling,
+                settling=settling,
             )
         return DeviceView(
             name=self.name,
@@ -344,8 +348,8 @@ class Pool:
         slos = {vm: slos[vm] for vm in self._windows if vm in slos}
         self.throttler.decide(
             slos,
-            {vm for vm in slos if all((vm, device.name) in limitable for device in self._devices_of(vm))},
-            busy={vm for vm in slos if self._is_busy_for(vm)},
+            is_limitable=lambda vm: all((vm, device.name) in limitable for device in self._devices_of(vm)),
+            is_busy=self._is_busy_for,
             by_weight=self._is_shared_by_limits(slos, weighted),
             p99s_us=self.p99s_us,
             p99_window_s=max((self._windows[vm].window_s for vm in slos), default=0.0),
@@ -365,8 +369,11 @@ class Pool:
         return self._active_on.get(vm, [])
 
     def _is_busy_for(self, vm: str) -> bool:
+        devices = self._devices_of(vm)
+        if not devices:
+            return False
         protected = self.throttler.protects(vm)
-        return any(device.is_busy_for(vm, protected=protected) for device in self._devices_of(vm))
+        return any(device.is_busy_for(vm, protected=protected) for device in devices)
 
     def wants_more(self, vm: str) -> tuple[bool, bool]:
         """Whether a VM wanted more than it got, and whether that is a guess."""

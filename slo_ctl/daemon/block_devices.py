@@ -403,17 +403,13 @@ class BlockDevices:
                 for vm in slos_on[name]
             }
             ops = self._ops.get(_pool_key(device))
-            make = partial(device.view, slos_on[name], disks, wanted, pools[name], ops)
+            change = self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s)
+            make = partial(device.view, slos_on[name], disks, wanted, pools[name], ops, change)
             view = view_or_problem(name, device.kind, make, self._problems)
             if self.policies.tries_without_waiting(name) and any(
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
             ):
                 self._behind.add(name)
-            if change := self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s):
-                settling = {
-                    vm: replace(each, settling=each.settling or change) for vm, each in view.vms.items()
-                }
-                view = replace(view, vms=settling)
             reasons = (*self.policies.reasons.get(name, ()), *view.reasons)
             views.append(replace(view, policy=self.policies.label(name), reasons=reasons))
         return views

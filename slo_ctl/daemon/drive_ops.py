@@ -120,10 +120,9 @@ class DriveOpsControl:
             return window
         increase = _increase(before, totals)
         victim_pages = increase.victims * last.pages_per_block
-        return replace(
-            window,
-            totals=replace(
-                window.totals, host_page_writes=totals.host_page_writes, gc_page_writes=totals.gc_page_writes
+        return window._replace(
+            totals=window.totals._replace(
+                host_page_writes=totals.host_page_writes, gc_page_writes=totals.gc_page_writes
             ),
             host_page_writes=increase.host_page_writes,
             gc_page_writes=increase.gc_page_writes,

@@ -40,7 +40,7 @@ from slo_ctl.daemon.recorder import Recorder
 from slo_ctl.daemon.settings import Actuators, InheritedSettings
 from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.daemon.status import EventCounters, VerdictChanges, status_of
+from slo_ctl.daemon.status import EventCounters, StatusRows, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
@@ -165,6 +165,7 @@ class Daemon:
         )
         self._epoch_log = EpochLog()
         self._recorder = Recorder(places.history, config.history, clock)
+        self._rows = StatusRows()
         self._verdict_changes = VerdictChanges()
         self._hooks = Hooks(config.hooks)
         self._config_problem = ""
@@ -184,7 +185,7 @@ class Daemon:
         slos = self._slos.update(inventory, self.config)
         self._emulated.refresh(self.config)
         self._blocks.refresh(self.config, self._emulated.names)
-        notes = self._observe(inventory, slos.in_force(inventory.vms))
+        notes = self._observe(inventory, slos.in_force)
         wanted, device_settings = self._decide(inventory, slos)
         self._act(inventory, wanted, device_settings)
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
@@ -385,7 +386,7 @@ class Daemon:
         ]
         self._problems.clear()
         for device in self._emulated.devices.values():
-            namespaces = [namespace.name for namespace in device.record.namespace]
+            namespaces = {namespace.name for namespace in device.record.namespace}
             occupants, conflicts = emulated_occupants(
                 device.name, inventory.streams, slos, device.occupants, namespaces
             )
@@ -413,7 +414,7 @@ class Daemon:
         host_state = HostState(
             inventory.vms,
             inventory.streams,
-            slos.in_force(inventory.vms),
+            slos.in_force,
             slos.set_for,
             slos.weighted,
             unapplied,
@@ -426,7 +427,11 @@ class Daemon:
         emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
         self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices, inventory.vms)
         settings = [*device_settings]
-        settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
+        settings += [
+            setting
+            for setting in wanted.settings
+            if setting.knob.lever not in FTL_LEVERS or self._can_act_on(setting)
+        ]
         for device in self._emulated.devices.values():
             self._problems.guard(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
         self._settings = settings
@@ -435,9 +440,12 @@ class Daemon:
         else:
             self._add_inherited(inventory)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
+        changes = [outcome for outcome in outcomes if outcome.state is not OutcomeState.UNCHANGED]
         # Earlier epochs may have set knobs of a device that no longer exists.
-        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
-        self._changes = [outcome for outcome in self.outcomes if outcome.state is not OutcomeState.UNCHANGED]
+        self._changes = [outcome for outcome in changes if self._can_act_on(outcome.setting)]
+        if len(self._changes) < len(changes):
+            outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        self.outcomes = outcomes
         if not self._dry_run:
             for device in self._emulated.devices.values():
                 self._problems.guard(device.name, device.move)
@@ -500,6 +508,7 @@ class Daemon:
             wanted.backends,
             self.config.groups,
             self._blocks.numbers,
+            self._rows,
         )
 
     def _record(self, status: HostStatus) -> None:
@@ -509,7 +518,7 @@ class Daemon:
         self._hooks.add(changes)
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos.in_force(vms), slos.own(vms))
+        views = self._blocks.views(wanted, vms, slos.in_force, slos.own)
         for device in self._emulated.devices.values():
             make = partial(device.view, self._epoch_log.recent(device.name))
             views.append(view_or_problem(device.name, device.kind, make, self._problems))

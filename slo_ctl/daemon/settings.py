@@ -23,6 +23,7 @@ from slo_ctl.decide import idle_waits
 from slo_ctl.decide.device_use import HostState, did_io
 from slo_ctl.decide.idle_waits import IdleWaits
 from slo_ctl.decide.levers import ManagedDevices, Wanted, settings_for
+from slo_ctl.decide.limit_split import Splits
 from slo_ctl.decide.scheduler import (
     DeviceFacts,
     Needs,
@@ -49,6 +50,9 @@ class VmSettings:
 
     def __init__(self) -> None:
         self._input: tuple[object, ...] | None = None
+        self._splits: Mapping[tuple[str, DeviceNumber], Splits] = {}
+        self._shares: dict[tuple[str, DeviceNumber], tuple[float, float]] = {}
+        """Part of reads of each maximum in `_splits`."""
         self._wanted = Wanted()
 
     @property
@@ -60,10 +64,12 @@ class VmSettings:
         """The settings; the same object as before if nothing has changed."""
         # Of the counters, decisions use only whether there was I/O, and of splits the parts in force.
         streams = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
-        shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in managed.splits.items()}
+        if managed.splits is not self._splits:  # which is another object after each change
+            self._splits = managed.splits
+            self._shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in self._splits.items()}
         new_input = (
             *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams, dict(host.inner_groups)),
-            *(replace(managed, splits={}), shares),
+            *(replace(managed, splits={}), self._shares),
         )
         if new_input != self._input:
             self._input = new_input

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
@@ -182,7 +183,7 @@ def _max_rates(rates: Sequence[Rates]) -> Rates:
 # All of it, once per epoch.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EpochSlos:
     """SLOs of all VMs in one epoch."""
 
@@ -194,22 +195,21 @@ class EpochSlos:
     """Of VMs in groups, with their parts of the group's bounds."""
     metadata: dict[str, SloFields] = field(default_factory=dict)
     """Fields in libvirt metadata."""
+    own: Mapping[str, Slo] = field(default_factory=dict)
+    """Of the VMs of the host, without their parts of groups."""
 
-    def in_force(self, vms: Iterable[Vm]) -> dict[str, Slo]:
-        """SLOs of these VMs, with their parts of groups."""
-        return {**self.own(vms), **self.in_groups}
+    @cached_property
+    def in_force(self) -> Mapping[str, Slo]:
+        """SLOs of the VMs of the host, with their parts of groups."""
+        return {**self.own, **self.in_groups}
 
-    def own(self, vms: Iterable[Vm]) -> dict[str, Slo]:
-        """SLOs of these VMs without their parts of groups."""
-        return {vm.name: self.resolved[vm.name].slo for vm in vms}
-
-    @property
+    @cached_property
     def set_for(self) -> set[str]:
         """VMs with an SLO of their own; the others have the default."""
         with_fields = {vm for vm, slo in self.resolved.items() if slo.slo_source != DEFAULT}
         return {*self.named_by, *self.in_groups, *with_fields}
 
-    @property
+    @cached_property
     def weighted(self) -> set[str]:
         """VMs whose weight was set."""
         return {vm for vm, slo in self.resolved.items() if slo.sources.get("weight") != DEFAULT}
@@ -241,7 +241,8 @@ class VmSlos:
         vms = dict.fromkeys([*(vm.name for vm in inventory.vms), *named_by])
         resolved = self._resolver.resolve(vms, self._vm_set, metadata, config)
         in_groups = self._groups.slos(inventory.vms, resolved, config.groups)
-        return EpochSlos(resolved, named_by, in_groups, metadata)
+        own = {vm.name: resolved[vm.name].slo for vm in inventory.vms}
+        return EpochSlos(resolved, named_by, in_groups, metadata, own)
 
     def observe(self, devices: Sequence[DeviceView], now_s: float) -> None:
         """Add the rates of an epoch, by which the bounds of groups are divided. `now_s`: monotonic time."""

@@ -59,6 +59,10 @@ class _PolicyState:
     scheduler_weights: dict[str, float]
 
 
+_Settings = dict[tuple[Lever, str], Setting]
+"""By lever and namespace."""
+
+
 class EmulatedDevice:
     """`observe` samples and decides; `settings` and `move` then return and start what was decided."""
 
@@ -117,6 +121,8 @@ class EmulatedDevice:
         """Whether the policy begins with the split of OPS in force."""
         self._cancels_moves = False
         """Whether to cancel pending moves, because another policy decided them."""
+        self._settings: _Settings = {}
+        """Of namespaces, as of the last epoch."""
         self._activity = ActivityTracker(window_s, idle_after_s=window_s)
         self._now_s = 0.0
         self.share_by = share_by if isinstance(record, SsdRecord) else ShareBy.DEVICE_TIME
@@ -238,15 +244,23 @@ class EmulatedDevice:
         """Scheduler, and weights and IOPS limits of namespaces with VMs; `decide.levers` limits bandwidth."""
         if self.sample is None or not self.timed:
             return []
-        settings = list(self._scheduler_setting())
+        last, self._settings = self._settings, {}
         for namespace, occupant in self.occupants.items():
-            place = str(Tenant(self.name, namespace))
             if self._served.scheduler == FAIR_SCHEDULER:
-                weight, reason = self._weight(occupant)
-                settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, occupant.vm, reason))
-            limit, reason = self._limit(occupant)
-            settings.append(Setting(Knob(Lever.FTL_LIMIT, place, "total_iops"), limit, occupant.vm, reason))
-        return settings
+                self._add_setting(last, Lever.FTL_WEIGHT, namespace, occupant.vm, self._weight(occupant))
+            self._add_setting(last, Lever.FTL_LIMIT, namespace, occupant.vm, self._limit(occupant))
+        return [*self._scheduler_setting(), *self._settings.values()]
+
+    def _add_setting(
+        self, last: _Settings, lever: Lever, namespace: str, vm: str, wanted: tuple[float | None, str]
+    ) -> None:
+        """Add the setting of a namespace: the same object as in `last` if equal, as the keeper expects."""
+        setting = last.get((lever, namespace))
+        if setting is None or (setting.value, setting.reason, setting.vm) != (*wanted, vm):
+            name = "weight" if lever is Lever.FTL_WEIGHT else "total_iops"
+            knob = setting.knob if setting else Knob(lever, str(Tenant(self.name, namespace)), name)
+            setting = Setting(knob, wanted[0], vm, wanted[1])
+        self._settings[lever, namespace] = setting
 
     def _scheduler_setting(self) -> tuple[Setting, ...]:
         """The scheduler between namespaces, unless the configuration says keep."""

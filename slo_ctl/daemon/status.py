@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
@@ -23,6 +24,36 @@ from slo_ctl.record.metrics import COUNTED_STATES, Counts
 _MANAGE_HINT = "name its device under [[device]], see docs/configuration.md"
 
 
+class StatusRows:
+    """The rows of VMs on devices: the same objects as before while what they are made from is equal."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], tuple[tuple[object, ...], VmStatus]] = {}
+        """By VM and device: what the row was made from, and the row."""
+        self._last = self._made
+
+    def begin(self) -> None:
+        """Begin an epoch: rows that it does not ask for are forgotten."""
+        self._last, self._made = self._made, {}
+
+    def row(
+        self,
+        vm: Vm,
+        resolved: ResolvedSlo,
+        device: DeviceView,
+        unapplied: tuple[Outcome, ...],
+        backend: str | None,
+        group_slo: Slo | None,
+    ) -> VmStatus:
+        key, delivered = (vm.name, device.name), device.vms[vm.name]
+        made_from = vm, resolved, delivered, unapplied, backend or device.backend, device.problem, group_slo
+        last = self._last.get(key)
+        if last is None or last[0] != made_from:
+            last = made_from, _row(vm, resolved, device, unapplied, backend, group_slo)
+        self._made[key] = last
+        return last[1]
+
+
 def status_of(
     host: HostStatus,
     devices: Sequence[DeviceView],
@@ -32,11 +63,14 @@ def status_of(
     backends: Mapping[tuple[str, str], str],
     groups: Mapping[str, SloGroup],
     numbers: Mapping[str, DeviceNumber],
+    made: StatusRows,
 ) -> HostStatus:
     """`host` with its devices, VMs and groups.
 
-    `backends`: what enforces the SLO, by VM and block device; `numbers`: of block devices, by name.
+    `backends`: what enforces the SLO, by VM and block device; `numbers`: of block devices, by name. `made`:
+    rows of the epoch before.
     """
+    made.begin()
     unapplied = _unapplied(outcomes, devices, numbers)
     devices_of: dict[str, list[DeviceView]] = defaultdict(list)
     for device in devices:
@@ -56,7 +90,7 @@ def status_of(
             on_device = device.name, "" if device.kind == "block" else device.name
             on_it = tuple(outcome for outcome, place in vm_outcomes if place in on_device)
             backend = backends.get((name, device.name))
-            rows.append(_row(vm, resolved, device, on_it, backend, slos.in_groups.get(name)))
+            rows.append(made.row(vm, resolved, device, on_it, backend, slos.in_groups.get(name)))
     existing = {vm.name for vm in vms}
     for name, source in slos.named_by.items():
         if name not in existing:
@@ -64,7 +98,7 @@ def status_of(
     return replace(
         host,
         devices=tuple(device.status(host.window_s) for device in devices),
-        vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
+        vms=tuple(sorted(rows, key=attrgetter("vm", "device"))),
         groups=tuple(
             _group(group, existing, slos.resolved, rows, devices) for _, group in sorted(groups.items())
         ),

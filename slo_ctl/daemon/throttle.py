@@ -115,9 +115,9 @@ class Throttler:
     def decide(
         self,
         slos: Mapping[str, Slo],
-        limitable: Collection[str],
         *,
-        busy: Collection[str],
+        is_limitable: Callable[[str], bool],
+        is_busy: Callable[[str], bool],
         by_weight: bool,
         p99s_us: Mapping[str, float],
         p99_window_s: float,
@@ -125,11 +125,11 @@ class Throttler:
     ) -> None:
         """Set the limits for the next epoch.
 
-        `slos`: of the VMs on the devices. `limitable`: VMs whose IOPS can be limited. `busy`: VMs whose
-        device is busy, which is used if their demand is unknown. `by_weight`: keep shares, too. `p99s_us`:
-        measured p99 in a window of `p99_window_s`, which is longer than that of rates, because few requests
-        have no p99. `unapplied`: VMs whose limit could not be applied; while a limit is not in force, its
-        effect cannot be measured, so all limits stay unchanged.
+        `slos`: of the VMs on the devices. `is_limitable`: whether the IOPS of a VM can be limited. `is_busy`:
+        whether its device is busy, which is used if its demand is unknown. `by_weight`: keep shares, too.
+        `p99s_us`: measured p99 in a window of `p99_window_s`, which is longer than that of rates, because few
+        requests have none. `unapplied`: VMs whose limit could not be applied; while a limit is not in force,
+        its effect cannot be measured, so all limits stay unchanged.
         """
         now_s = self._clock()
         epoch_s, self._decided_at_s = now_s - self._decided_at_s, now_s
@@ -155,7 +155,7 @@ class Throttler:
             return
         vms = [
             self._contender(
-                *(vm, slos[vm], window, p99s_us.get(vm)), limitable=vm in limitable, busy=vm in busy
+                *(vm, slos[vm], window, p99s_us.get(vm)), limitable=is_limitable(vm), busy=is_busy(vm)
             )
             for vm, window in windows.items()
         ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from slo_ctl.decide.limit_control import at_limit, tighter
@@ -76,28 +77,34 @@ class Split:
         at most two steps less than the maximum. The sum may then exceed it by the 2 requests per second of a
         side with hardly any I/O.
         """
-        reads = maximum * self.read_share
-        if step <= 0.0:
-            return reads, maximum - reads
-        whole = math.floor(max(reads, maximum - reads) / step)
-        sides = [(_not_exceeded(reads, step), _not_exceeded(maximum - reads, step))]
-        for larger in ((whole - 1) * step, whole * step, (whole + 1) * step):
-            if 0.0 < larger <= maximum:
-                smaller = max(_not_exceeded(maximum - larger, step), _LEAST_SIDE)
-                sides.append((larger, smaller) if self.read_share > 0.5 else (smaller, larger))
-        return max(sides, key=lambda limits: self._granted_of(limits, maximum, step))
+        return _limits(self, maximum, step)
 
     def granted(self, maximum: float, step: float) -> float:
         """Total rate that the limits of `maximum` allow a VM with this mix."""
-        return self._granted_of(self.limits(maximum, step), maximum, step)
+        return self.granted_of(self.limits(maximum, step), maximum, step)
 
-    def _granted_of(self, limits: tuple[float, float], maximum: float, step: float) -> float:
+    def granted_of(self, limits: tuple[float, float], maximum: float, step: float) -> float:
         """Total rate that `limits` of reads and of writes allow a VM with this mix."""
         granted = [granted_iops(limit, step) for limit in limits]
         # A side at FLOOR may have less I/O than its limit, or none, and so does not slow down the other.
         shares = (min(self.read_share, self.mix), min(1.0 - self.read_share, 1.0 - self.mix))
         totals = [rate / share for rate, share in zip(granted, shares, strict=True) if share > 0.0]
         return min(maximum, sum(granted), *totals)
+
+
+@lru_cache(maxsize=4096)
+def _limits(split: Split, maximum: float, step: float) -> tuple[float, float]:
+    """As `Split.limits`, which is asked for the same limits in every epoch."""
+    reads = maximum * split.read_share
+    if step <= 0.0:
+        return reads, maximum - reads
+    whole = math.floor(max(reads, maximum - reads) / step)
+    sides = [(_not_exceeded(reads, step), _not_exceeded(maximum - reads, step))]
+    for larger in ((whole - 1) * step, whole * step, (whole + 1) * step):
+        if 0.0 < larger <= maximum:
+            smaller = max(_not_exceeded(maximum - larger, step), _LEAST_SIDE)
+            sides.append((larger, smaller) if split.read_share > 0.5 else (smaller, larger))
+    return max(sides, key=lambda limits: split.granted_of(limits, maximum, step))
 
 
 INITIAL = Split(0.5)
@@ -180,7 +187,8 @@ class ReadWriteSplits:
             else:
                 slo = slos[key[0]]
                 most = tighter(slo.max_iops, throttle_iops.get(key))
-                bounded, step = replace(slo, max_iops=most), steps_iops.get(key, 0.0)
+                bounded = slo if most == slo.max_iops else replace(slo, max_iops=most)
+                step = steps_iops.get(key, 0.0)
                 splits[key] = _next(previous, bounded, last, counters, length_s, step)
         self._last = counted
         if splits != self.splits:

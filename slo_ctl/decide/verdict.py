@@ -6,7 +6,7 @@ The daemon applies it to its status window, a replay to what it measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slo_ctl.base import numbers
 from slo_ctl.model.sample import StreamWindow
@@ -28,8 +28,7 @@ inexact."""
 _NOTHING = StreamWindow("", 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """What one VM got from one device, and what its verdict depends on besides its SLO."""
 
     window: StreamWindow = _NOTHING
@@ -82,8 +81,7 @@ class Delivered:
         return "" if self.share is None else f"{_percent(self.share)} of the {whole}'s {self.unit}"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict, and one sentence with the reason."""
 
     verdict: Verdict

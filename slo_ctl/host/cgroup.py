@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -195,6 +196,10 @@ def missing_group(tree: CgroupTree, vm: str, cgroup: str) -> str:
 # Counters of block I/O of a cgroup, per device, from v2's io.stat or v1's blkio files.
 
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+_BLKIO_LINE = re.compile(
+    r"^[ \t]*(?:(\d{1,7}:\d{1,7})[ \t]+(\S+)[ \t]+(\d{1,20})|Total(?:[ \t].*)?)[ \t]*$",
+    re.ASCII | re.MULTILINE,
+)
 
 _V2_FIELDS = {
     "rbytes": "read_bytes",
@@ -212,13 +217,15 @@ _V1_REQUESTS = {"Read": "reads", "Write": "writes", "Discard": "discards"}
 _V1_FILES = (
     # Recent kernels count a device in the throttle files only once a limit was set on it, and in bfq's only
     # while bfq schedules it: later files fill in the devices that earlier ones do not have.
-    ("blkio.throttle.io_service_bytes_recursive", _V1_BYTES),
     ("blkio.throttle.io_serviced_recursive", _V1_REQUESTS),
-    ("blkio.throttle.io_service_bytes", _V1_BYTES),
+    ("blkio.throttle.io_service_bytes_recursive", _V1_BYTES),
     ("blkio.throttle.io_serviced", _V1_REQUESTS),
-    ("blkio.bfq.io_service_bytes_recursive", _V1_BYTES),
+    ("blkio.throttle.io_service_bytes", _V1_BYTES),
     ("blkio.bfq.io_serviced_recursive", _V1_REQUESTS),
+    ("blkio.bfq.io_service_bytes_recursive", _V1_BYTES),
 )
+"""Each file of requests is followed by that of their bytes, which the kernel counts first: where the requests
+are the same as before, so are the bytes."""
 
 RECHECK_SCANS = 10
 RECHECKED_GROUPS = 10
@@ -248,7 +255,8 @@ class _Group:
     scans_left: int = 0
     """Scans until all files of the group are read again."""
     by_device: ByDevice | None = None
-    notes: tuple[str, ...] = ()
+    notes: dict[int, str] = field(default_factory=dict)
+    """A sentence for each file with invalid lines, by its index."""
 
 
 class CounterReader:
@@ -266,7 +274,9 @@ class CounterReader:
             else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
         self._useful: list[int] = []
-        """Indexes of files that ever had a counter that the files before them did not have."""
+        """Indexes, in order, of files that ever had a counter that the files before them did not have."""
+        self._counts_bytes = tree.version == 1
+        """Whether every second file has the bytes of the requests in the file before it."""
         self._last: dict[str, _Group] = {}
         self._files = OpenFiles()
 
@@ -275,12 +285,35 @@ class CounterReader:
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
+        texts = self._read_texts(group, note)
+        if group.by_device is None or texts != group.texts:
+            if any(texts[number] is None for number in self._useful):
+                # The group is gone: what other files said before counts no more.
+                texts = [None] * len(texts)
+            counted = self._parsed(group, texts)
+            if group.by_device is not None and not group.by_device.keys() <= counted.keys():
+                # Another file may still count this device.
+                counted = self._parsed(group, texts, all_files=True)
+            group.texts = texts
+            # A file may change without a change of the counters.
+            if group.by_device is None or counted != group.by_device:
+                group.by_device = counted
+        for sentence in group.notes.values():
+            note(sentence)
+        return group.by_device
+
+    def _read_texts(self, group: _Group, note: Callable[[str], None]) -> _Texts:
+        """The texts of the files of a group: those that are not read now as they were."""
         is_due = group.scans_left <= 0 or not self._useful
         texts = [*group.texts]
         for index in self._useful:
             if is_due:
                 # An open file follows a group of v1 that was renamed.
                 self._files.close(group.paths[index])
+            elif self._counts_bytes and index % 2 and index - 1 in self._useful:
+                requests = texts[index - 1]
+                if requests is not None and requests == group.texts[index - 1]:
+                    continue
             # What is read in every scan stays open.
             texts[index] = _read(self._files.read, group.paths[index], note)
         if not is_due:
@@ -292,18 +325,7 @@ class CounterReader:
             for index, path in enumerate(group.paths):
                 if index not in self._useful:
                     texts[index] = _read(read_record, path, note)
-        if group.by_device is None or texts != group.texts:
-            if any(texts[number] is None for number in self._useful):
-                # The group is gone: what other files said before counts no more.
-                texts = [None] * len(texts)
-            counted, group.notes = self._parsed(group.paths, texts)
-            group.texts = texts
-            # A file may change without a change of the counters.
-            if group.by_device is None or counted != group.by_device:
-                group.by_device = counted
-        for sentence in group.notes:
-            note(sentence)
-        return group.by_device
+        return texts
 
     def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
@@ -320,23 +342,26 @@ class CounterReader:
         """Forget all groups."""
         self.keep(frozenset())
 
-    def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
+    def _parsed(self, group: _Group, texts: _Texts, *, all_files: bool = False) -> ByDevice:
+        """The counters; without `all_files` not of files that added none and are the same as before."""
         merged: _Values = {}
-        notes: list[str] = []
         for number, text in enumerate(texts):
+            if not all_files and number not in self._useful and text == group.texts[number]:
+                continue
+            group.notes.pop(number, None)
             if not text:
                 continue
             devices, bad_lines = self._parsers[number][1](text)
             if bad_lines:
-                notes.append(f"{paths[number]}: {bad_lines} invalid line(s)")
+                group.notes[number] = f"{group.paths[number]}: {bad_lines} invalid line(s)"
             for device, values in devices.items():
                 earlier = merged.setdefault(device, {})
                 if not values.keys() <= earlier.keys():
                     if number not in self._useful:
-                        self._useful.append(number)
+                        insort(self._useful, number)
                     # Counters of earlier files take precedence.
                     merged[device] = {**values, **earlier}
-        return {device: _counters(values) for device, values in merged.items()}, tuple(notes)
+        return {device: _counters(values) for device, values in merged.items()}
 
 
 def _counters(values: Mapping[str, Any]) -> IoCounters:
@@ -368,17 +393,11 @@ def parse_io_stat(text: str) -> tuple[_Values, int]:
 def parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
     """v1: counters from `MAJ:MIN Operation N` lines, and the number of invalid lines. Skips totals."""
     values: _Values = {}
-    bad_lines = 0
-    for line in text.splitlines():
-        words = line.split()
-        if words[:1] == ["Total"]:
-            continue
-        device = parse_device_number(words[0]) if len(words) == 3 else None
-        if device is None or not _NUMBER.fullmatch(words[2]):
-            bad_lines += 1
-        elif words[1] in fields:
-            values.setdefault(device, {})[fields[words[1]]] = int(words[2])
-    return values, bad_lines
+    found = _BLKIO_LINE.findall(text)
+    for word, operation, number in found:
+        if operation in fields and (device := parse_device_number(word)) is not None:
+            values.setdefault(device, {})[fields[operation]] = int(number)
+    return values, len(text.splitlines()) - len(found)
 
 
 def _read(read: Callable[[str], FileText | None], path: str, note: Callable[[str], None]) -> str | None:

@@ -95,8 +95,7 @@ class Vm:
     since: its limits and weight may be those of its earlier run."""
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyCounts:
+class LatencyCounts(NamedTuple):
     """Histogram of latencies of reads or writes, cumulative since some time."""
 
     bounds_s: tuple[float, ...]
@@ -106,8 +105,7 @@ class LatencyCounts:
     sum_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class IoCounters:
+class IoCounters(NamedTuple):
     """Counters of I/O on one device since the cgroup was created or the device was served.
 
     None: not counted.
@@ -127,8 +125,7 @@ class IoCounters:
     write_latency: LatencyCounts | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Tenant:
+class Tenant(NamedTuple):
     """A namespace of an emulated SSD."""
 
     device: str
@@ -138,8 +135,7 @@ class Tenant:
         return f"{self.device}/{self.namespace}"
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(NamedTuple):
     """I/O of one VM, on one disk, through one cgroup, on one device."""
 
     vm: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from slo_ctl.model.host import IoCounters
 from slo_ctl.model.slo import Slo
@@ -77,8 +78,7 @@ def waf_of(host_page_writes: int, gc_page_writes: int) -> float | None:
     return (host_page_writes + gc_page_writes) / host_page_writes if host_page_writes else None
 
 
-@dataclass(frozen=True, slots=True)
-class VmSample:
+class VmSample(NamedTuple):
     """Activity of one VM on one device during one window."""
 
     vm: str
@@ -160,7 +160,7 @@ class DeviceSample:
     def with_slos(self, slos: Mapping[str, Slo]) -> DeviceSample:
         """The sample with the SLO of each VM; streams without one belong to no VM and become inactive."""
         vms = tuple(
-            replace(vm, slo=slos[vm.vm]) if vm.vm in slos else replace(vm, active=False) for vm in self.vms
+            vm._replace(slo=slos[vm.vm]) if vm.vm in slos else vm._replace(active=False) for vm in self.vms
         )
         return replace(self, vms=vms)
 
@@ -173,8 +173,7 @@ class DeviceSample:
 _NOT_COUNTED = IoCounters()
 
 
-@dataclass(frozen=True, slots=True)
-class StreamWindow:
+class StreamWindow(NamedTuple):
     """Activity of one VM on one device in the status window. None: unknown."""
 
     vm: str

@@ -6,7 +6,6 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -21,14 +20,15 @@ class SlidingWindow(Generic[Reading]):
     """The latest readings, back to the last one that is at least `window_s` old."""
 
     def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
+        self.window_s = window_s
+        """Length of the window once there are readings for it."""
         self._readings: deque[tuple[float, Reading]] = deque()
 
     def add(self, at_s: float, reading: Reading) -> None:
         """Add a reading; `at_s` must not decrease."""
         readings = self._readings
         readings.append((at_s, reading))
-        while len(readings) > 2 and readings[1][0] <= at_s - self._window_s:
+        while len(readings) > 2 and readings[1][0] <= at_s - self.window_s:
             readings.popleft()
 
     def clear(self) -> None:
@@ -151,18 +151,17 @@ class LatencyWindow:
         writes = latency_increase(first.writes, last.writes)
         if reads is None or writes is None:
             return window
-        totals = replace(
-            window.totals,
+        totals = window.totals._replace(
             read_latency=latency_increase(base.reads, last.reads),
             write_latency=latency_increase(base.writes, last.writes),
         )
-        window = replace(
-            window, totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
+        window = window._replace(
+            totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
         )
         length_s = self._readings.length_s
         if window.iops is not None or length_s <= 0:
             return window
-        return replace(window, window_s=length_s, iops=(sum(reads.counts) + sum(writes.counts)) / length_s)
+        return window._replace(window_s=length_s, iops=(sum(reads.counts) + sum(writes.counts)) / length_s)
 
 
 def _us(seconds: float | None) -> float | None:
@@ -207,7 +206,10 @@ class BlockDevice:
             if stream.device == self.number and stream.cgroup is not None:
                 counters_of.setdefault(stream.vm, {})[stream.cgroup] = stream.counters or _NO_COUNTERS
         self._readings = {vm: self._with_reading(vm, now_s, counters) for vm, counters in counters_of.items()}
-        self.windows = {vm: _stream_window(vm, readings) for vm, readings in self._readings.items()}
+        last = self.windows
+        self.windows = {
+            vm: _stream_window(vm, readings, last.get(vm)) for vm, readings in self._readings.items()
+        }
         self._latencies = {vm: self._latencies.get(vm) or LatencyWindow(self._window_s) for vm in latencies}
         for vm, disks in latencies.items():
             self._latencies[vm].add(now_s, disks)
@@ -234,12 +236,22 @@ def _are_same(first: _GroupCounters, last: _GroupCounters) -> bool:
     return first is last or all(map(operator.is_, first.values(), last.values()))
 
 
-def _stream_window(vm: str, readings: SlidingWindow[_GroupCounters]) -> StreamWindow:
+def _stream_window(
+    vm: str, readings: SlidingWindow[_GroupCounters], before: StreamWindow | None
+) -> StreamWindow:
+    """The window of a VM; that of the epoch before if it is complete and without I/O in both."""
     first, last, length_s = readings.first or {}, readings.last or {}, readings.length_s
     totals = sum_counters(list(last.values()))
     if length_s <= 0:
         return StreamWindow(vm, length_s, totals)
     if _are_same(first, last):
+        if (
+            before is not None
+            and before.totals is totals
+            and not (before.iops or before.bandwidth_bytes_s)
+            and before.window_s >= readings.window_s <= length_s
+        ):
+            return before
         has_requests = totals.reads is not None or totals.writes is not None
         has_bytes = totals.read_bytes is not None or totals.written_bytes is not None
         return StreamWindow(vm, length_s, totals, 0.0 if has_requests else None, 0.0 if has_bytes else None)

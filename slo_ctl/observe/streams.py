@@ -38,8 +38,11 @@ def assign_namespaces(
     assigned = [_with_tenant(stream, exports) for stream in streams]
     known = {(stream.vm, stream.tenant) for stream in assigned if stream.tenant}
     for vm, cgroup in cgroups.items():
-        tenants = {tenant for path in connected.get(cgroup or "", ()) if (tenant := exports.tenant_of(path))}
-        for text in configured.get(vm, ()):
+        paths, names = connected.get(cgroup or "", ()), configured.get(vm, ())
+        if not paths and not names:
+            continue
+        tenants = {tenant for path in paths if (tenant := exports.tenant_of(path))}
+        for text in names:
             device, slash, namespace = text.partition("/")
             if slash:
                 tenants.add(Tenant(device, namespace))

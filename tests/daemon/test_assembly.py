@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.daemon.slos import EpochSlos
-from slo_ctl.daemon.status import status_of
+from slo_ctl.daemon.status import StatusRows, status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
@@ -52,6 +53,7 @@ def build(
     sources: dict[str, str] | None = None,
     group: SloGroup | None = None,
     in_groups: dict[str, Slo] | None = None,
+    made: StatusRows | None = None,
 ) -> tuple[HostStatus, VmStatus]:
     sources = sources or {}
     slos = {name: slo or resolved() for name in ("web", *sources)}
@@ -59,7 +61,7 @@ def build(
         *(HOST, [device] if device else [], [vm] if vm else []),
         *(EpochSlos(slos, sources, in_groups or {}), outcomes, {}),
         {group.name: group} if group else {},
-        NUMBERS,
+        *(NUMBERS, made or StatusRows()),
     )
     assert from_json(to_json(status)) == status
     return status, status.vms[0]
@@ -73,8 +75,8 @@ def test_vm_is_assembled_with_its_device() -> None:
 
 
 def test_streams_of_one_vm_are_one_row() -> None:
-    other = replace(WINDOW, iops=60.0, p99_write_us=20.0, host_page_writes=30, gc_page_writes=10, u=0.25)
-    _, row = build(replace(SSD, vms={"web": replace(GOT, window=merge_windows([WINDOW, other]))}))
+    other = WINDOW._replace(iops=60.0, p99_write_us=20.0, host_page_writes=30, gc_page_writes=10, u=0.25)
+    _, row = build(replace(SSD, vms={"web": GOT._replace(window=merge_windows([WINDOW, other]))}))
     assert (row.iops, row.ops_blocks, row.ops_bytes, row.ops_share) == (160.0, 10, 400, 0.2)
     assert (row.p99_write_us, row.waf) == (20.0, 1.5)
     assert row.u == pytest.approx(0.375)
@@ -83,7 +85,7 @@ def test_streams_of_one_vm_are_one_row() -> None:
 def test_device_problem_and_stopped_vm_are_shown() -> None:
     _, row = build(replace(SSD, problem="ssd0: not there", vms={"web": Delivered()}))
     assert (row.verdict, row.reason, row.iops) == (Verdict.NO_MECHANISM, "ssd0: not there", None)
-    idle = replace(SSD, vms={"web": Delivered(replace(WINDOW, iops=0.0), wants_more=False)})
+    idle = replace(SSD, vms={"web": Delivered(WINDOW._replace(iops=0.0), wants_more=False)})
     _, row = build(idle, replace(WEB, state=VmState.SHUT_OFF))
     assert (row.verdict, row.reason) == (Verdict.IDLE, "it is shut off")
 
@@ -166,8 +168,8 @@ def test_a_limit_without_effect_is_not_taken_for_one_that_is_kept(
     iops: float, highest_iops: float | None, verdict: Verdict, group: SloGroup | None
 ) -> None:
     """A VM at 31,519 IOPS was `capped: at its maximum of 1,000 IOPS`."""
-    window = replace(WINDOW, iops=iops)
-    got = replace(GOT, window=window, maximum_slack_iops=20.0, highest_maximum_iops=highest_iops)
+    window = WINDOW._replace(iops=iops)
+    got = GOT._replace(window=window, maximum_slack_iops=20.0, highest_maximum_iops=highest_iops)
     device = replace(SSD, kind="block", vms={"web": got})
     if group is None:
         _, row = build(device, slo=resolved(max_iops=1000.0))
@@ -226,12 +228,37 @@ def test_unapplied_settings_are_shown_on_their_block_device(
     setting = Setting(Knob(lever, "place", name, device), 5.0, "web", "its maximum")
     outcome = Outcome(setting, OutcomeState.UNAPPLIED, None, None, "refused")
     views = [
-        DeviceView(name, "block", "", "", 10.0, vms={"web": replace(GOT, disks=disks)})
+        DeviceView(name, "block", "", "", 10.0, vms={"web": GOT._replace(disks=disks)})
         for name, disks in (("sda", ("vda",)), ("sdb", ("vdb", "vdc")))
     ]
     slos = EpochSlos({"web": resolved()}, {}, {})
-    status = status_of(HOST, views, [WEB], slos, (outcome,), {}, {}, NUMBERS)
+    status = status_of(HOST, views, [WEB], slos, (outcome,), {}, {}, NUMBERS, StatusRows())
     assert [row.device for row in status.vms if row.verdict is Verdict.UNAPPLIED] == shown_on
+
+
+def test_row_is_made_again_only_after_a_change_of_what_it_shows() -> None:
+    made, slo = StatusRows(), resolved()
+    _, first = build(slo=slo, made=made)
+    assert build(slo=slo, made=made)[1] is first
+    setting = Setting(Knob(Lever.FTL_LIMIT, "ssd0/n1", "total_iops"), 5.0, "web", "its maximum")
+    outcome = Outcome(setting, OutcomeState.UNAPPLIED, None, None, "refused")
+    changes: list[dict[str, Any]] = [
+        {"vm": replace(WEB, state=VmState.PAUSED)},
+        {"slo": resolved(weight=2.0)},
+        {"slo": resolved("metadata")},
+        {"outcomes": (outcome,)},
+        {"in_groups": {"web": Slo(max_iops=7.0)}},
+        {"device": replace(SSD, problem="not served")},
+        {"device": replace(SSD, backend="shared OPS")},
+        {"device": replace(SSD, vms={"web": GOT._replace(share=0.25)})},
+        {"device": replace(SSD, vms={"web": GOT._replace(window=WINDOW._replace(iops=50.0))})},
+        {"device": replace(SSD, name="ssd1")},
+    ]
+    for change in changes:
+        _, row = build(**{"slo": slo, "made": made, **change})
+        assert row == build(**{"slo": slo, **change})[1] != first
+        _, back = build(slo=slo, made=made)
+        assert back == first
 
 
 def test_minimums_above_the_capacity_are_reported() -> None:
@@ -242,8 +269,8 @@ def test_minimums_above_the_capacity_are_reported() -> None:
 
 def test_vm_on_a_shared_drive_has_rates_of_its_namespace_and_share_of_the_drive() -> None:
     """Its row has what it does on that namespace; share and minimum are of the drive."""
-    on_two = replace(
-        GOT, share=0.4, target_share=0.4, drive_iops=200.0, of_drive=True, remark="limited to 200 IOPS"
+    on_two = GOT._replace(
+        share=0.4, target_share=0.4, drive_iops=200.0, of_drive=True, remark="limited to 200 IOPS"
     )
     device = DeviceView("fast-n1", "block", "", "", 10.0, 150.0, vms={"web": on_two})
     _, row = build(device, slo=resolved(weight=4.0, min_iops=190.0))
@@ -251,7 +278,7 @@ def test_vm_on_a_shared_drive_has_rates_of_its_namespace_and_share_of_the_drive(
     assert row.reason == "200 IOPS, minimum 190; limited to 200 IOPS"
     _, row = build(device, slo=resolved(weight=4.0))
     assert row.reason == "40.0% of the drive's IOPS, target 40.0%; limited to 200 IOPS"
-    alone = replace(device, vms={"web": replace(on_two, drive_iops=None, share=0.2)})
+    alone = replace(device, vms={"web": on_two._replace(drive_iops=None, share=0.2)})
     _, row = build(alone, slo=resolved(weight=4.0))
     assert (row.verdict, row.share) == (Verdict.INSUFFICIENT, 0.2)
     assert "20.0% of the drive's IOPS, below the 40.0% that it is entitled to" in row.reason

@@ -17,6 +17,7 @@ from slo_ctl.cli import app
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.activity import ActivityTracker, MoveSpeed
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
@@ -25,7 +26,9 @@ from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.decision import Decision, MovePlan
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
+from slo_ctl.model.sample import DeviceSample, FlashTiming
 from slo_ctl.model.setting import Knob, Lever
+from slo_ctl.model.slo import Slo
 from slo_ctl.profile.identity import IdentitySources, emulated_identity
 from slo_ctl.profile.store import Profile, ProfileStore, rows
 
@@ -220,6 +223,22 @@ def test_speed_of_moves_is_that_of_the_last_minute_in_which_they_went_on() -> No
     assert blocks_s() == 0.0
     speed.add(220.0, 0, going=False)
     assert blocks_s() is None
+
+
+def test_settings_that_have_not_changed_are_the_same_objects(followed: Followed) -> None:
+    """The keeper compares objects first; those of all namespaces were made anew in every epoch."""
+    device = followed.device()
+    device.sample = DeviceSample(FlashTiming(64, 50.0, 200.0, 1500.0, 10.0), ())
+    device.occupants = {"a": Occupant("web", "web", Slo(max_iops=100.0))}
+    weight, limit = device.settings()
+    assert (weight.value, limit.value) == (1.0, 100.0)
+    assert [id(setting) for setting in device.settings()] == [id(weight), id(limit)]
+    device.occupants = {"a": Occupant("web", "web", Slo(max_iops=50.0))}
+    same, lower = device.settings()
+    assert same is weight
+    assert (lower.knob, lower.value) == (limit.knob, 50.0)
+    device.occupants = {"a": Occupant("db", "db", Slo(max_iops=50.0))}
+    assert [setting.vm for setting in device.settings()] == ["db", "db"]
 
 
 def test_time_left_of_moves_is_measured_or_it_is_said_why_they_wait(

@@ -219,9 +219,9 @@ def test_plan_ends_if_the_recipient_has_no_gc() -> None:
     _, moves, _ = next_moves(state, sample(busy, idle))
     assert [move.target for move in moves] == ["busy"]
     # It writes in sequence from now on: victims are empty while its OPS grows, before u counts as settled.
-    grown = replace(busy, ops_blocks=OPS + moves[0].blocks, victim_valid_pages=0, gc_page_writes=0)
-    state = next_ops_state(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
-    _, moves, _ = next_moves(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
+    grown = busy._replace(ops_blocks=OPS + moves[0].blocks, victim_valid_pages=0, gc_page_writes=0)
+    state = next_ops_state(state, sample(grown, idle._replace(ops_blocks=OPS - moves[0].blocks)))
+    _, moves, _ = next_moves(state, sample(grown, idle._replace(ops_blocks=OPS - moves[0].blocks)))
     assert moves == ()
 
 
@@ -232,12 +232,12 @@ def test_a_vm_whose_u_jumps_with_less_ops_than_before_gets_them_back() -> None:
     def with_u(u: float, ops: int) -> VmSample:
         victims = round(20_000 / (1 - u))
         valid = victims - 20_000
-        return replace(
-            writer, ops_blocks=ops, victim_pages=victims, victim_valid_pages=valid, gc_page_writes=valid
+        return writer._replace(
+            ops_blocks=ops, victim_pages=victims, victim_valid_pages=valid, gc_page_writes=valid
         )
 
     before = with_u(0.1, OPS), other
-    after = with_u(0.5, OPS - 200), replace(other, ops_blocks=OPS + 200)
+    after = with_u(0.5, OPS - 200), other._replace(ops_blocks=OPS + 200)
     state = watched(1.0, *before)
     assert best_blocks(state, sample(*before))["writer"] < OPS - 200
     state = next_ops_state(state, sample(*after))
@@ -251,7 +251,7 @@ def test_u_still_falling_after_a_move_does_not_end_a_plan() -> None:
     state = watched(2.0, busy, idle)
     _, moves, _ = next_moves(state, sample(busy, idle))
     after = sample(
-        replace(busy, ops_blocks=OPS + moves[0].blocks), replace(idle, ops_blocks=OPS - moves[0].blocks)
+        busy._replace(ops_blocks=OPS + moves[0].blocks), idle._replace(ops_blocks=OPS - moves[0].blocks)
     )
     state = next_ops_state(state, after)
     assert next_moves(state, after)[1]

@@ -130,8 +130,8 @@ def test_algorithm1_moves_one_block_for_each_that_was_collected() -> None:
     policy = Algorithm1()
     for collected in (0, 1, 6):
         pages = collected * PAPER.pages_per_block
-        used = replace(vms[0], victim_pages=pages, victim_valid_pages=9 * pages // 10)
-        others = [replace(vm, victim_pages=0, victim_valid_pages=0) for vm in vms[1:]]
+        used = vms[0]._replace(victim_pages=pages, victim_valid_pages=9 * pages // 10)
+        others = [vm._replace(victim_pages=0, victim_valid_pages=0) for vm in vms[1:]]
         state = Algorithm1State({"a": 0.9, "b": 0.8, "c": 0.8})
         _, decision = policy.step(state, DeviceSample(PAPER, (used, *others)))
         assert sum(move.blocks for move in decision.moves) == max(1, collected)
@@ -260,10 +260,10 @@ def test_a_vm_earns_credit_while_it_waits_for_others_but_not_while_it_pauses(
     policy, plant = Proportional(), Plant([PlantVm("a", 1.0), PlantVm("b", 1.0)], 300)
     window = plant.window()
     short, more = (
-        replace(v, window_s=1.0, requests=n, host_page_writes=n)
+        v._replace(window_s=1.0, requests=n, host_page_writes=n)
         for v, n in zip(window.vms, (300, 700), strict=True)
     )
-    short = replace(short, backlog_share=backlog, queued_share=queued)
+    short = short._replace(backlog_share=backlog, queued_share=queued)
     state, _ = policy.start(window)
     for _ in range(40):
         state, _ = policy.step(state, replace(window, vms=(short, more)))
@@ -342,6 +342,6 @@ def test_policies_survive_missing_measurements_and_vms(name: str, timing: Any) -
     quiet = [VmSample(n, Slo(), False, 0.0, 0, 0, 0, 0, 0, 100, 20, 2) for n in "ab"]
     sample = DeviceSample(timing, tuple(quiet))
     state, _ = policy.start(sample)
-    for vms in (quiet, quiet[:1], [replace(v, active=True) for v in quiet], []):
+    for vms in (quiet, quiet[:1], [v._replace(active=True) for v in quiet], []):
         state, decision = policy.step(state, replace(sample, vms=tuple(vms)))
         assert not decision.limits_iops

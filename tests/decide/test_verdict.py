@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -74,15 +73,15 @@ BUSY = delivered(100.0, share=0.1)
 def test_verdict_and_reason_follow_the_delivered_service(
     got: Delivered, slo: Slo, target: float | None, verdict: Verdict, reason: str
 ) -> None:
-    judgement = judge(dataclasses.replace(got, target_share=target), slo)
+    judgement = judge(got._replace(target_share=target), slo)
     assert judgement.verdict is verdict
     assert reason in judgement.reason
 
 
 @pytest.mark.parametrize(("slo", "target"), [(Slo(), 0.2), (Slo(min_iops=120), 0.1)])
 def test_guess_is_labelled_as_a_guess(slo: Slo, target: float) -> None:
-    judged = dataclasses.replace(BUSY, target_share=target)
-    guess = judge(dataclasses.replace(judged, guessed=True), slo)
+    judged = BUSY._replace(target_share=target)
+    guess = judge(judged._replace(guessed=True), slo)
     assert guess.verdict is Verdict.INSUFFICIENT
     assert "assuming that it wants more" in guess.reason
     assert "guess" not in judge(judged, slo).reason
@@ -97,15 +96,15 @@ def test_guess_is_labelled_as_a_guess(slo: Slo, target: float) -> None:
         (delivered(118.0, share=0.1), 0.0, Verdict.CAPPED),
         (delivered(118.0, share=0.1), None, Verdict.NO_MECHANISM),
         (delivered(95.0, share=0.1), 20.0, Verdict.NO_MECHANISM),
-        (dataclasses.replace(BUSY, wants_more=False), 20.0, Verdict.NO_MECHANISM),
-        (dataclasses.replace(BUSY, wants_more=False, guessed=True), 20.0, Verdict.CAPPED),
+        (BUSY._replace(wants_more=False), 20.0, Verdict.NO_MECHANISM),
+        (BUSY._replace(wants_more=False, guessed=True), 20.0, Verdict.CAPPED),
     ],
 )
 def test_a_vm_at_an_enforced_maximum_is_capped_although_nothing_keeps_its_weight(
     got: Delivered, slack: float | None, verdict: Verdict
 ) -> None:
-    unkept = dataclasses.replace(
-        got, target_share=0.1, no_mechanism="nothing shares fast by weight", maximum_slack_iops=slack
+    unkept = got._replace(
+        target_share=0.1, no_mechanism="nothing shares fast by weight", maximum_slack_iops=slack
     )
     judgement = judge(unkept, Slo(max_iops=120))
     assert judgement.verdict is verdict
@@ -149,9 +148,8 @@ share = st.none() | st.floats(0, 1)
 )
 def test_more_iops_never_give_a_worse_verdict(got: Delivered, slo: Slo, times: float) -> None:
     iops = got.window.iops
-    more = dataclasses.replace(
-        got,
-        window=dataclasses.replace(got.window, iops=None if iops is None else iops * times),
+    more = got._replace(
+        window=got.window._replace(iops=None if iops is None else iops * times),
         share=None if got.share is None else min(1.0, got.share * times),
     )
     before, after = judge(got, slo), judge(more, slo)
@@ -166,20 +164,20 @@ def test_met_minimum_is_not_overruled_by_a_guess() -> None:
     got = delivered(120, guessed=True, share=0.05, target_share=0.5, remark=remark)
     judgement = judge(got, Slo(min_iops=100))
     assert judgement == Judgement(Verdict.OK, f"120 IOPS, minimum 100; {remark}")
-    judged = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100))
+    judged = judge(got._replace(guessed=False), Slo(min_iops=100))
     assert judged.verdict is Verdict.INSUFFICIENT
     assert judged.reason.endswith(f"; {remark}")
 
 
 def test_a_vm_is_behind_its_share_or_minimum_whoever_has_just_become_active() -> None:
-    due = dataclasses.replace(BUSY, target_share=0.3)
+    due = BUSY._replace(target_share=0.3)
     assert is_behind(due, Slo())
-    assert is_behind(dataclasses.replace(due, settling="cron became active 2 s ago"), Slo())
+    assert is_behind(due._replace(settling="cron became active 2 s ago"), Slo())
     assert is_behind(BUSY, Slo(min_iops=120))
     for kept in (
-        dataclasses.replace(due, asked=False),
-        dataclasses.replace(due, wants_more=False),
-        dataclasses.replace(due, target_share=0.1),
+        due._replace(asked=False),
+        due._replace(wants_more=False),
+        due._replace(target_share=0.1),
     ):
         assert not is_behind(kept, Slo())
     assert not is_behind(due, Slo(max_iops=102)), "it has its maximum"

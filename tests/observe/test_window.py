@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
+from slo_ctl.model.sample import StreamWindow
 from slo_ctl.observe.block import BlockDevice, SlidingWindow
 
 DISK = DeviceNumber(8, 0)
@@ -90,6 +91,30 @@ def test_restarted_vm_gives_no_negative_rate() -> None:
 
 
 @pytest.mark.parametrize(
+    "counted", [lambda count: IoCounters(reads=count), lambda count: IoCounters(read_bytes=count)]
+)
+def test_window_without_io_is_the_same_object_until_there_is_io(counted: Callable[[int], IoCounters]) -> None:
+    """What is made from it need not be made again. A kernel may count requests only, or bytes only."""
+    clock, number = Clock(), DISK
+    block = device(clock, window_s=2.0)
+
+    def update(counters: IoCounters) -> StreamWindow:
+        clock.now_s += 1.1
+        return block.update([Stream("a", None, "/a", number, counters)])["a"]
+
+    some, more = counted(5), counted(16)
+    assert [update(some).window_s for _ in range(2)] == pytest.approx([0.0, 1.1])
+    complete = update(some)
+    assert update(some) is complete
+    for _ in range(2):
+        window = update(more)
+        assert (window.iops or window.bandwidth_bytes_s) == pytest.approx(5.0)
+    idle = update(more)
+    assert {idle.iops, idle.bandwidth_bytes_s} == {0.0, None}
+    assert update(more) is idle
+
+
+@pytest.mark.parametrize(
     "counters", [IoCounters(), IoCounters(reads=5), IoCounters(1, 2, 3, 4), IoCounters(writes=3)]
 )
 def test_unchanged_vm_has_the_same_result(counters: IoCounters) -> None:
@@ -99,5 +124,5 @@ def test_unchanged_vm_has_the_same_result(counters: IoCounters) -> None:
     for _ in range(4):
         now_s[0] += 1.0
         one = quick.update([Stream("a", None, "/a", number, counters)])
-        other = slow.update([Stream("a", None, "/a", number, replace(counters))])
+        other = slow.update([Stream("a", None, "/a", number, counters._replace())])
         assert one == other
