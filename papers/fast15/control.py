@@ -158,7 +158,7 @@ def algorithm_1(trial: Trial) -> list[Panel]:
     cells: dict[tuple[str, str], float] = {}
     ops: dict[tuple[str, str], float] = {}
     vms = same_workload("uniform", _UNIFORM_WEIGHTS)
-    duration = "5x" if trial.quick else "20x"
+    duration = "4x" if trial.quick else "20x"
     parts = (REACHABLE, 1.1) if trial.quick else (0.8, REACHABLE, 0.9, 1.0, 1.1)
     with PreparedDrive(drive(trial, vms, *_KEYS, size_mib=768, timing="paper")) as prepared:
         specified = feasible_iops(prepared, _UNIFORM_WEIGHTS)
@@ -255,7 +255,7 @@ def shares(trial: Trial) -> list[Panel]:
             if trial.quick:
                 del cases["one pool"]  # No rule is about it.
             for name, (policy, scheduler, epoch) in cases.items():
-                duration = ("12x" if trial.quick else "20x") if name == ADDITIONS else longest
+                duration = ("8x" if trial.quick else "20x") if name == ADDITIONS else longest
                 run = prepared.run(policy, scheduler, duration, epoch=epoch, share_by=ShareBy.PAGES)
                 cells |= {(name, vm): value for vm, value in _bandwidths(run).items()}
         panels.append(Panel(group, "MB/s", cells))
