@@ -239,7 +239,7 @@ _MIX_WEIGHTS = dict(zip(WORKLOADS, (1.0, 3.0, 6.0), strict=True))
 def shares(trial: Trial) -> list[Panel]:
     """Bandwidth by weight under the static split, Algorithm 1, and with limits and the fair queue."""
     panels = []
-    longest, each_gc = ("5x", "0.002x") if trial.quick else ("10x", _EVERY_GC)
+    longest, each_gc = ("4x", "0.002x") if trial.quick else ("10x", _EVERY_GC)
     groups = {name: (same_workload(kind, _BY_TEN), _BY_TEN) for kind, name in _GROUPS.items()}
     groups[_MIX] = (three("qd=1", weights=tuple(_MIX_WEIGHTS.values())), _MIX_WEIGHTS)
     for group, (vms, weights) in groups.items():
