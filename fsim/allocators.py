@@ -203,6 +203,7 @@ class GreedyLocalAllocator(GreedySpaceAllocator):
     STREAMS = 3
     packs_directories = True
     metadata_apart = True
+    regards_trim = True
 
     def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
         super().__init__(space, logical_block, trim)

@@ -163,6 +163,9 @@ class Allocator(ABC):
     metadata_apart: ClassVar[bool] = False
     """Whether pointer blocks are requested as metadata, apart from the data; otherwise they precede it."""
 
+    regards_trim: ClassVar[bool] = False
+    """Whether what it chooses depends on `trim`."""
+
     def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
         """`logical_block` is in file-system blocks; some allocators ignore it. `trim`: the file system trims
         blocks that it frees, as one mounted with `discard`.

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from lab.parallel.coordinator import Coordinator
 from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial
 from papers.serra.devices import VirtualNodes
-from papers.serra.profiles import CLASSES, LABELS, SMALL_SSD, complete, make_device
+from papers.serra.profiles import CLASSES, LABELS, SMALL_SSD, complete, file_mb, make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order, accesses_of
@@ -31,16 +32,12 @@ PAPER_BEST = {
 WHOLE, PARTS = "complete tests", "parts of tests"
 
 
-def _megabytes(name: str, quick: bool) -> int:
-    return 40 if name == "SSD" else 200 if quick else 1200
+def _device(name: str, megabytes: int, seed: int) -> Benchmark:
+    return make_device(name, megabytes, SMALL_SSD)(seed, False)
 
 
-def _device(name: str, seed: int, quick: bool) -> Benchmark:
-    return make_device(name, _megabytes(name, quick), SMALL_SSD)(seed, False)
-
-
-def _overhead_s(name: str, quick: bool) -> float:
-    return OVERHEAD_S * _megabytes(name, quick) / 1200
+def _overhead_s(megabytes: int) -> float:
+    return OVERHEAD_S * megabytes / 1200
 
 
 def _sizes() -> list[int]:
@@ -54,16 +51,16 @@ def _first_device(seed: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _test_times_s(name: str, quick: bool, seed: int) -> tuple[float, ...]:
+def _test_times_s(name: str, megabytes: int, seed: int) -> tuple[float, ...]:
     """Times of the four tests of each size, one repetition after the other."""
-    device = _device(name, _first_device(seed), quick)
+    device = _device(name, megabytes, _first_device(seed))
     times = []
     for repetition in range(max(REPETITIONS)):
         for size in sorted(_sizes()):
             begun = device.now_s()
             for access in ACCESSES:
                 device.measure(access, size, repetition, None)
-            times.append(device.now_s() - begun + _overhead_s(name, quick))
+            times.append(device.now_s() - begun + _overhead_s(megabytes))
     return tuple(times)
 
 
@@ -77,13 +74,13 @@ def _makespan_s(times_s: Sequence[float], workers: int) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def _coordinated(name: str, quick: bool, repetitions: int, workers: int, seed: int) -> tuple[float, float]:
+def _coordinated(name: str, megabytes: int, repetitions: int, workers: int, seed: int) -> tuple[float, float]:
     """Seconds with our coordinator, which hands out parts of tests, and the busy share."""
     plan = SweepPlan(_sizes(), ACCESSES, StoppingRule(0, repetitions, repetitions), None)
     first = _first_device(seed)
-    devices = [_device(name, first + worker, quick) for worker in range(workers)]
-    nodes = VirtualNodes(devices, _overhead_s(name, quick))
-    span_bytes = _megabytes(name, quick) * 1_000_000
+    devices = [_device(name, megabytes, first + worker) for worker in range(workers)]
+    nodes = VirtualNodes(devices, _overhead_s(megabytes))
+    span_bytes = megabytes * 1_000_000
     found = Coordinator(plan, span_bytes, [], nodes).run(
         range(workers), Silent(), lambda _measurements, _node: None
     )
@@ -97,7 +94,8 @@ def profiling_times(trial: Trial) -> list[Panel]:
     panels = []
     for name in CLASSES:
         cells, busy = {}, {}
-        single = _test_times_s(name, trial.quick, trial.seed)
+        megabytes = file_mb(trial, name)
+        single = _test_times_s(name, megabytes, trial.seed)
         per_repetition = len(single) // max(REPETITIONS)
         for repetitions in REPETITIONS:
             for workers in WORKERS:
@@ -106,7 +104,7 @@ def profiling_times(trial: Trial) -> list[Panel]:
                 busy[f"{repetitions} repetitions, {WHOLE}", str(workers)] = 100 * share
         repetitions = max(REPETITIONS)
         for workers in (1, 16) if trial.quick else WORKERS:
-            took, share = _coordinated(name, trial.quick, repetitions, workers, trial.seed)
+            took, share = _coordinated(name, megabytes, repetitions, workers, trial.seed)
             cells[f"{repetitions} repetitions, {PARTS}", str(workers)] = took / 60
             busy[f"{repetitions} repetitions, {PARTS}", str(workers)] = 100 * share
         panels += [
@@ -133,8 +131,9 @@ def against_complete(trial: Trial) -> list[Panel]:
     """Minutes of the complete profile, of one execution of all tests, and of SeRRa by one and 16 workers."""
     cells = {}
     for name in CLASSES:
-        whole = complete(name, _megabytes(name, trial.quick), trial.seed)
-        single = _test_times_s(name, trial.quick, trial.seed)
+        megabytes = file_mb(trial, name)
+        whole = complete(name, megabytes, trial.seed)
+        single = _test_times_s(name, megabytes, trial.seed)
         per_repetition = len(single) // max(REPETITIONS)
         cells[name, _NO_SERRA] = whole.spent_s / 60
         cells[name, _EXECUTION] = whole.spent_s / whole.repetitions / 60
@@ -253,8 +252,8 @@ def _second_eight(name: str, *, gain: bool) -> Rule:
 
 _OURS = (
     "A virtual clock for each worker, all with a device of the same model: 1200 MB files (quick: 200), 40 "
-    "MB on the SSD; a second of overhead for each piece of work. Complete tests, as in the paper, go to "
-    "the worker that is free first; our own profiler hands out parts of tests."
+    "MB on the SSD (quick: 20); a second of overhead for each piece of work. Complete tests, as in the "
+    "paper, go to the worker that is free first; our own profiler hands out parts of tests."
 )
 _THREE = (
     "With 3 repetitions the paper is slower than with 2. Its numbers fit one worker that runs two of the "
@@ -352,7 +351,7 @@ def small_requests(trial: Trial) -> list[Panel]:
     cells = {}
     size = 8 << 10
     for name in CLASSES:
-        device = _device(name, trial.seed, quick=False)
+        device = _device(name, file_mb(replace(trial, quick=False), name), trial.seed)
         for direction in (Direction.WRITE, Direction.READ):
             sequential, random = (
                 device.measure(access, size, 0, None).access_time_s for access in accesses_of((direction,))

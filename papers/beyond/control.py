@@ -91,7 +91,7 @@ def levers(trial: Trial) -> list[Panel]:
             for name, (policy, scheduler) in _LEVERS.items():
                 if trial.quick and name == NOTHING:
                     continue  # No rule is about it.
-                run = prepared.run(policy, scheduler, "8x" if trial.quick else "20x")
+                run = prepared.run(policy, scheduler, "6x" if trial.quick else "20x")
                 totals["total", name] = total_pages_per_s(run)
                 waf["WAF", name] = run.waf or 1.0
                 off[name, _OFF] = _off_weights(run)
@@ -111,7 +111,7 @@ LEVERS = Figure(
     "Three VMs, weights 1:3:6, eight outstanding requests each, two mixes of workloads. `fair queue` is on "
     "one pool of blocks, `fair queue and OPS` is the policy `proportional`, `OPS for fewest GC writes` the "
     "same without its queue and limits. Shares of pages; preset fast15 of 512 MiB (quick: 256), OP 15 %; 20 "
-    "drive writes (quick: 8), the last half counts.",
+    "drive writes (quick: 6), the last half counts.",
     _LABELS,
     levers,
     tuple(
@@ -247,7 +247,7 @@ def starvation(trial: Trial) -> list[Panel]:
         )
         # No rule is about the first row.
         for name, policy, scheduler in cases[1:] if trial.quick else cases:
-            run = prepared.run(policy, scheduler, "12x" if trial.quick else "20x")
+            run = prepared.run(policy, scheduler, "8x" if trial.quick else "20x")
             total = total_pages_per_s(run)
             for vm, weight in zip(run.vms, _WEIGHTS.values(), strict=True):
                 shares[name, vm.name] = pages_per_s(vm) / total / (weight / sum(_WEIGHTS.values()))

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import product
 
 from fsim import experiment as fsim
+from fsim.allocators import ALLOCATORS
 from fsim.experiment import Experiment, preset
 from papers.figure import (
     NOT_IN_QUICK,
@@ -35,9 +36,11 @@ def _work(experiment: Experiment) -> fsim.Work:
 
 @lru_cache(maxsize=256)
 def _outcome(experiment: Experiment) -> fsim.Outcome:
-    # What the file system writes is the same for any mapping and number of log blocks, and most of the CPU.
+    # What the file system writes is most of the CPU, and the same for any mapping and number of log blocks;
+    # for most allocators also with TRIM.
     drive = experiment.drive.replace("mapping=fast", "mapping=bast")
-    return fsim.play(experiment, _work(replace(experiment, drive=drive, log_blocks=LOG_BLOCKS)))
+    trim = experiment.trim and ALLOCATORS[experiment.allocator].allocator.regards_trim
+    return fsim.play(experiment, _work(replace(experiment, drive=drive, log_blocks=LOG_BLOCKS, trim=trim)))
 
 
 def _postmark(

@@ -158,7 +158,7 @@ def algorithm_1(trial: Trial) -> list[Panel]:
     cells: dict[tuple[str, str], float] = {}
     ops: dict[tuple[str, str], float] = {}
     vms = same_workload("uniform", _UNIFORM_WEIGHTS)
-    duration = "5x" if trial.quick else "20x"
+    duration = "4x" if trial.quick else "20x"
     parts = (REACHABLE, 1.1) if trial.quick else (0.8, REACHABLE, 0.9, 1.0, 1.1)
     with PreparedDrive(drive(trial, vms, *_KEYS, size_mib=768, timing="paper")) as prepared:
         specified = feasible_iops(prepared, _UNIFORM_WEIGHTS)
@@ -239,7 +239,7 @@ _MIX_WEIGHTS = dict(zip(WORKLOADS, (1.0, 3.0, 6.0), strict=True))
 def shares(trial: Trial) -> list[Panel]:
     """Bandwidth by weight under the static split, Algorithm 1, and with limits and the fair queue."""
     panels = []
-    longest, each_gc = ("5x", "0.002x") if trial.quick else ("10x", _EVERY_GC)
+    longest, each_gc = ("4x", "0.002x") if trial.quick else ("10x", _EVERY_GC)
     groups = {name: (same_workload(kind, _BY_TEN), _BY_TEN) for kind, name in _GROUPS.items()}
     groups[_MIX] = (three("qd=1", weights=tuple(_MIX_WEIGHTS.values())), _MIX_WEIGHTS)
     for group, (vms, weights) in groups.items():
@@ -255,7 +255,7 @@ def shares(trial: Trial) -> list[Panel]:
             if trial.quick:
                 del cases["one pool"]  # No rule is about it.
             for name, (policy, scheduler, epoch) in cases.items():
-                duration = ("12x" if trial.quick else "20x") if name == ADDITIONS else longest
+                duration = ("8x" if trial.quick else "20x") if name == ADDITIONS else longest
                 run = prepared.run(policy, scheduler, duration, epoch=epoch, share_by=ShareBy.PAGES)
                 cells |= {(name, vm): value for vm, value in _bandwidths(run).items()}
         panels.append(Panel(group, "MB/s", cells))

@@ -216,6 +216,10 @@ SEPARATE, SHARED_BLOCK = _ALONE
 ABSENT = "neighbours absent"
 
 
+def _length(trial: Trial) -> str:
+    return "6x" if trial.quick else "8x"
+
+
 @lru_cache(maxsize=8)
 def alone_and_together(trial: Trial) -> dict[str, dict[str, dict[tuple[str, str], float]]]:
     """IOPS and u of each VM by itself and together, for three meanings of "by itself"."""
@@ -227,15 +231,15 @@ def alone_and_together(trial: Trial) -> dict[str, dict[str, dict[tuple[str, str]
 
     for meaning, keys in _ALONE.items():
         with PreparedDrive(drive(trial, three("qd=1"), *keys)) as prepared:
-            together = prepared.run(Shared(), "fifo", "8x")
+            together = prepared.run(Shared(), "fifo", _length(trial))
             for name in NAMES:
-                alone = prepared.run(Shared(), "fifo", "8x", only=name)
+                alone = prepared.run(Shared(), "fifo", _length(trial), only=name)
                 record(meaning, name, "alone", vm_of(alone, name))
                 record(meaning, name, "together", vm_of(together, name))
                 if meaning == SEPARATE:
                     record(ABSENT, name, "together", vm_of(together, name))
     for name, text in zip(NAMES, three("qd=1"), strict=True):
-        record(ABSENT, name, "alone", _on_its_own(trial, text, "8x"))
+        record(ABSENT, name, "alone", _on_its_own(trial, text, _length(trial)))
     return found
 
 
@@ -247,9 +251,9 @@ def iops_alone_and_together(trial: Trial) -> list[Panel]:
     cells = dict(alone_and_together(trial)["iops"])
     alike = cells[_ALIKE] = {}
     with PreparedDrive(drive(trial, three("qd=1", "read=0", "bs=16KiB"), *_ALONE[SEPARATE])) as prepared:
-        together = prepared.run(Shared(), "fifo", "8x")
+        together = prepared.run(Shared(), "fifo", _length(trial))
         for name in NAMES:
-            alone = prepared.run(Shared(), "fifo", "8x", only=name)
+            alone = prepared.run(Shared(), "fifo", _length(trial), only=name)
             alike[name, "alone"] = measured(vm_of(alone, name).iops)
             alike[name, "together"] = measured(vm_of(together, name).iops)
     return [Panel(f"IOPS, {meaning}", "requests/s", found) for meaning, found in cells.items()]

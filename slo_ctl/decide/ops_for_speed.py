@@ -85,20 +85,21 @@ def highest_level(
     Minimums that do not fit are reduced in proportion.
     """
 
-    def fits(level: float, fraction: float = 1.0) -> bool:
-        return sum(_with_part_of_minimum(v, fraction).blocks(timing, level) for v in vms) <= total_blocks
+    def fit(vms: Sequence[Need], level: float) -> bool:
+        return sum(v.blocks(timing, level) for v in vms) <= total_blocks
 
-    fraction = 1.0 if fits(0.0) else _largest(lambda fraction: fits(0.0, fraction), 1.0)
-    vms = [_with_part_of_minimum(v, fraction) for v in vms]
+    if not fit(vms, 0.0):
+        fraction = _largest(lambda fraction: fit(_with_part_of_minimums(vms, fraction), 0.0), 1.0)
+        vms = _with_part_of_minimums(vms, fraction)
     top = max((v.level(timing, total_blocks) for v in vms if v.max_iops == math.inf), default=0.0)
     top = top if math.isfinite(top) and top > 0.0 else max((v.max_iops / v.weight for v in vms), default=0.0)
     # The last 2 % are within the noise, and would take most of the OPS from the other VMs.
-    level = (1.0 - MISSED_FROM) * _largest(fits, top)
+    level = (1.0 - MISSED_FROM) * _largest(lambda level: fit(vms, level), top)
     return level, {v.vm: math.floor(v.blocks(timing, level)) for v in vms}
 
 
-def _with_part_of_minimum(vm: Need, fraction: float) -> Need:
-    return replace(vm, min_iops=fraction * vm.min_iops)
+def _with_part_of_minimums(vms: Sequence[Need], fraction: float) -> Sequence[Need]:
+    return [replace(vm, min_iops=fraction * vm.min_iops) for vm in vms]
 
 
 def _largest(holds: Callable[[float], bool], high: float) -> float:

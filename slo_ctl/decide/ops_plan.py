@@ -11,9 +11,9 @@ On a device without a timing model, pages copied stand for device time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from slo_ctl.decide import gc_model
@@ -340,12 +340,13 @@ def next_moves(
     lacking = {vm: max(0, least - blocks[vm]) for vm, least in (needs or {}).items()}
     wanted = moves_between(blocks, best, sample.spare_blocks)
     step = max(1, sample.total_ops_blocks // STEPS_PER_OPS)
+    worth = _worth(state, sample)
     steps: list[OpsMove] = []
     plans: list[MovePlan] = []
     for move in wanted:
         # Spare blocks move without GC, all at once.
         at_once = step if move.source else move.blocks
-        plan = _paying_part(state, sample, move, step, lacking.get(move.target or "", 0))
+        plan = _paying_part(worth, move, step, lacking.get(move.target or "", 0))
         if plan.blocks:
             steps.append(replace(move, blocks=min(at_once, plan.blocks)))
             plans.append(plan)
@@ -358,40 +359,50 @@ def next_moves(
     return replace(state, plan_moved=moved, plan_left=left), tuple(steps), tuple(plans)
 
 
-def _paying_part(state: OpsState, sample: DeviceSample, move: OpsMove, step: int, needed: int) -> MovePlan:
+_Worth = Callable[[OpsMove, int], tuple[float, float]]
+
+
+def _paying_part(worth: _Worth, move: OpsMove, step: int, needed: int) -> MovePlan:
     """The first steps of a move, as long as each saves more than it costs; `needed` blocks move anyway."""
     if move.source is None:
-        cost, saving = _worth(state, sample, move)
+        cost, saving = worth(move, 0)
         return MovePlan(None, move.target, move.blocks, cost_s=cost, saving_s=saving)
     done, cost, saving = 0, 0.0, 0.0
     while done < move.blocks:
         part = replace(move, blocks=min(step, move.blocks - done))
-        step_cost, step_saving = _worth(state, sample, part, done)
+        step_cost, step_saving = worth(part, done)
         if step_saving <= step_cost and done >= needed:
             break
         done, cost, saving = done + part.blocks, cost + step_cost, saving + step_saving
     return MovePlan(move.source, move.target, done, cost_s=cost, saving_s=saving)
 
 
-def _worth(state: OpsState, sample: DeviceSample, move: OpsMove, done: int = 0) -> tuple[float, float]:
-    """Device time that a move costs and that it saves over the next drive write, after `done` blocks.
+def _worth(state: OpsState, sample: DeviceSample) -> _Worth:
+    """Device time that a move costs and that it saves over the next drive write, after so many blocks of it.
 
     In seconds; without a timing model in pages copied.
     """
     timing, total = sample.timing, sum(track.written for track in state.tracks.values())
     pages = _logical_pages(sample)
-    saving = cost = 0.0
-    for vm, sign in ((move.source, -1), (move.target, 1)):
-        if vm is None:
-            continue
+
+    @cache  # A step begins where the one before it ended.
+    def gc_cost(vm: str, more_blocks: int) -> float:
         track = state.tracks[vm]
-        before = _gc_cost(timing, track.curve.u_at(track.ops_blocks + sign * done))
-        after = _gc_cost(timing, track.curve.u_at(track.ops_blocks + sign * (done + move.blocks)))
-        saving += pages * track.written / total * (before - after)
-        if sign < 0:
-            # Freeing a block costs as much GC as writing a block of host pages.
-            cost += move.blocks * timing.pages_per_block * after
-    return cost, saving
+        return _gc_cost(timing, track.curve.u_at(track.ops_blocks + more_blocks))
+
+    def worth(move: OpsMove, done: int) -> tuple[float, float]:
+        saving = cost = 0.0
+        for vm, sign in ((move.source, -1), (move.target, 1)):
+            if vm is None:
+                continue
+            before, after = gc_cost(vm, sign * done), gc_cost(vm, sign * (done + move.blocks))
+            saving += pages * state.tracks[vm].written / total * (before - after)
+            if sign < 0:
+                # Freeing a block costs as much GC as writing a block of host pages.
+                cost += move.blocks * timing.pages_per_block * after
+        return cost, saving
+
+    return worth
 
 
 def _gc_cost(timing: FlashTiming, u: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,19 @@ class PlantVm:
         alpha = (self.logical_blocks + self.ops_blocks - reserve_blocks) / (
             self.footprint * self.logical_blocks
         )
-        if alpha <= 1.001:
-            return 0.995
+        return _steady_u(alpha, self.hot, pages_per_block)
+
+
+# What it depends on changes at most once a window, and often less.
+@lru_cache(maxsize=1000)
+def _steady_u(alpha: float, hot: tuple[float, float] | None, pages_per_block: int) -> float:
+    if alpha <= 1.001:
+        return 0.995
+    if hot is None:
         u = gc_model.u_at_alpha(alpha, pages_per_block)
-        if self.hot is not None:
-            u = min(gc_model.u_at_gc_write_ratio(waf_theory.hotcold_lru_waf(alpha, *self.hot) - 1.0), 0.995)
-        return min(u, 0.995)
+    else:
+        u = gc_model.u_at_gc_write_ratio(waf_theory.hotcold_lru_waf(alpha, *hot) - 1.0)
+    return min(u, 0.995)
 
 
 @dataclass
@@ -108,15 +116,19 @@ class Plant:
         if self.scheduled:
             total = sum(v.scheduler_weight for v in running)
             return {v.name: v.scheduler_weight / total / own[v.name] for v in running}
+
+        def limited(v: PlantVm, request_s: float) -> float:
+            return min(v.outstanding / request_s * v.luck, v.limit_iops or math.inf, v.demand_iops)
+
+        if not self.contention:
+            return {v.name: limited(v, own[v.name]) for v in running}
         rates = {v.name: v.outstanding / own[v.name] for v in running}
         for _ in range(30):  # a request waits for what the others have on the device
-            new = {}
-            for v in running:
-                waiting = sum(
-                    min(1.0, rates[o.name] * own[o.name]) * own[o.name] for o in running if o is not v
-                )
-                rate = v.outstanding / (own[v.name] + self.contention * waiting)
-                new[v.name] = min(rate * v.luck, v.limit_iops or math.inf, v.demand_iops)
+            there = {name: min(1.0, rate * own[name]) * own[name] for name, rate in rates.items()}
+            all_s = sum(there.values())
+            new = {
+                v.name: limited(v, own[v.name] + self.contention * (all_s - there[v.name])) for v in running
+            }
             rates = {name: math.sqrt(rates[name] * new[name]) for name in rates}
         return rates
 

@@ -38,13 +38,12 @@ _TOGETHER = (
     ("fast15:eq1", "fast15:eq2"),
     ("greedy-space:1", "greedy-space:model"),
     ("greedy-space:3", "greedy-space:4"),
-    *(
-        tuple(
-            key
-            for key, figure in FIGURES.items()
-            if key.startswith(paper) and figure.run is not None and key not in IN_REAL_TIME
-        )
-        for paper in ("serra:", "parallel-serra:")
+    tuple(
+        key
+        for key, figure in FIGURES.items()
+        if key.startswith(("serra:", "parallel-serra:"))
+        and figure.run is not None
+        and key not in IN_REAL_TIME
     ),
 )
 """Figures of the same measurements, which one process makes once."""

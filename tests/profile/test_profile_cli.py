@@ -257,6 +257,7 @@ def test_fio_is_killed_and_what_was_measured_is_kept(
 def test_an_interruption_ends_jobs_that_fio_left_behind(place: Path, tmp_path: Path) -> None:
     """Processes that fio has started keep its pipes open."""
     left_behind = """
+import signal
 if options["rw"] != "write":
     if os.fork() == 0:
         time.sleep(600)

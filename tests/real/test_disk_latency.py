@@ -29,6 +29,7 @@ libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed
 
 NAME = f"slo-p99-{os.getpid()}"
 SIZE_BYTES = 16 << 20
+WRITES_S = 500
 CONFIG = """
 [daemon]
 epoch = "250ms"
@@ -46,13 +47,17 @@ p99 = "100s"
 
 @pytest.fixture
 def writer(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[tuple[Any, str]]:  # noqa: F811
-    """A VM that writes to a loop device all the time, and the device."""
+    """A VM that writes to a loop device all the time, and the device.
+
+    At most so often: without a limit it takes a CPU.
+    """
     folder = libvirt_host.folder
     shutil.copy(compile_writer(tmp_path), folder / "bare_writer")
     with loop_device(SIZE_BYTES) as (path, _):
         disk = (
             f"<disk type='block'><driver name='qemu' type='raw' cache='none'/><source dev='{path}'/>"
-            "<target dev='vda' bus='virtio'/></disk>"
+            "<target dev='vda' bus='virtio'/>"
+            f"<iotune><write_iops_sec>{WRITES_S}</write_iops_sec></iotune></disk>"
         )
         console = folder / f"{NAME}.log"
         connection = libvirt_host.connect()

@@ -31,7 +31,7 @@ def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
 
 
 def test_every_worker_dies_once_and_nothing_is_missing(tmp_path: Path) -> None:
-    fatal = frozenset(range(5))
+    fatal = frozenset(range(3))
     arguments = {number: (number, fatal, tmp_path / str(number)) for number in fatal}
     assert dict(on_processes(square, arguments, 2, Silent())) == {number: number**2 for number in fatal}
 
