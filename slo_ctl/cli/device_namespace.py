@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from slo_ctl.base.text import counted
 from slo_ctl.cli.completion import complete_namespace, namespaces
 from slo_ctl.cli.options import DEVICE, ROOT, YES, bytes_of, confirm, device_store, root_option
 from slo_ctl.cli.output import print_lines, warn, warn_notes
+from slo_ctl.host.sockets import is_listening
 from slo_ctl.model.host import Tenant
 
 if TYPE_CHECKING:
@@ -93,12 +95,12 @@ def _wait_for_addresses(run: RunPlaces, namespace: str) -> list[str]:
     from slo_ctl.drives.status import nbd_uri
 
     export, vhost_user = run.export(namespace), run.vhost_user_socket(namespace)
-    if not wait_for(export.is_socket, _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
+    if not wait_for(partial(is_listening, export), _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
         return [f"note: {export} does not exist yet; it will once the device is served again"]
     lines = [f"NBD: {nbd_uri(export, namespace)}"]
     # The vhost-user socket, if the device is served with any, is created just after it.
     has_vhost_user = run.vhost_user.is_dir() and any(run.vhost_user.iterdir())
-    if has_vhost_user and wait_for(vhost_user.is_socket, _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
+    if has_vhost_user and wait_for(partial(is_listening, vhost_user), _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
         lines.append(f"vhost-user: {vhost_user}")
     return lines
 

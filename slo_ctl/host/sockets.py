@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def check_socket_path(path: Path) -> None:
 
 
 _HINT = "run as root, or use another directory with --root"
+_INCOMPLETE_MODE = stat.S_IWUSR
+"""Mode of a socket until it has its group and accepts connections; its owner can remove a stale one."""
 
 
 def make_socket_folder(folder: Path) -> None:
@@ -67,17 +70,26 @@ def listen(path: Path, mode: int, group: int | None) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # On Linux the file is created with the mode of the descriptor.
-        os.fchmod(opened.fileno(), mode)
+        os.fchmod(opened.fileno(), _INCOMPLETE_MODE)
         opened.bind(str(path))
-        path.chmod(mode)
         if group is not None and path.stat().st_gid != group:
             # A service whose own group it is needs no privilege to change the group.
             os.chown(path, -1, group)
         opened.listen(_BACKLOG)
+        path.chmod(mode)
     except OSError as error:
         opened.close()
         raise UserError(f"cannot listen on {path}: {error.strerror}", hint_for(error, _HINT)) from None
     return opened
+
+
+def is_listening(path: Path) -> bool:
+    """Whether `listen` has completed for a socket at `path`."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISSOCK(mode) and stat.S_IMODE(mode) != _INCOMPLETE_MODE
 
 
 def _remove_stale_socket(path: Path) -> None:

@@ -1,14 +1,18 @@
-"""Serving a device: where NVMe hosts may connect, and the reaction to SIGTERM whatever it interrupts."""
+"""Serving a device: its sockets, where NVMe hosts may connect, and the reaction to SIGTERM."""
 
 from __future__ import annotations
 
+import socket
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.serving import NvmeTcp, plan_nvme_tcp
+from slo_ctl.host.sockets import is_listening, listen
 
 _HOST = "nqn.2026-11.org.example:a"
 
@@ -86,3 +90,24 @@ for _ in range({_ROUNDS}):
 
 def test_a_signal_that_interrupts_the_wait_for_it_does_not_hang_the_server() -> None:
     subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=_TIMEOUT_S)
+
+
+def test_a_socket_is_said_to_listen_once_it_has_its_mode_and_accepts_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`device add` named a socket while its group could not write to it yet."""
+    path = tmp_path / "b"
+    seen: list[tuple[bool, int]] = []
+
+    def note(opened: socket.socket, backlog: int) -> None:
+        seen.append((is_listening(path), stat.S_IMODE(path.stat().st_mode)))
+        start_listening(opened, backlog)
+
+    start_listening = socket.socket.listen
+    monkeypatch.setattr(socket.socket, "listen", note)
+    assert not is_listening(path)
+    with listen(path, 0o660, None), socket.socket(socket.AF_UNIX) as client:
+        assert seen == [(False, 0o200)]
+        assert is_listening(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        client.connect(str(path))
