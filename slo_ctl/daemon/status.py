@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
+from typing import NamedTuple
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
@@ -24,34 +25,39 @@ from slo_ctl.record.metrics import COUNTED_STATES, Counts
 _MANAGE_HINT = "name its device under [[device]], see docs/configuration.md"
 
 
+class _RowParts(NamedTuple):
+    """All that the row of a VM on a device is made from."""
+
+    vm: Vm
+    resolved: ResolvedSlo
+    device: str
+    problem: str
+    """Why the device cannot be managed; empty if it can."""
+    backend: str
+    delivered: Delivered
+    unapplied: tuple[Outcome, ...]
+    group_slo: Slo | None
+
+
 class StatusRows:
     """The rows of VMs on devices: the same objects as before while what they are made from is equal."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str], tuple[tuple[object, ...], VmStatus]] = {}
-        """By VM and device: what the row was made from, and the row."""
+        self._made: dict[tuple[str, str], tuple[_RowParts, VmStatus]] = {}
+        """By VM and device."""
         self._last = self._made
 
     def begin(self) -> None:
         """Begin an epoch: rows that it does not ask for are forgotten."""
         self._last, self._made = self._made, {}
 
-    def row(
-        self,
-        vm: Vm,
-        resolved: ResolvedSlo,
-        device: DeviceView,
-        unapplied: tuple[Outcome, ...],
-        backend: str | None,
-        group_slo: Slo | None,
-    ) -> VmStatus:
-        key, delivered = (vm.name, device.name), device.vms[vm.name]
-        made_from = vm, resolved, delivered, unapplied, backend or device.backend, device.problem, group_slo
-        last = self._last.get(key)
-        if last is None or last[0] != made_from:
-            last = made_from, _row(vm, resolved, device, unapplied, backend, group_slo)
-        self._made[key] = last
-        return last[1]
+    def row(self, parts: _RowParts) -> VmStatus:
+        key = parts.vm.name, parts.device
+        made = self._last.get(key)
+        if made is None or made[0] != parts:
+            made = parts, _row(parts)
+        self._made[key] = made
+        return made[1]
 
 
 def status_of(
@@ -89,8 +95,9 @@ def status_of(
             # A weight is for all block devices; so may be what is for an unknown one.
             on_device = device.name, "" if device.kind == "block" else device.name
             on_it = tuple(outcome for outcome, place in vm_outcomes if place in on_device)
-            backend = backends.get((name, device.name))
-            rows.append(made.row(vm, resolved, device, on_it, backend, slos.in_groups.get(name)))
+            backend = backends.get((name, device.name)) or device.backend
+            of_device = device.name, device.problem, backend, device.vms[name]
+            rows.append(made.row(_RowParts(vm, resolved, *of_device, on_it, slos.in_groups.get(name))))
     existing = {vm.name for vm in vms}
     for name, source in slos.named_by.items():
         if name not in existing:
@@ -123,17 +130,10 @@ def _maximums(slo: Slo) -> tuple[float | None, float | None]:
     return slo.max_iops, slo.max_bandwidth_bytes_s
 
 
-def _row(
-    vm: Vm,
-    resolved: ResolvedSlo,
-    device: DeviceView,
-    unapplied: tuple[Outcome, ...],
-    backend: str | None,
-    group_slo: Slo | None,
-) -> VmStatus:
-    delivered = device.vms[vm.name]
-    if device.problem:
-        judgement = Judgement(Verdict.NO_MECHANISM, device.problem)
+def _row(parts: _RowParts) -> VmStatus:
+    vm, resolved, device, problem, backend, delivered, unapplied, group_slo = parts
+    if problem:
+        judgement = Judgement(Verdict.NO_MECHANISM, problem)
     else:
         judgement = judge(
             delivered,
@@ -149,12 +149,12 @@ def _row(
     window = delivered.window
     return VmStatus(
         vm=vm.name,
-        device=device.name,
+        device=device,
         disks=delivered.disks,
         slo=group_slo or resolved.slo,
         slo_source=_source(resolved),
         state=_state(vm),
-        backend=backend or device.backend,
+        backend=backend,
         verdict=judgement.verdict,
         reason=judgement.reason,
         target_iops=delivered.target_iops,

@@ -179,8 +179,8 @@ def _missed_rate(delivered: Delivered, slo: Slo, at_bound: float) -> str:
     if not delivered.wants_more or not target_share or delivered.share is None:
         return ""
     # An estimated demand is not enough to say that a VM that has its minimum misses its share.
-    has_minimum = delivered.guessed and minimum is not None
-    if has_minimum or delivered.share / target_share - 1 >= -delivered.share_tolerance:
+    is_uncertain = delivered.guessed and minimum is not None
+    if is_uncertain or delivered.share / target_share - 1 >= -delivered.share_tolerance:
         return ""
     text = f"{delivered.share_text}, below the {_percent(target_share)} that it is entitled to"
     return text + _guess(delivered)
