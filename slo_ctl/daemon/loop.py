@@ -241,7 +241,7 @@ class Daemon:
             if has_files(self.places.config):
                 log.info("configuration reloaded%s", change)
             else:
-                log.warning("there is no configuration in %s any more%s", self.places.config, change)
+                log.warning("no configuration in %s, the defaults are used%s", self.places.config, change)
         # The next request is checked with it, and the next epoch, at once, applies and reports it.
         self.controller.published = replace(
             self.controller.published, config=self.config, config_problem=self._config_problem

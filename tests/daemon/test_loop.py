@@ -316,7 +316,7 @@ def test_the_log_says_what_a_reload_adds_and_removes(
         "configuration reloaded",
         "configuration reloaded: 0 devices, 0 VMs (before: 0 devices, 2 VMs)",
         "configuration reloaded: 0 devices, 1 VM (before: 0 devices, 0 VMs)",
-        f"there is no configuration in {tmp_path} any more: 0 devices, 0 VMs (before: 0 devices, 1 VM)",
+        f"no configuration in {tmp_path}, the defaults are used: 0 devices, 0 VMs (before: 0 devices, 1 VM)",
     ]
 
 
