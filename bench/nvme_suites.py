@@ -5,7 +5,7 @@
 DIR is a checkout of the suite; nothing of it is in this repository, and nothing is written to it. The kernel
 and nvme-cli of the tests' guest (tests/real/guest) are the host; check out the version of nvme-cli that is
 installed there. A test that is not in suite_results.py has to pass. Exit code 1 where one ends otherwise.
-docs/device.md has the results and the reasons.
+docs/device.md has the results, suite_results.py the reasons.
 """
 
 from __future__ import annotations
