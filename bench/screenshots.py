@@ -162,7 +162,7 @@ async def top(go_on: Callable[[], HostStatus]) -> str:
 
 
 def main() -> None:
-    """Take all of them."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/screenshots"))
     folder: Path = parser.parse_args().folder.resolve()

@@ -1,4 +1,4 @@
-"""`slo-ctl config`: all errors at once, and where each value comes from."""
+"""`slo-ctl config`: all errors at once, and the source of each value."""
 
 from __future__ import annotations
 

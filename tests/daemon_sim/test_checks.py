@@ -1,4 +1,4 @@
-"""Each check finds what it is for, and nothing else, in mock results."""
+"""Each check finds its own kind of fault in fake results, and no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status(at_s: float, rows: dict[str, tuple[Verdict, str]]) -> HostStatus:
 
 
 def result(weights: dict[str, float], hostile: str = "") -> Result:
-    """VMs that all want more and have exactly their shares of 1,000 pages a second, with ok throughout."""
+    """VMs that all want more and get exactly their shares of 1,000 pages a second, with verdict ok."""
     vms = tuple(
         SimulatedVm(
             vm, number, Load(queue_depth=8), (("weight", weight),), honest=Load() if vm == hostile else None
@@ -121,7 +121,7 @@ def test_lower_total_of_the_fluid_ideal_is_allowed_if_reported() -> None:
     (found,) = check(run, without, names=["conserved"])
     assert 290 < found.at_s <= 300, "a tenth less than the ideal"
     run.of("pages")[:] = 160
-    # A VM whose requests do not wait asks for what it had without the daemon.
+    # A VM whose requests do not wait wants what it had without the daemon.
     run.of("queued_ns")[:] = 0.3e9
     assert check(run, without, names=["conserved"]), (
         "b asks for 160, which leaves 306 of the 900 that a asks for"

@@ -105,7 +105,7 @@ class Guests:
         return self._guest
 
     def booted(self, kind: GuestKind) -> Guest:
-        """A guest of this kind, booted if needed, without a running daemon; with the package if it can be built.
+        """A guest of this kind without a running daemon, booted if needed; with the package if possible.
 
         Skips the test if there can be no guest.
         """
