@@ -92,9 +92,8 @@ def _elapsed(trial: Trial, workload: str, drives: tuple[str, ...], trims: tuple[
     return Panel(f"Postmark {workload}", "virtual s", cells)
 
 
-# Why greedy-local is hardly faster on the Samsung with FAST mapping and TRIM: full merges are what it saves,
-# and there the log blocks hold nearly all that a run does not write in sequence. One thing is changed at a
-# time.
+# Why greedy-local is hardly faster on the Samsung with FAST mapping and TRIM: it saves full merges, and there
+# the log blocks hold nearly all non-sequential writes of a run. The experiments change one thing at a time.
 
 
 @dataclass(frozen=True, slots=True)
