@@ -80,7 +80,7 @@ class TraceReader:
 
     @property
     def skipped(self) -> Counter[str]:
-        """Number of lines or records that were not yielded, by reason: bad ones, and those without a request."""
+        """Number of lines or records that were not yielded, by reason: bad ones and non-requests."""
         return self._screen.skipped
 
     @property

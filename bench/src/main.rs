@@ -27,7 +27,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What was measured on one size of drive: medians over the rounds.
+/// Results for one size of drive: medians over the rounds.
 struct Row {
     gib: u64,
     waf: f64,

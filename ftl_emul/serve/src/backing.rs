@@ -36,7 +36,7 @@ pub struct Backing {
     mapping: Option<Mapping>,
     /// A flush has failed: the kernel may have lost writes, which it reports only once.
     failed: AtomicBool,
-    /// Held while the file is synced: of two at once the kernel tells only one that writes were lost.
+    /// Held while the file is synced: of two concurrent syncs the kernel reports lost writes only to one.
     syncing: Mutex<()>,
     /// Number of syncs that were started.
     syncs: AtomicU64,
@@ -69,7 +69,7 @@ pub struct Extent {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Nothing is allocated; reads as zeroes.
+    /// No space is allocated; reads as zeroes.
     pub hole: bool,
 }
 
@@ -145,7 +145,7 @@ impl Backing {
         match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => Ok(()),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
-            // The file system does not report what is cached.
+            // The file system does not report which data is cached.
             Err(Errno::OPNOTSUPP) => self.read(buffer, offset),
             Err(e) => Err(e.into()),
         }
@@ -174,7 +174,7 @@ impl Backing {
             // SAFETY: see `move_guest`.
             unsafe { libc::preadv2(fd, vectors, count, at, libc::RWF_NOWAIT) }
         }) {
-            // The file system does not report what is cached.
+            // The file system does not report which data is cached.
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 self.move_guest(parts, offset, |fd, vectors, count, at| {
                     // SAFETY: see `move_guest`.
@@ -238,7 +238,7 @@ impl Backing {
         let begun = self.syncs.load(Ordering::SeqCst);
         let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         self.usable()?;
-        // Those that waited for a sync share the next one: it began after they came.
+        // Waiting callers share the next sync, which begins after they came.
         if self.syncs.load(Ordering::SeqCst) > begun {
             return Ok(());
         }
@@ -311,7 +311,7 @@ impl Backing {
         // SAFETY: the kernel fills in `found`; the descriptor is one that `self.file` keeps open.
         let asked = unsafe { libc::fstatvfs(self.file.as_raw_fd(), &raw mut found) };
         if asked != 0 || found.f_bavail.saturating_mul(found.f_frsize) >= needed {
-            // Unless another write has found none meanwhile.
+            // Unless another write has found none in the meantime.
             let _still = self.without_room.compare_exchange(needed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -378,7 +378,7 @@ impl Backing {
         Ok(found.mtime() * 1_000_000_000 + found.mtime_nsec())
     }
 
-    /// What ails it, if anything does.
+    /// Its problem, if it has one.
     #[must_use]
     pub fn ailment(&self) -> Option<Ailment> {
         if self.failed.load(Ordering::Relaxed) {

@@ -181,7 +181,7 @@ pub fn new_drive(flash: &FlashConfig, namespaces: &mut [Namespace], ops_blocks: 
     Ok(drive)
 }
 
-/// Gives every owner its minimum, and divides the rest in proportion to what was wanted beyond that.
+/// Gives every owner its minimum, and divides the rest in proportion to what was requested beyond that.
 fn fit(ops_blocks: &mut [u64], owners: &[usize], minimum: u64, available: u64) {
     let wanted = owners.iter().map(|&n| ops_blocks[n].max(minimum)).fold(0, u64::saturating_add);
     if wanted <= available {
@@ -198,7 +198,7 @@ fn fit(ops_blocks: &mut [u64], owners: &[usize], minimum: u64, available: u64) {
     }
 }
 
-/// What every namespace has, once every move under way has been carried out. `set` where that agrees with it.
+/// Blocks of every namespace after all moves in progress. `set` if that agrees with it.
 pub fn ops_blocks_of<N: Borrow<Namespace>>(
     drive: &Drive,
     placement: Placement,

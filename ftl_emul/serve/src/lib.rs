@@ -1,4 +1,4 @@
-//! `ftl-serve`: an emulated device, served over NBD, and over other front ends beside it.
+//! `ftl-serve`: an emulated device, served over NBD and other front ends.
 //!
 //! [`server`] has the device: [`namespace`]s whose data lies in [`backing`] files, the [`model`] of placement and time
 //! beside them, the [`checkpoint`] of the placement. [`nbd`] and the other [`front_ends`] are ways to the same

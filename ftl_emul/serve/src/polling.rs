@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// After polling in vain, so many sleeps at most go by before the next attempt.
+/// After unsuccessful polling, the maximum number of sleeps before the next attempt.
 const MAX_PAUSE: u32 = 64;
 
 /// Whether a queue or a connection is polled before its thread sleeps.

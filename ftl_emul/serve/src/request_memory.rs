@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What all namespaces together may borrow.
+/// Maximum that all namespaces together may borrow.
 pub const POOL_BYTES: usize = 256 << 20;
 /// How often a request that waits for room looks whether it is still wanted, and whether the pool has some again.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
@@ -17,7 +17,7 @@ const WANTED_CHECK: Duration = Duration::from_millis(250);
 #[derive(Debug, Default)]
 struct Lent {
     all: usize,
-    /// By NSID; none that has nothing.
+    /// By NSID; only namespaces that borrow.
     to: HashMap<u32, usize>,
 }
 
@@ -74,12 +74,12 @@ pub struct Room {
     less: Condvar,
 }
 
-/// What a request has, until it is dropped.
+/// Memory of a request, until it is dropped.
 #[derive(Debug)]
 pub struct Taken {
     room: Arc<Room>,
     bytes: usize,
-    /// Who has borrowed it; None where it is the room's own.
+    /// Its borrower; None if it belongs to the room.
     borrower: Option<u32>,
 }
 
@@ -138,7 +138,7 @@ impl Room {
 }
 
 impl Taken {
-    /// How much it is.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

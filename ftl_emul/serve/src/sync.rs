@@ -11,7 +11,7 @@ use std::io;
 use rustix::fs::{fremovexattr, fstatfs};
 use rustix::io::Errno;
 
-/// Of `struct statfs`; ext2 and ext3 have the same.
+/// `f_type` of ext4 in `struct statfs`; ext2 and ext3 have the same.
 const EXT4: u64 = 0xef53;
 /// An extended attribute that no file has.
 const NO_ATTRIBUTE: &str = "user.slo-ctl.none";

@@ -1,6 +1,6 @@
 //! RAID-0: which disk has which bytes.
 
-/// How an array's bytes are dealt out.
+/// Distribution of an array's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stripe {
     /// Disks.

@@ -15,7 +15,7 @@ use crate::op::{Op, PageSpan, TenantId};
 /// pages wait for one that GC takes long on, and not so many that a new weight takes seconds to have an effect.
 const LOOK_AHEAD_PER_DIE: usize = 64;
 
-/// What a page operation does.
+/// Kinds of page operations.
 enum Work {
     Read,
     Write,
@@ -148,7 +148,7 @@ impl Engine {
         if overtaken {
             queue.account.remove_overtaken_page(now);
         }
-        // Its tenant may have written it anew meanwhile.
+        // Its tenant may have rewritten it in the meantime.
         let die = mapping.die_to_read(TenantId(tenant), page);
         if let Some(die) = die.filter(|&die| !may_read(&self.timeline, &self.passed_over, die, tag)) {
             return self.die_lines.add(die, waiting);
@@ -163,7 +163,7 @@ impl Engine {
         self.wake(tenant);
     }
 
-    /// Issues the next page of a tenant whose turn it is, unless its die is busy.
+    /// Issues the next page of the tenant whose turn it is, unless its die is busy.
     fn issue_next<M: Mapping>(&mut self, mapping: &mut M) {
         let now = self.timeline.now();
         let contended = self.are_dies_contended();

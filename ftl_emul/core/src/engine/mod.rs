@@ -50,7 +50,7 @@ pub enum Stopped {
     Writes,
     /// These tenants need more input before time can continue.
     Starved(Vec<TenantId>),
-    /// Nothing is left to do, and no time was requested.
+    /// There is no work left, and no time was requested.
     Idle,
 }
 
@@ -181,13 +181,13 @@ impl Engine {
         }
     }
 
-    /// How the device is divided.
+    /// The present scheduler.
     #[must_use]
     pub fn scheduler(&self) -> SchedulerPolicy {
         self.scheduler.policy()
     }
 
-    /// True when nothing is in flight, so that the state of the mapping is complete.
+    /// Whether no request is in flight, so that the state of the mapping is complete.
     #[must_use]
     pub fn is_quiescent(&self) -> bool {
         self.queues.iter().flatten().all(|q| q.account.outstanding() == 0)

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::convert::whole;
 use crate::error::{FtlError, invalid};
 
-/// How the device divides itself among tenants that wait.
+/// How the device is divided among waiting tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchedulerPolicy {
-    /// By the time of arrival.
+    /// In order of arrival.
     Fifo,
     /// One page of each tenant in turn.
     RoundRobin,
@@ -69,7 +69,7 @@ pub struct Scheduler {
 #[derive(Debug, Clone)]
 pub struct SchedulingEntity {
     weight: f64,
-    /// Tag with which it stands in line, or did when its last turn came.
+    /// Tag with which it is in line, or was at its last turn.
     tag: u64,
     /// Virtual time at which its service so far ends.
     finish_tag: u64,
@@ -125,7 +125,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How it divides.
+    /// The present policy.
     #[must_use]
     pub fn policy(&self) -> SchedulerPolicy {
         self.policy

@@ -1,4 +1,4 @@
-//! DFTL: page mapping whose map is on flash, with a part of it in memory.
+//! DFTL: page mapping with its map on flash and a part of it in memory.
 //!
 //! A. Gupta, Y. Kim, B. Urgaonkar, "DFTL: a flash translation layer employing demand-based selective caching of
 //! page-level address mappings", ASPLOS 2009. The map fills *translation pages*, each with the entries of as many
@@ -42,12 +42,12 @@ use translation::translation_geometry;
 
 /// Bytes of a map entry on flash.
 const ENTRY_BYTES: u32 = 4;
-/// By default the CMT holds this part of the map.
+/// By default the CMT has this part of the map.
 const DEFAULT_CACHED_PART: u64 = 32;
-/// How DFTL works, beyond the shape of the drive.
+/// Options of DFTL beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DftlOptions {
-    /// How data is placed.
+    /// Placement of data.
     pub page: PageMappingOptions,
     /// Entries of the CMT; None: a thirty-second of the drive's pages.
     pub cached_entries: Option<u64>,
@@ -88,7 +88,7 @@ impl DftlMapping {
         })
     }
 
-    /// How it works.
+    /// The present options.
     #[must_use]
     pub fn options(&self) -> &DftlOptions {
         &self.options
@@ -119,7 +119,7 @@ impl DftlMapping {
         self.cache.insert(global);
     }
 
-    /// Drops the map entries of pages that will not belong to a tenant any more.
+    /// Drops the map entries of pages that will no longer belong to a tenant.
     fn forget(&mut self, tenant: TenantId, pages: std::ops::Range<u64>) {
         for page in pages {
             let global = self.global(tenant, page);

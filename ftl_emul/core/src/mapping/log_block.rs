@@ -42,7 +42,7 @@ pub(super) use merge::Purpose;
 pub(super) use pages::{LogUse, LogicalBlock};
 pub use scheme::{LogScheme, Write};
 
-/// How a mapping with log blocks works, beyond the shape of the drive.
+/// Options of a mapping with log blocks, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogBlockOptions {
     /// Dies that a block spans, page after page; 1: blocks are erase blocks of one die.
@@ -76,7 +76,7 @@ pub(super) struct LogDomain {
 /// A mapping with log blocks.
 pub type LogBlockMapping<S> = Store<S>;
 
-/// Blocks, logical blocks and tenants; the scheme `S` says where writes go.
+/// Blocks, logical blocks and tenants; the scheme `S` determines where writes go.
 pub struct Store<S> {
     geometry: Geometry,
     options: LogBlockOptions,
@@ -89,7 +89,7 @@ pub struct Store<S> {
     log_page: Table<MapEntry>,
     /// Physical page of a log block to logical page; meaningful where `log_page` agrees.
     reverse: Table<LogicalPage>,
-    /// Data blocks are `Full`, log blocks `Open`; only log blocks stand in lists.
+    /// Data blocks are `Full`, log blocks `Open`; only log blocks are in lists.
     pub(super) blocks: Table<Block>,
     pub(super) log_use: Table<LogUse>,
     /// Spare blocks in it are by cluster of dies; segments of namespaces are logical blocks.
@@ -160,7 +160,7 @@ impl<S: LogScheme> Store<S> {
         Ok(mapping)
     }
 
-    /// How it works.
+    /// The present options.
     #[must_use]
     pub fn options(&self) -> &LogBlockOptions {
         &self.options

@@ -1,4 +1,4 @@
-//! How fast blocks change hands while the drive serves requests.
+//! Pace at which blocks change owners while the drive serves requests.
 
 use crate::mapping::Mapping;
 use crate::nand::Nand;

@@ -91,7 +91,7 @@ pub(in crate::mapping) fn refuse<T>(reason: impl Into<String>) -> Result<T, FtlE
     Err(FtlError::Snapshot(reason.into()))
 }
 
-/// Sums what passes through.
+/// Computes the checksum of the data that passes through.
 struct Checksummed<'a, T> {
     inner: &'a mut T,
     sum: crc32fast::Hasher,

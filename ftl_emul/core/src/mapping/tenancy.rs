@@ -17,7 +17,7 @@ use crate::pool::FreeBlocks;
 /// Domain of the sharing tenants.
 pub(in crate::mapping) const SHARED_DOMAIN: u32 = 0;
 
-/// A pending move of blocks; None stands for the spare blocks.
+/// A pending move of blocks; None represents the spare blocks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::mapping) struct Transfer {
     pub from: Option<TenantId>,
@@ -25,7 +25,7 @@ pub(in crate::mapping) struct Transfer {
     pub blocks: u64,
 }
 
-/// The blocks that one isolated tenant, or all sharing tenants, own. Mappings keep what else they need of it.
+/// The blocks of one isolated tenant, or of all sharing tenants. Mappings keep further state of it.
 #[derive(Debug, Clone, Default)]
 pub(in crate::mapping) struct Domain {
     pub in_use: bool,
@@ -36,7 +36,7 @@ pub(in crate::mapping) struct Domain {
     pub wear: Wear,
 }
 
-/// One tenant, beyond its namespace.
+/// State of one tenant, in addition to its namespace.
 #[derive(Debug, Clone)]
 pub(in crate::mapping) struct Tenant {
     pub domain: u32,
@@ -106,7 +106,7 @@ impl Tenancy {
         pages.div_ceil(u64::from(self.block_pages))
     }
 
-    /// Blocks that a domain owns beyond what its tenants' sizes fill.
+    /// Blocks of a domain in addition to those that its tenants' sizes fill.
     pub(in crate::mapping) fn ops_blocks(&self, domain: u32) -> i64 {
         let Domain { blocks, logical_blocks, .. } = self.domains[domain as usize];
         signed(blocks) - signed(logical_blocks)
@@ -129,7 +129,7 @@ impl Tenancy {
         self.spare_blocks().saturating_sub(taken)
     }
 
-    /// Refuses what would leave a domain fewer OPS blocks than it needs.
+    /// Rejects changes that would leave a domain fewer OPS blocks than it needs.
     fn require_ops(&self, would_keep: i64) -> Result<(), FtlError> {
         let minimum = self.min_ops_blocks;
         if would_keep < signed(minimum) {

@@ -140,7 +140,7 @@ impl GreedyIndex {
         }
     }
 
-    /// True when there are `lists` lists and every count lies among them.
+    /// Whether there are `lists` lists and every count has one of them.
     pub fn fits(&self, lists: usize) -> bool {
         self.lists.len() == lists && (self.lowest.max(self.threshold) as usize) < lists
     }

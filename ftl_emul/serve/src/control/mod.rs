@@ -21,10 +21,10 @@ use crate::server::Server;
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// A connection is closed when no complete command arrives for this time.
 const IDLE: Duration = Duration::from_secs(60);
-/// As is one whose client does not take its replies.
+/// Also closed: a connection whose client does not read its replies.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Starts to listen on an inherited socket; nothing without one.
+/// Starts to listen on an inherited socket, if there is one.
 pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), ServeError> {
     let Some(fd) = listening else { return Ok(()) };
     let listener = UnixListener::from(inherited::take(fd));

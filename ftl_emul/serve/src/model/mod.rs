@@ -25,14 +25,14 @@ use crate::error::{ServeError, refuse};
 /// See [`Model::piece_bytes`]. Reads and writes are measured by what is moved, the others by the work on the map.
 const MOVED_BYTES: u64 = 1 << 20;
 const TRIMMED_PAGES: u64 = 1024;
-/// A page of zeroes is a command of its own to the model of flash.
+/// A page of zeroes is a separate command to the flash model.
 const ZEROED_PAGES: u64 = 64;
 const DISK_PAGE_BYTES: u64 = 4096;
 
 /// A request, or a piece of one, as the model sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Whose.
+    /// Its namespace.
     pub tenant: TenantId,
     /// Kind.
     pub op: Op,
@@ -52,7 +52,7 @@ pub enum Model {
     Timed(Arc<Timed<Drive>>),
     /// Disks, with time; they have no placement.
     Disks(Arc<Timed<Array>>),
-    /// Disks without time: nothing to model.
+    /// Disks without time: no model.
     Still,
 }
 
@@ -67,7 +67,7 @@ impl Ticket {
         self.0.is_some()
     }
 
-    /// For a request whose client does not wait any more.
+    /// Abandons a request whose client no longer waits.
     pub fn given_up() -> Self {
         Self(None)
     }

@@ -28,13 +28,13 @@ const ROUND_TRIP_INERTIA: i64 = 64;
 /// Punctuality of completions.
 #[derive(Debug, Clone, Copy)]
 pub struct Punctuality {
-    /// How early requests are released to end in time, nanoseconds.
+    /// Time by which requests are released early to end in time, nanoseconds.
     pub lead_ns: i64,
-    /// How much earlier than modelled they end here, so that the client sees them in time.
+    /// Time by which they end early here, so that the client sees them in time.
     pub round_trip_ns: i64,
     /// Requests that waited.
     pub waited: u64,
-    /// Sum of their lateness; what ended early counts against it.
+    /// Sum of their lateness; early ends are negative.
     pub late_ns: i64,
 }
 
@@ -116,7 +116,7 @@ impl Lessons {
     }
 }
 
-/// Moves an average towards an observation. Two threads at once may lose one, which averages do not mind.
+/// Moves an average towards an observation. Of two concurrent threads one may be lost, which does not matter.
 fn move_towards(average: &AtomicI64, observed: i64, inertia: i64) {
     let known = average.load(Ordering::Relaxed);
     average.store(known + (observed - known) / inertia, Ordering::Relaxed);

@@ -16,7 +16,7 @@ pub const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Waiter {
     thread: Thread,
-    /// The request it waits for, counted by itself.
+    /// The request that it waits for, by number.
     turn: AtomicU64,
     /// The last that was released.
     released: AtomicU64,

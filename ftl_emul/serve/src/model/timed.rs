@@ -33,7 +33,7 @@ pub struct Waiting {
     is_piece: bool,
 }
 
-/// Who waits for which token of the engine.
+/// Waiting threads by token of the engine.
 #[derive(Debug, Default)]
 struct Waiters {
     /// None in a slot that is free.
@@ -137,7 +137,7 @@ impl<D: Modelled> Timed<D> {
         })
     }
 
-    /// Lets a request arrive. None when the model cannot take it: then there is nothing to wait for.
+    /// Submits a request. None if the model cannot take it: then there is no wait.
     pub fn submit(&self, request: Request, arrived: Instant) -> Option<Waiting> {
         let Request { tenant, op, offset, length, is_piece } = request;
         let arrived_ns = self.clock.wall_ns(arrived);
@@ -151,7 +151,7 @@ impl<D: Modelled> Timed<D> {
         let slot = state.waiters.put(turn.clone());
         let taken = state.drive.submit(tenant, op, offset, length, slot as u64);
         if taken.is_err() {
-            // Beyond a namespace that has shrunk meanwhile, or nothing to do.
+            // Beyond a namespace that was shrunk in the meantime, or an empty request.
             state.waiters.take(slot);
         } else {
             let now_ns = state.drive.now_ns();
@@ -176,7 +176,7 @@ impl<D: Modelled> Timed<D> {
         }
     }
 
-    /// What space is released by.
+    /// Unit in which space is released.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
@@ -281,7 +281,7 @@ impl<D: Modelled> Ticking for Timed<D> {
     }
 }
 
-/// Asks the kernel not to round this thread's timers, by default to 50 us.
+/// Disables the kernel's rounding of this thread's timers, 50 us by default.
 fn be_punctual() {
     // SAFETY: a plain system call about the calling thread; no memory is passed.
     let punctual = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };

@@ -34,7 +34,7 @@ use connection::{Connection, Rooms};
 const MAX_CONNECTIONS: usize = 16;
 /// The same including connections whose client has left, which end after their requests.
 const MAX_CLOSING: usize = 128;
-/// Requests in work at once on each connection: where they wait for the modelled drive, each takes a thread.
+/// Maximum concurrent requests of each connection: each that waits for the modelled drive takes a thread.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
 /// Interval of checks whether connections have ended.
@@ -45,7 +45,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all connections have in common.
+/// State that all connections share.
 pub struct Front {
     server: &'static Server,
     tls: Option<tls::Certificates>,
@@ -146,7 +146,7 @@ impl Nbd {
 
     /// Adds sockets of new namespaces, and closes those of deleted namespaces.
     fn take_added(&mut self) {
-        // Nothing to read means that another look took them already.
+        // If there is nothing to read, an earlier iteration has read it.
         let _none = rustix::io::read(&self.front.is_added, &mut [0; 8]);
         let added = mem::take(&mut *self.front.added.lock().unwrap_or_else(PoisonError::into_inner));
         for (listener, name) in added {
@@ -192,7 +192,7 @@ impl Nbd {
                 continue;
             }
             let sockets = &rest[1..];
-            // One of each, so that none of them has to wait for the crowd at another.
+            // One of each, so that no socket has to wait for many clients at another.
             let mut failed = false;
             for (socket, _) in self.sockets.iter_mut().zip(sockets).filter(|(_, ready)| **ready) {
                 match socket.listener.accept() {
@@ -270,7 +270,7 @@ fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
 /// Serves a client until it leaves. With `only`, that namespace is all it may see. It has `descriptors`, where they are
 /// counted.
 pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>, descriptors: Option<Taken>) {
-    // Who breaks off during the handshake is not logged.
+    // A client that disconnects during the handshake is not logged.
     if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only) {
         Connection::serve(front, stream, agreed, descriptors);
     }

@@ -17,7 +17,7 @@ use crate::nvme_tcp::subsystem::Subsystem;
 use crate::server::Wanted;
 use crate::settings::Hosts;
 
-/// Bytes of what a host says of a new namespace, and of a list of controllers.
+/// Size of the host's data for a new namespace, and of a list of controllers.
 const DATA_BYTES: usize = 4096;
 /// SEL: of Namespace Management, and of Namespace Attachment.
 const CREATE: u32 = 0;

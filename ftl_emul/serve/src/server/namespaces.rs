@@ -61,7 +61,7 @@ impl Server {
         }
         let taken = |name: &str| present.iter().any(|n| n.name == name) || settings.files_to_remove.contains(name);
         let in_use = present.iter().map(|n| n.nsid()).collect();
-        // One is left, as there are fewer namespaces.
+        // A number is free, as there are fewer namespaces.
         let nsid = settings.next_nsid(&in_use).unwrap_or(u32::MAX);
         let name = match wanted.name {
             Some(name) if taken(&name) => return refuse(format!("namespace {name} already exists")),
@@ -200,7 +200,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns when the model has no request of a namespace left: those that nobody waited for any more.
+    /// Returns when the model has no requests of a namespace left, including abandoned ones.
     fn drain(&self, tenant: TenantId) -> Result<(), ServeError> {
         let deadline = Instant::now() + DRAIN;
         while self.time_scale.is_some() && self.model.with(|drive| drive.outstanding(tenant))?? > 0 {
@@ -315,7 +315,7 @@ impl Server {
         Ok(before + self.totals_of(&namespaces)?)
     }
 
-    /// What some namespaces have read and written.
+    /// Amount that some namespaces have read and written.
     pub fn totals_of(&self, namespaces: &[Arc<Namespace>]) -> Result<Totals, ServeError> {
         if self.config.flash().is_err() {
             // Disks have no placement, so only host writes count.
@@ -367,7 +367,7 @@ fn least_ops(drive: &mut Drive, placement: Placement) -> u64 {
     }
 }
 
-/// What a namespace has read and written.
+/// Amount that a namespace has read and written.
 fn totals(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
     let (pages, map) = (drive.counters(tenant)?, drive.mapping_counters(tenant)?);
     let page = u64::from(drive.geometry().page_bytes);

@@ -48,7 +48,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Maps it: so many parts of the same length.
+    /// Maps it, in this many parts of equal length.
     pub fn map(file: File, offset: u64, length: u64, queues: u16) -> io::Result<Self> {
         let most = u64::from(queues) * region_bytes(u16::MAX) as u64;
         let length = usize::try_from(length.min(most)).map_err(io::Error::other)?;
@@ -78,7 +78,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    // All of these are inside of the region, whose size was checked, and aligned.
+    // All of these are inside the region, whose size was checked, and aligned.
     fn load16(&self, offset: usize) -> u16 {
         u16::from_le(self.memory.region.as_volatile_slice().load(self.at + offset, Ordering::Acquire).unwrap_or(0))
     }

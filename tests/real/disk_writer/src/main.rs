@@ -20,14 +20,14 @@ const PAGE_BYTES: usize = 4096;
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Aligned as direct I/O wants it.
+/// Aligned as required by direct I/O.
 #[repr(align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
 fn main() {
     let outcome = run();
     println!("disk_writer: {outcome:?}");
-    // The end of init is a kernel panic; what was printed shall be seen first.
+    // The end of init is a kernel panic; the output should be seen first.
     thread::sleep(Duration::from_secs(3600));
 }
 

@@ -1,4 +1,4 @@
-//! What disks do, against what theory says of them.
+//! The behaviour of disks, compared with theory.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256StarStar;
@@ -103,7 +103,7 @@ fn deeper_queue_raises_throughput_without_starvation() {
         assert!(seen > before * 1.01, "{seen} at {queue_depth}, {before} before");
         before = seen;
     }
-    // One far away among many that are near.
+    // A distant request among many near ones.
     let (mut array, tenant) = whole(1, |_| {});
     let mut near = random_offsets(3000, MIB * 100, 4096);
     near.insert(40, 290_000_000_000);

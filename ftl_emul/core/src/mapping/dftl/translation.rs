@@ -73,7 +73,7 @@ impl DftlMapping {
         self.moved = moved;
     }
 
-    /// Who has the first of the pages moved whose entries are on a translation page and are not cached.
+    /// Owner of the first moved page whose entries are on a translation page and are not cached.
     fn owner_of_first(&self, moved: &[LogicalPage], translation_page: u64) -> TenantId {
         let on_it = |page: &&LogicalPage| {
             self.cache.translation_page(**page) == translation_page && !self.cache.contains(**page)

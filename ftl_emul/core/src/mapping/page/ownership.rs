@@ -105,7 +105,7 @@ impl Ownership for PageMapping {
     }
 }
 
-/// Puts entries in place of those from `first` on, or at the end where there are none yet.
+/// Replaces entries from `first` on, or appends them if there are none yet.
 fn replace_or_append<T>(entries: &mut Vec<T>, first: usize, new: Vec<T>) {
     let end = (first + new.len()).min(entries.len());
     drop(entries.splice(first..end, new));
