@@ -136,8 +136,8 @@ fn block_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// In one step: who waits for the file finds all of the number in it, or nothing where there is no space for it. That it is
-/// there is what counts: clients are not refused because a disk is full.
+/// Written atomically: a process that waits for the file finds the complete number in it, or an empty file if there is no
+/// space. Its existence is what matters: clients are not refused because a disk is full.
 fn write_pid(path: &Path) -> io::Result<()> {
     let new = path.with_extension("new");
     let written = File::create(&new)?.write_all(format!("{}\n", process::id()).as_bytes());

@@ -1,8 +1,8 @@
 //! Memory for the data of requests in work, bounded in total and fair.
 //!
-//! Who carries requests out for a client has a [`Room`] with a part of its own, which nobody else can take: it always
-//! goes on. More is lent by the [`Pool`], which all front ends have in common, while there is some; nobody waits for
-//! what others have borrowed.
+//! A front end that carries out requests of a client has a [`Room`] with a reserved part, so that it always makes
+//! progress. The [`Pool`], which all front ends share, lends more while it has some; no client waits for memory that
+//! others have borrowed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -109,8 +109,8 @@ impl Room {
         self.take_of(&mut self.state(), bytes, namespace)
     }
 
-    /// Waits for memory. Where the room is empty, and what is asked for neither fits into it nor can be borrowed, there is
-    /// only a piece of `piece_bytes`, to be used again and again. None once nobody waits for the request any more.
+    /// Waits for memory. If the room is empty, and the request neither fits into it nor can borrow its memory, it gets only a
+    /// piece of `piece_bytes`, which is reused. None if no client waits for the request any more.
     pub fn take(
         self: &Arc<Self>,
         bytes: usize,

@@ -282,8 +282,8 @@ impl Engine {
     }
 }
 
-/// True when a die can read a page now: it is free, or can suspend what it is at, which it does for no page whose turn
-/// is after that of a write that waits.
+/// Whether a die can read a page now: it is free, or can suspend its operation, which it does for no page whose turn is
+/// after that of a waiting write.
 #[inline]
 fn may_read(timeline: &Timeline, passed_over: &[(u64, u16)], die: DieId, tag: u64) -> bool {
     let is_its_turn = || passed_over.iter().all(|&(earlier, _)| tag <= earlier);

@@ -1,8 +1,8 @@
 //! The file with the state of a mapping, for all mappings.
 //!
 //! Layout, little-endian: magic, format version (u32), code of the mapping (u8), length of the head (u64), head
-//! (postcard), the tables as they stand in memory, CRC-32 of all that. The head carries everything but the tables.
-//! The checksum is verified before anything is made of what was read.
+//! (postcard), the tables as in memory, CRC-32 of all of it. The head contains everything except the tables.
+//! The checksum is verified before any of the data is used.
 
 use std::io::{self, Read, Write};
 

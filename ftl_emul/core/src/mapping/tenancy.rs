@@ -185,8 +185,8 @@ impl Tenancy {
         exact::<u32>(unused)
     }
 
-    /// Removes a tenant without mapped pages and moves. False when its domain is left without tenants; else what its
-    /// size filled becomes spare, as it is freed.
+    /// Removes a tenant without mapped pages and moves. False if its domain is left without tenants; otherwise the blocks
+    /// that its size filled become spare, as they are freed.
     pub(in crate::mapping) fn remove_tenant(&mut self, tenant: TenantId) -> Result<bool, FtlError> {
         let domain = self.domain_of(tenant)?;
         let logical_blocks = self.blocks_for(self.namespaces.pages(tenant));

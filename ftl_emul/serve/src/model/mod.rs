@@ -120,8 +120,8 @@ impl Model {
         }
     }
 
-    /// Returns when the model says that the request is done. `moved`: its data is where it should be; `gone` is asked
-    /// now and then whether nobody cares any more how long it takes: the server is stopping, or the client is gone.
+    /// Returns when the request is done by the model. `moved`: its data has been transferred; `gone` is called from time to
+    /// time and returns whether the time no longer matters: the server is stopping, or the client is gone.
     pub fn end(&self, request: Request, ticket: Ticket, moved: bool, gone: impl FnMut() -> bool) {
         match (self, ticket.0) {
             (Self::Timed(timed), Some(waiting)) => timed.wait(waiting, gone),

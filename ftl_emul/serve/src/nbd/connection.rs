@@ -243,7 +243,7 @@ impl Connection {
         (&*self.stream).read_exact(&mut data[there..])
     }
 
-    /// Carries out a write whose data there is no memory for, as it arrives: nothing else is read meanwhile. Adds the
+    /// Carries out a write for whose data there is no memory, as it arrives: no other request is read until then. Adds the
     /// reply.
     fn write_in_pieces(&self, request: &Request, incoming: &mut Incoming, room: &Taken) -> io::Result<()> {
         let mut data = vec![0; room.bytes()];

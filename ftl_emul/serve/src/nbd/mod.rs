@@ -259,8 +259,8 @@ impl Socket {
     }
 }
 
-/// Returns when clients that have hung up have no request in progress any more: what one of them had still sent must not
-/// overwrite what it writes when it comes back, or when its VM is started again.
+/// Returns when clients that have hung up have no more requests in progress: a request that a client had still sent must
+/// not overwrite its data after it has reconnected, or after its VM was restarted.
 fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
     while ending.iter().any(|each| each.strong_count() > 0) && !front.is_stopping() && !has_hung_up(client) {
         thread::sleep(ENDING_CHECK);

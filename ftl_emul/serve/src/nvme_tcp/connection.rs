@@ -271,8 +271,8 @@ impl<'a> Reader<'a> {
         if transfer.to_host > 0 && place != Place::Host { Err(Status::SGL_TYPE) } else { Ok((transfer, place)) }
     }
 
-    /// Has what is ready carried out: here on the Admin Queue, and where that takes less than handing it on; by threads
-    /// otherwise.
+    /// Has ready commands carried out: by this thread on the Admin Queue, and if that takes less time than handing them
+    /// over; otherwise by other threads.
     fn proceed<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
         let Some(Association { controller, queue: id @ 1.. }) = &self.association else {
             while let Some(work) = self.queue.ready_now(|_| true) {

@@ -368,8 +368,8 @@ impl Queue {
         }
     }
 
-    /// Aborts a command that no thread has begun with yet; false where there is none. Commands whose data is on its way
-    /// are not aborted: the host would send it to nobody.
+    /// Aborts a command that no thread has begun; false if there is none. Commands whose data is on its way are not aborted,
+    /// as the host would send the data to no command.
     pub fn abort(&self, command: u16) -> io::Result<bool> {
         let found = {
             let mut state = self.state();

@@ -1,8 +1,8 @@
 //! Creating and deleting namespaces while the device is served.
 //!
-//! What counts is what the settings say. To create a namespace, its file is made, the model gives it blocks, and then the
-//! settings have it; to delete one, the settings have it no more, and then its blocks and its file are released. A file
-//! that a crash leaves behind in between stands in the settings as one to be removed, which the next start does.
+//! The settings are authoritative. To create a namespace, its file is created, the model allocates its blocks, and then the
+//! settings are written; to delete one, it is removed from the settings, and then its blocks and its file are released. The
+//! settings list a file that a crash in between leaves behind as one to be removed, which the next start does.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -283,8 +283,8 @@ impl Server {
         self.config.capacity_bytes.saturating_sub(allocated)
     }
 
-    /// Over-provisioning blocks for a new namespace: of the blocks that nobody owns, the part that its size is of the
-    /// capacity that nobody has, less its size; but at least what GC needs.
+    /// Over-provisioning blocks for a new namespace: of the unowned blocks, the part that its size is of the unallocated
+    /// capacity, minus its size; but at least the minimum for GC.
     fn ops_blocks_for(&self, size_bytes: u64) -> Result<u64, ServeError> {
         let flash = self.config.flash()?;
         let unallocated = self.unallocated_bytes();

@@ -96,7 +96,7 @@ impl Memory {
     }
 }
 
-/// Err for a file that is shorter than what is to be mapped, or that its owner can make so: touching what is missing ends
+/// Err for a file that is shorter than the part to be mapped, or that its owner can truncate: accessing missing pages ends
 /// the process, for all clients.
 pub fn check_file(file: &File, offset: u64, length: u64, is_trusted: bool) -> io::Result<()> {
     let end = offset.checked_add(length);
