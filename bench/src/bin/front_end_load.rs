@@ -1,8 +1,8 @@
-//! Load on one namespace of a served device over any of its front ends: a given number of outstanding requests of 4 KiB,
-//! at random positions, for a given time. Prints one JSON object.
+//! Load on one namespace of a served device over any of its front ends: a given number of outstanding requests of 4
+//! KiB, at random positions, for a given time. Prints one JSON object.
 //!
-//! All clients differ only in the transport: one thread, which sleeps while it has no reply, or with `--poll` polls, like
-//! SPDK, libblkio and QEMU's I/O threads. The client for vhost-user is that of libblkio.
+//! All clients differ only in the transport: one thread, which sleeps while it has no reply, or with `--poll` polls,
+//! like SPDK, libblkio and QEMU's I/O threads. The client for vhost-user is that of libblkio.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;

@@ -44,8 +44,8 @@ pub trait Nand {
     #[inline(always)]
     fn begin_deferring(&mut self) {}
 
-    /// What was deferred is done in equal steps with the next `writes` host pages of a pool: GC takes turns with
-    /// requests instead of blocking its die for a whole pass.
+    /// Deferred work is done in equal steps with the next `writes` host pages of a pool: GC alternates with requests
+    /// instead of blocking its die for a whole pass.
     #[inline(always)]
     fn defer_to_writes(&mut self, _pool: usize, _writes: u32) {}
 

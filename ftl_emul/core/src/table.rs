@@ -1,5 +1,5 @@
-//! Flat tables in anonymous memory: zeroed, committed page by page as they are touched, on huge pages where the
-//! kernel has them. A drive of many TiB is thereby representable at the cost of the part that holds data.
+//! Flat tables in anonymous memory: zeroed, committed page by page when they are accessed, on huge pages if the kernel
+//! has them. A drive of many TiB thus needs memory only for the part that has data.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};

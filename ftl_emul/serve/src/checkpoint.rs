@@ -1,9 +1,9 @@
 //! The placement of pages on disk: written now and then and on a clean stop, brought in line with the data at start.
 //!
-//! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is taken as
-//! it is. Any other readable checkpoint is corrected: sizes and OPS blocks become what was set, pages that hold data
-//! but are not mapped are written, pages that are mapped but hold none are trimmed (not on a preconditioned drive, where every
-//! page was mapped whether it held data or not). Without a readable one, a new drive is filled from the files.
+//! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is used
+//! unchanged. Any other readable checkpoint is corrected: sizes and OPS blocks become those of the settings, pages with
+//! data that are not mapped are written, mapped pages without data are trimmed (not on a preconditioned drive, where
+//! every page was mapped with or without data). Without a readable one, a new drive is filled from the files.
 
 mod reconcile;
 #[cfg(test)]
@@ -209,8 +209,8 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &mut [Namespace], se
     Ok((drive, label.preconditioned, exact))
 }
 
-/// Gives namespaces the tenants that the checkpoint has for them, deletes those of others, and creates those that it
-/// lacks. Returns what the checkpoint says of each.
+/// Gives namespaces their tenants of the checkpoint, deletes tenants of others, and creates missing ones. Returns the
+/// state of each in the checkpoint.
 fn pair<'a>(
     drive: &mut Drive,
     config: &FlashConfig,

@@ -1,8 +1,8 @@
 //! Limits of the descriptors of this process by owner, so that no client takes those that others need.
 //!
-//! Each front end of each namespace, the hosts of NVMe/TCP and the control socket have some of their own. NBD and
-//! vhost-user clients are lent more while there are some, as long as their front end of a namespace then has borrowed no
-//! more than is left for the others. Whoever gets none is refused at once.
+//! Each front end of each namespace, the hosts of NVMe/TCP and the control socket have reserved descriptors. NBD and
+//! vhost-user clients may borrow more while there are some, as long as their front end of a namespace has then borrowed
+//! no more than is left for the others. A client without a descriptor is refused at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Division of the blocks of a device among its namespaces. What counts is what the settings say, written before
-//! anything was acknowledged; a drive from a checkpoint, or a new one, is brought there when the device is opened.
+//! Division of the blocks of a device among its namespaces. The settings are authoritative, and are written before a
+//! change is acknowledged; a drive from a checkpoint, or a new one, is adapted to them when the device is opened.
 
 use std::borrow::Borrow;
 

@@ -1,5 +1,5 @@
-//! What serves a device, started and stopped in one place. Each front end has its own folder, and reaches the device
-//! through its [`Server`] only.
+//! Starts and stops everything that serves a device. Each front end has its own folder, and accesses the device only
+//! through its [`Server`].
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;

@@ -116,8 +116,8 @@ pub struct Flags {
 }
 
 impl Namespace {
-    /// Opens the namespace whose backing file lies in `folder`, as it was created and changed since. Its number on the
-    /// model is to be set yet.
+    /// Opens the namespace whose backing file is in `folder`, with its settings and later changes. Its number on the
+    /// model is set later.
     pub fn open(folder: &Path, origin: Created, settings: &NamespaceSettings) -> Result<Self, ServeError> {
         let size_bytes = settings.size_bytes.unwrap_or(origin.config.size_bytes);
         let backing = Backing::open(&path_in(folder, &origin.config.name), size_bytes)?;
@@ -326,8 +326,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Lets a request arrive at the model, moves its data, and returns when the model says that it is done. A large one
-    /// does so piece by piece.
+    /// Submits a request to the model, moves its data, and returns when the model has completed it. A large one is done
+    /// piece by piece.
     #[inline]
     fn serve<A: Into<Awaited>>(
         &self,

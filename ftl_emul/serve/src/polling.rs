@@ -12,9 +12,9 @@ const MAX_PAUSE: u32 = 64;
 
 /// Whether a queue or a connection is polled before its thread sleeps.
 ///
-/// It is polled for at most `budget` after each request, as long as the last wait was shorter than that. After unsuccessful
-/// polling, which is certain while the client needs this CPU, polling is suspended for 1, 2, 4 and up to [`MAX_PAUSE`]
-/// waits. A client without requests is not polled.
+/// It is polled for at most `budget` after each request, as long as the last wait was shorter than that. After
+/// unsuccessful polling, which is certain while the client needs this CPU, polling is suspended for 1, 2, 4 and up to
+/// [`MAX_PAUSE`] waits. A client without requests is not polled.
 #[derive(Debug)]
 pub struct Polling {
     budget: Duration,

@@ -1,8 +1,8 @@
 //! Statistics of the last seconds: latencies as seen by clients, and times for which limits throttled requests.
 //!
-//! Requests are counted into histograms that only ever grow, without a lock. Once a second their state is put aside; the
-//! difference between now and ten seconds ago is what happened since. The histograms are HDR histograms, for many
-//! writers at once: those of the crate `hdrhistogram` need a lock, or a recorder for each thread and namespace.
+//! Requests are counted in histograms that only grow, without a lock. Once a second their state is saved; the
+//! difference between now and ten seconds ago is the recent activity. The histograms are HDR histograms for concurrent
+//! writers: those of the crate `hdrhistogram` need a lock, or a recorder for each thread and namespace.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Recording the requests of a served device with their times, for replay; never their data.
 //!
-//! Requests wait in memory until the client of the control socket fetches them, at most [`MAX_REQUESTS`] of them; what
-//! arrives while the memory is full is counted and not recorded. One recording at a time.
+//! Requests wait in memory until the client of the control socket fetches them, at most [`MAX_REQUESTS`] of them;
+//! requests that arrive while the memory is full are counted and not recorded. One recording at a time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

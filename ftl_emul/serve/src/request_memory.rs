@@ -31,7 +31,7 @@ impl Pool {
     }
 
     /// Lends to a namespace as long as it then has no more than is left for the others: one alone gets a half, two get a
-    /// third each. Whoever holds on to it leaves some for the next one.
+    /// third each. Some is left for the next one even if memory is not returned.
     fn lend(&self, namespace: u32, bytes: usize) -> bool {
         let mut lent = self.lent();
         let has = lent.to.get(&namespace).copied().unwrap_or(0) + bytes;
@@ -109,8 +109,8 @@ impl Room {
         self.take_of(&mut self.state(), bytes, namespace)
     }
 
-    /// Waits for memory. If the room is empty, and the request neither fits into it nor can borrow its memory, it gets only a
-    /// piece of `piece_bytes`, which is reused. None if no client waits for the request any more.
+    /// Waits for memory. If the room is empty, and the request neither fits into it nor can borrow its memory, it gets
+    /// only a piece of `piece_bytes`, which is reused. None if no client waits for the request any more.
     pub fn take(
         self: &Arc<Self>,
         bytes: usize,

@@ -246,8 +246,8 @@ impl Server {
         lock_anyway(&self.preconditioned).clone()
     }
 
-    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is given the capacities
-    /// written so far and says whether to continue. Holds every request up meanwhile, so it is for devices that are not
+    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` gets the capacities
+    /// written so far and returns whether to continue. All requests wait until then, so it is for devices that are not
     /// served.
     pub fn precondition(&self, progress: impl FnMut(f64) -> bool) -> Result<Preconditioned, ServeError> {
         let mut going_on = true;

@@ -258,8 +258,8 @@ impl Settings {
         Ok(found)
     }
 
-    /// NSID of a new namespace; None where all are in use. A host that has not noticed that a namespace was deleted may
-    /// still write to its NSID: the smallest that none ever had, else the one whose namespace was deleted first.
+    /// NSID of a new namespace; None if all are in use. A host that has not noticed the deletion of a namespace may
+    /// still write to its NSID: the smallest unused one, else that of the namespace that was deleted first.
     #[must_use]
     pub fn next_nsid(&self, in_use: &BTreeSet<u32>) -> Option<u32> {
         let nsids = 1..=exact::<u32>(MAX_NAMESPACES);
@@ -291,8 +291,8 @@ impl Settings {
         let path = folder.join(FILE);
         let text = changed.text()?;
         if let Err(error) = atomic_file::replace(&path, &text) {
-            // The new file may be there, where only the folder could not be synced: the next start must not find what
-            // was refused. Where even this fails, the first reason is the one to report.
+            // The new file may exist if only the folder could not be synced: the next start must not find the refused
+            // settings. If even this fails, the first reason is reported.
             if fs::read(&path).is_ok_and(|there| there == text) {
                 let _reported = atomic_file::replace(&path, &self.text()?);
             }

@@ -1,8 +1,8 @@
 //! Disks side by side as RAID-0 (or one alone), divided among tenants: queues, scheduler, limits, virtual time.
 //!
-//! Each tenant has a range of the addresses. Its requests wait in its line; the scheduler passes a limited number of them
-//! to the disks. The disks reorder the requests that they hold regardless of the tenant: shares are exact if they hold
-//! few.
+//! Each tenant has a range of the addresses. Its requests wait in its line; the scheduler passes a limited number of
+//! them to the disks. The disks reorder the requests that they hold regardless of the tenant: shares are exact if they
+//! hold few.
 
 mod dispatch;
 mod tenants;

@@ -324,8 +324,8 @@ impl Disk {
         self.following = Some((offset, at_ns));
     }
 
-    /// What the arm gets to first: the command or the cached write, when it begins, and seek and rotation. Cached
-    /// writes have their turn when no command wants the arm, or when a request waits for them.
+    /// The candidate that the arm reaches first: the command or the cached write, its start, and seek and rotation.
+    /// Cached writes are served if no command waits, or if a request waits for them.
     fn nearest(&mut self, now_ns: u64) -> Option<(Choice, u64, u64)> {
         let depth = self.mechanics.parameters().queue_depth as usize;
         let commands = self.pending.len().min(depth);

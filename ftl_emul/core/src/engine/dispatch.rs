@@ -11,8 +11,8 @@ use crate::mapping::Mapping;
 use crate::nand::Nand;
 use crate::op::{Op, PageSpan, TenantId};
 
-/// Pages of a tenant that may wait for busy dies, for each die: enough for the other dies to be kept busy while its
-/// pages wait for one that GC takes long on, and not so many that a new weight takes seconds to have an effect.
+/// Pages of a tenant that may wait for busy dies, for each die: enough to keep the other dies busy while its pages wait
+/// for one with a long GC, and so few that a new weight does not take seconds to have an effect.
 const LOOK_AHEAD_PER_DIE: usize = 64;
 
 /// Kinds of page operations.
@@ -89,8 +89,8 @@ impl Engine {
         !self.die_lines.is_empty() || self.timeline.is_at_background_work()
     }
 
-    /// Whether one more page operation may be in flight. What is not in flight yet is in the order of the scheduler,
-    /// so there are only as many as keep the dies busy.
+    /// Whether one more page operation may be in flight. Pages that are not in flight yet are in the scheduler's order,
+    /// so no more are issued than keep the dies busy.
     #[inline]
     fn has_room(&self) -> bool {
         self.in_flight - self.behind_background < self.device_queue_depth && self.in_flight < self.most_in_flight
@@ -290,8 +290,8 @@ fn may_read(timeline: &Timeline, passed_over: &[(u64, u16)], die: DieId, tag: u6
     timeline.is_idle(die) || (timeline.is_suspendable(die) && is_its_turn())
 }
 
-/// Whether a request must not start before others of its tenant: a flush before none, and what unmaps pages not before
-/// those that wait to be read.
+/// Whether a request must not start before others of its tenant: a flush before none, and requests that unmap pages not
+/// before waiting reads.
 fn must_wait(queue: &TenantQueue, request: &Request) -> bool {
     match request.op {
         Op::Read | Op::Write => false,

@@ -145,8 +145,8 @@ impl Engine {
         self.host_page_writes
     }
 
-    /// Requests of live queues whose end became known since the last call. It may be in the future: an operation on
-    /// a die ends at a fixed time, whatever arrives later.
+    /// Requests of live queues whose end became known since the last call. It may be in the future: an operation on a
+    /// die ends at a fixed time, independent of later arrivals.
     pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
         self.completions.drain(..)
     }
@@ -163,8 +163,8 @@ impl Engine {
         matches!(self.agenda.next_event(), Some(Event::PageRead { .. }))
     }
 
-    /// Divides the device in another way from now on. Requests that wait keep their order within each tenant; what
-    /// tenants were served before is forgotten.
+    /// Changes the scheduler. Waiting requests keep their order within each tenant; earlier service of tenants is
+    /// forgotten.
     pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
         if self.scheduler.policy() == policy {
             return;

@@ -1,6 +1,6 @@
-//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget. It bounds
-//! the share of each die's time that moves take while requests are outstanding, and at all times the share of each
-//! tenant's time that they cost: a step takes many times as long as a read, which may arrive in the midst of one.
+//! Moves of blocks between tenants, in the background: GC frees the blocks step by step, within a budget. It limits the
+//! share of each die's time for moves while requests are outstanding, and always the share of each tenant's time that
+//! they cost: a step takes many times as long as a read, which may arrive during one.
 
 use crate::address::DieId;
 use crate::convert::whole;
@@ -37,8 +37,8 @@ pub(super) struct MoveBudget {
     max_background_ns: u64,
     /// Blocks moved since the start.
     pub moved_blocks: u64,
-    /// Victims that a step may collect: twice as many after each that freed no block. The giver's own writes otherwise
-    /// take what each step frees. The time is taken from the budget all the same.
+    /// Victims that a step may collect: twice as many after each that freed no block. Otherwise the giver's own writes
+    /// use up the freed pages. The time is still charged to the budget.
     gc_passes: u64,
     /// Whether the agenda has an event for a step.
     pub step_scheduled: bool,

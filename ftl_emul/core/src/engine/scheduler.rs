@@ -29,8 +29,8 @@ pub const SCHEDULERS: &[(&str, SchedulerPolicy, &str)] = &[
 /// Fractional bits of virtual service tags.
 const TAG_SHIFT: u32 = 10;
 
-/// How far a tenant that always has requests outstanding may fall behind virtual time and make up for it. Dies do not
-/// wait for each other, so that virtual time runs ahead of a tenant that has, for a moment, nothing for one of them.
+/// How far a tenant that always has requests outstanding may fall behind virtual time and catch up. Dies do not wait
+/// for each other, so virtual time runs ahead of a tenant that momentarily has no request for one of them.
 const MOST_LAG_NS: u64 = 20_000_000;
 
 /// How much service before a change of its weight counts against a tenant, at the new weight. More than that of any

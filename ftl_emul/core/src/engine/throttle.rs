@@ -64,8 +64,8 @@ pub(crate) struct Throttle {
 impl Throttle {
     /// Changes the limit from now on.
     ///
-    /// What a tenant may catch up on, and what it has to wait for, remain the same number of requests. Nothing was
-    /// counted before a limit was set, so that a new one begins with neither.
+    /// What a tenant may catch up on, and what it has to wait for, remain the same number of requests. Before a limit
+    /// is set nothing is counted, so a new limit begins with neither.
     pub fn set(&mut self, limit: Limit, now: u64) -> Result<(), FtlError> {
         limit.validate()?;
         if self.is_open(now) {

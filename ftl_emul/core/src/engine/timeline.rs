@@ -230,8 +230,8 @@ impl Timeline {
         dies as f64 / self.background_until.len() as f64
     }
 
-    /// How much longer such work makes a read wait for a die: until its end, and then for those reads before it that the
-    /// die would have done meanwhile.
+    /// Additional time that such work makes a read wait for a die: until its end, and then for earlier reads that the
+    /// die would have completed in that time.
     #[inline]
     #[must_use]
     pub fn delay_by_background_ns(&self, die: DieId, reads_before: u64) -> u64 {

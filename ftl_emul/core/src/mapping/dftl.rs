@@ -5,10 +5,10 @@
 //! consecutive logical pages as fit; they live in *translation blocks* of their own. In memory are the global
 //! translation directory (GTD: where each translation page is) and the cached mapping table (CMT).
 //!
-//! Data is placed by the [`PageMapping`] that works without this one, which is why GC of data is the same; translation
-//! pages are the data of another one, whose map is the GTD. Translation blocks come on top of the drive's blocks, and
-//! they and the CMT are common to all tenants. What it costs is counted against the tenant that caused it, in
-//! [`MappingCounters`]: `gc_page_writes` and `erases` of [`TenantCounters`] are data's only.
+//! Data is placed by the unmodified [`PageMapping`], so GC of data is the same; translation pages are the data of a
+//! second page mapping, whose map is the GTD. Translation blocks are in addition to the drive's blocks, and all tenants
+//! share them and the CMT. Costs are charged to the tenant that caused them, in [`MappingCounters`]: `gc_page_writes`
+//! and `erases` of [`TenantCounters`] count data only.
 //!
 //! Whoever touches a page loads its entry first. An entry that goes dirty out of the CMT costs reading and programming
 //! its translation page, with all other dirty entries of that page. GC that moves pages whose entries are not cached

@@ -1,5 +1,5 @@
-//! Mappings: where logical pages live on flash. The engine, the preconditioning and the Python face speak to a mapping only
-//! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
+//! Mappings: placement of logical pages on flash. The engine, preconditioning and the Python API use a mapping only
+//! through [`Mapping`], so that block and hybrid mappings can replace the page mapping.
 
 pub mod bast;
 mod block_division;
@@ -66,7 +66,7 @@ pub struct TenantCounters {
     pub moved_pages_of: Vec<u64>,
 }
 
-/// What mappings other than the page mapping do besides, since the tenant was created. Times are those of dies and
+/// Additional work of mappings other than the page mapping, since the tenant was created. Times are those of dies and
 /// channels; 0 without a clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappingCounters {
@@ -184,7 +184,7 @@ pub trait Mapping {
     /// Fetches the map entry that a coming access to the page will read.
     fn prefetch(&self, tenant: TenantId, page: u64);
 
-    /// Fetches what overwriting the page will touch besides; reads the map entry, so call it some requests after
+    /// Prefetches further data for overwriting the page; reads the map entry, so call it some requests after
     /// [`Mapping::prefetch`] and some before the write.
     fn prefetch_overwrite(&self, tenant: TenantId, page: u64);
 
@@ -198,8 +198,8 @@ pub trait Mapping {
     /// growing takes spare blocks first, OPS after.
     fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError>;
 
-    /// Starts a move of OPS blocks of `from` to `to` (None: the device's spare). Refused when `from` could not work
-    /// without them. They change hands in [`Mapping::advance_moves`].
+    /// Starts a move of OPS blocks of `from` to `to` (None: the device's spare). Rejected if `from` could not work
+    /// without them. They change owners in [`Mapping::advance_moves`].
     fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
         self.tenancy_mut().request_move(from, to, blocks)
     }

@@ -1,8 +1,8 @@
 //! Creation, deletion and resizing of tenants, and moves of blocks between them, for all mappings.
 //!
-//! A move of OPS blocks is first requested, which checks that the giver can live without the blocks, and then handed
-//! over block by block. A block is handed over erased; where the giver has none to spare, its own GC or merges free
-//! one, a bounded number of times a call, so that no call takes long and the floor of free blocks always stands.
+//! A move of OPS blocks is first requested, which checks that the giver can work without the blocks, and then carried
+//! out block by block. Blocks are moved erased; if the giver has none to spare, its own GC or merges free one, a
+//! limited number of times per call, so that no call takes long and the floor of free blocks is always kept.
 
 use std::ops::Range;
 

@@ -52,8 +52,7 @@ pub(in crate::mapping) fn write_snapshot(
     to.write_all(&sum.to_le_bytes())
 }
 
-/// Reads what [`write_snapshot`] wrote. `make` builds an empty mapping from the head, `tables` says where its tables
-/// are.
+/// Reads a file of [`write_snapshot`]. `make` builds an empty mapping from the head, `tables` returns its tables.
 pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
     code: u8,
     from: &mut impl Read,

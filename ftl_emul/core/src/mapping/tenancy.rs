@@ -1,7 +1,7 @@
 //! Tenants, the domains of blocks that they own, spare blocks, and pending moves of blocks, for all mappings.
 //!
-//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. What is counted here is
-//! changed by [`crate::mapping::ownership`] only, apart from counters.
+//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. Only
+//! [`crate::mapping::ownership`] changes the counts kept here, except for counters.
 
 use serde::{Deserialize, Serialize};
 
@@ -147,8 +147,8 @@ impl Tenancy {
         Ok(())
     }
 
-    /// Adds a tenant whose domain, which may be new, is to get so many blocks of the spare. Refuses one that the spare
-    /// cannot provide for.
+    /// Adds a tenant whose domain, which may be new, gets this many blocks of the spare. Rejects a tenant for which the
+    /// spare does not suffice.
     pub(in crate::mapping) fn add_tenant(
         &mut self,
         pages: u64,
@@ -185,8 +185,8 @@ impl Tenancy {
         exact::<u32>(unused)
     }
 
-    /// Removes a tenant without mapped pages and moves. False if its domain is left without tenants; otherwise the blocks
-    /// that its size filled become spare, as they are freed.
+    /// Removes a tenant without mapped pages and moves. False if its domain is left without tenants; otherwise the
+    /// blocks that its size filled become spare, as they are freed.
     pub(in crate::mapping) fn remove_tenant(&mut self, tenant: TenantId) -> Result<bool, FtlError> {
         let domain = self.domain_of(tenant)?;
         let logical_blocks = self.blocks_for(self.namespaces.pages(tenant));

@@ -1,7 +1,7 @@
 //! Data on tmpfs, mapped into this process: reads and writes are copies of memory instead of system calls.
 //!
-//! Touching a page for which there is no memory ends a process (SIGBUS). So a file is mapped only once all of it is
-//! allocated, and whoever frees pages has the mapping to itself until they are allocated again.
+//! Accessing a page for which there is no memory kills the process (SIGBUS). So a file is mapped only after all of it
+//! is allocated, and a thread that frees pages has exclusive access to the mapping until they are allocated again.
 //!
 //! Allocated pages that were never written are holes of the file nevertheless, by which placement is rebuilt and clients
 //! find data. Touching them would end that, so reads do not.

@@ -1,5 +1,5 @@
-//! The control socket: JSON lines, one command and one reply each. Whoever may connect may command; nobody gets at
-//! guest data through it.
+//! The control socket: JSON lines, one command and one reply each. A client that may connect may send all commands;
+//! none of them gives access to guest data.
 
 pub mod protocol;
 mod statistics;

@@ -1,7 +1,7 @@
 //! The model beside the data, of flash or of disks: every request is passed to it, and it says when a request is done.
 //!
-//! It never holds guest data, so whatever goes wrong in it costs statistics and timing, not data: after a panic in
-//! the model, requests are served without it.
+//! It never holds guest data, so its faults affect statistics and timing, but not data: after a panic in the model,
+//! requests are served without it.
 
 mod counted;
 mod modelled;
@@ -74,8 +74,8 @@ impl Ticket {
 }
 
 impl Model {
-    /// Bytes of a request that are served at once. A larger one is served in pieces of so much, one after the other, each
-    /// of which takes its turn as if it were a request.
+    /// Bytes of a request that are served at once. A larger one is served in pieces of this size, one after the other,
+    /// each of which is scheduled like a request.
     #[inline]
     pub fn piece_bytes(&self, op: Op) -> u64 {
         let page_bytes = match self {
@@ -120,8 +120,8 @@ impl Model {
         }
     }
 
-    /// Returns when the request is done by the model. `moved`: its data has been transferred; `gone` is called from time to
-    /// time and returns whether the time no longer matters: the server is stopping, or the client is gone.
+    /// Returns when the request is done by the model. `moved`: its data has been transferred; `gone` is called from
+    /// time to time and returns whether the time no longer matters: the server is stopping, or the client is gone.
     pub fn end(&self, request: Request, ticket: Ticket, moved: bool, gone: impl FnMut() -> bool) {
         match (self, ticket.0) {
             (Self::Timed(timed), Some(waiting)) => timed.wait(waiting, gone),

@@ -1,9 +1,9 @@
 //! Time: requests wait until the modelled drive, flash or disks, would be done with them.
 //!
-//! Modelled time is the wall clock since the start, divided by the time scale. The engine is brought up to the
-//! present whenever a request arrives, and by the clock thread whenever something happens in it that a request waits
-//! for. It reports the end of a request as soon as that is decided, mostly long before; the clock thread then wakes who
-//! waits for it in time.
+//! Modelled time is the wall clock since the start, divided by the time scale. The engine is advanced to the present
+//! whenever a request arrives, and by the clock thread whenever an event occurs that a request waits for. It reports
+//! the end of a request as soon as that is determined, usually long before; the clock thread then wakes the waiting
+//! thread in time.
 
 use std::sync::{Mutex, TryLockError};
 use std::thread;
@@ -202,8 +202,8 @@ impl<D: Modelled> Timed<D> {
         Some(done)
     }
 
-    /// Brings the drive up to the present. Not further, as what arrives meanwhile would come too late; but when a read
-    /// ends is known only once it has left its die, which may be too late to wake its thread in time.
+    /// Advances the drive to the present, and not further, as later arrivals would come too late; but the end of a read
+    /// is known only after it has left its die, which may be too late to wake its thread in time.
     fn advance(&self, state: &mut State<D>, now_ns: u64) {
         state.drive.run_to(self.clock.to_model(now_ns));
         let soon_ns = self.clock.to_model(now_ns + self.lessons.lead_ns());
@@ -215,8 +215,8 @@ impl<D: Modelled> Timed<D> {
         }
     }
 
-    /// Hands over the requests whose end is known by now, and says when the model is to be looked at next. To be called
-    /// by everyone who has worked on it.
+    /// Passes on the requests whose end is known by now, and returns when the model has to be advanced next. To be
+    /// called after any work on it.
     fn publish(&self, state: &mut State<D>, now_ns: u64) {
         let lead_ns = self.lessons.lead_ns();
         let mut line = self.releases.line();

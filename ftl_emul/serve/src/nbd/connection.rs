@@ -1,8 +1,8 @@
 //! A connection after the handshake: requests are read, carried out and answered, many at once.
 //!
-//! One thread at a time reads. It carries out what takes no longer than handing it on would, and collects those replies
-//! until it would have to wait for the client. With any other request it lets another thread read, carries that request
-//! out and answers it. Threads are started when there is none left to read, up to a number; then the client waits.
+//! One thread at a time reads. It carries out requests that take no longer than handing them over would, and collects
+//! their replies until it would have to wait for the client. For any other request it lets another thread read, carries
+//! the request out and answers it. Threads are started if none is left to read, up to a limit; then the client waits.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -243,8 +243,8 @@ impl Connection {
         (&*self.stream).read_exact(&mut data[there..])
     }
 
-    /// Carries out a write for whose data there is no memory, as it arrives: no other request is read until then. Adds the
-    /// reply.
+    /// Carries out a write for whose data there is no memory, as it arrives: no other request is read until then. Adds
+    /// the reply.
     fn write_in_pieces(&self, request: &Request, incoming: &mut Incoming, room: &Taken) -> io::Result<()> {
         let mut data = vec![0; room.bytes()];
         let (mut at, mut left, mut done) = (request.offset, request.length as usize, Ok(()));
@@ -412,8 +412,8 @@ impl Connection {
         Ok(Reply::Whole(reply, Some(room)))
     }
 
-    /// Carries out a read whose data there is no memory for, and sends the data as it is read: other replies of this
-    /// connection wait. A reply that has begun cannot say that the rest failed, so the connection ends then.
+    /// Carries out a read for whose data there is no memory, and sends the data as it is read: other replies of this
+    /// connection wait. A reply that has begun cannot report that the rest failed, so the connection is then closed.
     fn read_in_pieces(&self, request: &Request, room: &Taken) -> io::Result<Reply> {
         let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.awaited());
         let (mut data, end) = (vec![0; room.bytes()], request.offset + u64::from(request.length));
@@ -457,8 +457,8 @@ impl Connection {
         Ok(Reply::Whole(block_status(request, &extents), None))
     }
 
-    /// Logs a failure that is not the client's fault. That a disk is full is reported by upkeep; ENXIO says that the
-    /// namespace was removed.
+    /// Logs a failure that is not the client's fault. Upkeep reports a full disk; ENXIO means that the namespace was
+    /// removed.
     fn note(&self, request: &Request, done: &io::Result<()>) {
         let Err(e) = done else { return };
         if !matches!(

@@ -1,7 +1,7 @@
 //! The device over NBD: one Unix socket for each namespace, and one for all of them.
 //!
-//! [`negotiation`] is the handshake of a client, [`connection`] what comes after it, [`protocol`] the bytes of both;
-//! with [`tls`] they are encrypted. Who may use which export depends on the socket that a client has come through.
+//! [`negotiation`] is the handshake of a client, [`connection`] serves it afterwards, [`protocol`] has the bytes of
+//! both; [`tls`] encrypts them. The exports that a client may use depend on the socket that it connects to.
 
 mod connection;
 mod negotiation;
@@ -259,8 +259,8 @@ impl Socket {
     }
 }
 
-/// Returns when clients that have hung up have no more requests in progress: a request that a client had still sent must
-/// not overwrite its data after it has reconnected, or after its VM was restarted.
+/// Returns when clients that have hung up have no more requests in progress: a request that a client had still sent
+/// must not overwrite its data after it has reconnected, or after its VM was restarted.
 fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
     while ending.iter().any(|each| each.strong_count() > 0) && !front.is_stopping() && !has_hung_up(client) {
         thread::sleep(ENDING_CHECK);

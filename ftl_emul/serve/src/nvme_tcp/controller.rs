@@ -1,4 +1,4 @@
-//! A controller: what one host sees of the device from its Connect on the Admin Queue to the end of that connection.
+//! A controller: the device as seen by one host, from its Connect on the Admin Queue to the end of that connection.
 //! Sections are those of the NVM Express Base Specification 2.0.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -180,8 +180,8 @@ impl Controller {
         }
     }
 
-    /// Property Set (6.6) of CC (3.1.3.5), the only one that can be set. True where a shutdown is asked for: the caller
-    /// flushes, and then says [`Self::shut_down`].
+    /// Property Set (6.6) of CC (3.1.3.5), the only one that can be set. True if a shutdown is requested: the caller
+    /// flushes, and then calls [`Self::shut_down`].
     pub fn configure(&self, offset: u32, is_wide: bool, value: u64) -> Result<bool, Status> {
         let Ok(cc) = u32::try_from(value) else { return Err(Status::INVALID_FIELD) };
         if offset != property::CC || is_wide {

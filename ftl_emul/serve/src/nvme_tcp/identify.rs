@@ -213,8 +213,8 @@ fn of_namespace(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
 /// Fields that do not depend on the namespace.
 fn common_to_namespaces(subsystem: &Subsystem) -> Vec<u8> {
     let mut data = vec![0; BYTES];
-    // NSFEAT: OPTPERF, which says that NPWG to NOWS count: writes and releases of whole pages, aligned (each counted from
-    // 0), best of as much as the mapping has in one go.
+    // NSFEAT: OPTPERF, which means that NPWG to NOWS are valid: writes and releases of whole, aligned pages (each
+    // counted from 0), best of as many as the mapping writes at once.
     data[24] = 1 << 4;
     let blocks = |bytes: u64| exact::<u16>((bytes >> BLOCK_SHIFT).clamp(1, 1 << 16) - 1);
     let granule = subsystem.server.config.granule_bytes();

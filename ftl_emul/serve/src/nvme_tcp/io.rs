@@ -76,7 +76,7 @@ fn range(command: &Command) -> (u64, u64) {
     (command.start(), (u64::from(command.dword(12) & 0xffff) + 1) << BLOCK_SHIFT)
 }
 
-/// Carries a command out. `data` is what the host has sent, `out` where data for it goes. `durable`: every write is on
+/// Carries a command out. `data` is from the host, data for the host is put into `out`. `durable`: every write is on
 /// stable storage before its answer.
 pub fn carry_out(
     namespace: &Namespace,

@@ -1,5 +1,6 @@
 //! Namespace Management and Namespace Attachment (NVM Express Base Specification 2.0, sections 5.23 and 5.22), and the
-//! vendor-specific command that moves over-provisioning blocks. Where the operator does not allow them, they are unknown.
+//! vendor-specific command that moves over-provisioning blocks. They are unknown commands unless the operator permits
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

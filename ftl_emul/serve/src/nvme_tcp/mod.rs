@@ -1,9 +1,9 @@
-//! The device as an NVM subsystem over TCP, beside NBD and through the same [`crate::namespace`]s: requests from either
-//! are one kind of request to the model.
+//! The device as an NVM subsystem over TCP, with the same [`crate::namespace`]s as NBD: the model does not distinguish
+//! their requests.
 //!
 //! [`pdu`] has the bytes of the transport, [`command`] those of queue entries; a [`connection`] is one [`queue`] of a
 //! [`controller`] of the [`subsystem`]; [`admin`] (with [`identify`], [`logs`] and [`management`] of namespaces) and [`io`]
-//! carry commands out, [`quick`] those that wait for nothing; [`placement`] is what both have of flexible data placement.
+//! carry out commands, [`quick`] those that do not wait; [`placement`] has flexible data placement for both.
 
 mod admin;
 mod command;

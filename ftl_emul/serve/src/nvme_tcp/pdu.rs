@@ -1,5 +1,5 @@
-//! Protocol data units of the NVMe/TCP Transport Specification 1.0 (sections in brackets are its own): what a host's
-//! bytes mean, and the bytes of what a controller sends. Nothing here reads, writes or waits.
+//! Protocol data units of the NVMe/TCP Transport Specification 1.0 (sections in brackets are its own): parses the bytes
+//! of a host, and creates those of a controller. No function here reads, writes or waits.
 
 #[cfg(test)]
 mod tests;

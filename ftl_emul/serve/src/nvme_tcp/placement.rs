@@ -1,5 +1,5 @@
-//! Flexible data placement (NVM Express Technical Proposal 4146): one endurance group with one reclaim group, in which each
-//! isolated namespace has its own reclaim unit handle, initially isolated, as its tenant has its own blocks.
+//! Flexible data placement (NVM Express Technical Proposal 4146): one endurance group with one reclaim group, in which
+//! each isolated namespace has its own reclaim unit handle, initially isolated, as its tenant has its own blocks.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};

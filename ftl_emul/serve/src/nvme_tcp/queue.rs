@@ -20,8 +20,8 @@ use crate::request_memory::{Pool, Room, Taken};
 
 /// Maximum entries of a queue, CAP.MQES (one less, as it counts from 0).
 pub const MAX_ENTRIES: u16 = 128;
-/// Memory of a connection that is its own, for data of its commands in work: what the largest command takes. A command
-/// that moves no more than a capsule may hold does not count: together such are bounded by the entries of the queue.
+/// Private memory of a connection for data of its commands in progress: that of the largest command. Commands that
+/// transfer no more than a capsule may hold are not counted: the entries of the queue limit them.
 const OWN_BYTES: usize = 2 * MAX_TRANSFER_BYTES;
 /// Bytes of answers from which they are sent even if the reader has more to do.
 const ANSWERS_BYTES: usize = 256 << 10;
@@ -319,7 +319,7 @@ impl Queue {
         self.answer_when(command, completion, None, When::WithOthers)
     }
 
-    /// Answers a command with data, together with others: `fill` puts it where it is sent from. Where that fails, the
+    /// Answers a command with data, together with others: `fill` writes it into the output buffer. If that fails, the
     /// command is not answered: false.
     pub fn answer_filled(
         &self,
@@ -368,8 +368,8 @@ impl Queue {
         }
     }
 
-    /// Aborts a command that no thread has begun; false if there is none. Commands whose data is on its way are not aborted,
-    /// as the host would send the data to no command.
+    /// Aborts a command that no thread has begun; false if there is none. Commands whose data is on its way are not
+    /// aborted, as the host would send the data to no command.
     pub fn abort(&self, command: u16) -> io::Result<bool> {
         let found = {
             let mut state = self.state();
@@ -441,8 +441,8 @@ impl Queue {
     }
 }
 
-/// What a host sends, for its reader: answers that wait are sent before the connection is read, so that a host never
-/// waits for these while this side waits for the host.
+/// Input of a host, for its reader: pending answers are sent before the connection is read, so that a host never waits
+/// for these while this side waits for the host.
 pub struct Incoming<'a> {
     /// Stream from the host.
     pub queue: &'a Queue,

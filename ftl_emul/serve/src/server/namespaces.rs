@@ -1,8 +1,9 @@
 //! Creating and deleting namespaces while the device is served.
 //!
-//! The settings are authoritative. To create a namespace, its file is created, the model allocates its blocks, and then the
-//! settings are written; to delete one, it is removed from the settings, and then its blocks and its file are released. The
-//! settings list a file that a crash in between leaves behind as one to be removed, which the next start does.
+//! The settings are authoritative. To create a namespace, its file is created, the model allocates its blocks, and then
+//! the settings are written; to delete one, it is removed from the settings, and then its blocks and its file are
+//! released. The settings list a file that a crash in between leaves behind as one to be removed, which the next start
+//! does.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -283,8 +284,8 @@ impl Server {
         self.config.capacity_bytes.saturating_sub(allocated)
     }
 
-    /// Over-provisioning blocks for a new namespace: of the unowned blocks, the part that its size is of the unallocated
-    /// capacity, minus its size; but at least the minimum for GC.
+    /// Over-provisioning blocks for a new namespace: of the unowned blocks, the part that its size is of the
+    /// unallocated capacity, minus its size; but at least the minimum for GC.
     fn ops_blocks_for(&self, size_bytes: u64) -> Result<u64, ServeError> {
         let flash = self.config.flash()?;
         let unallocated = self.unallocated_bytes();

@@ -1,5 +1,5 @@
-//! Requests in flight, in memory that outlives this process: the client keeps it and hands it to the next server, which
-//! carries them out again (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
+//! Requests in flight, in memory that outlives this process: the client keeps it and passes it to the next server,
+//! which carries them out again (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
 
 use std::fs::File;
 use std::io;
@@ -29,8 +29,8 @@ fn region_bytes(queue_size: u16) -> usize {
 
 /// Memory for so many queues, which nobody can make shorter, and its length.
 ///
-/// `queue_size` is that of the largest queue: what a client asks for may be less than its queues turn out to have (QEMU
-/// 10 asks for 128 entries and has 1024).
+/// `queue_size` is that of the largest queue: a client may ask for less than the size of its queues (QEMU 10 asks for
+/// 128 entries and has 1024).
 pub fn create(queues: u16, queue_size: u16) -> io::Result<(File, u64)> {
     let length = (usize::from(queues) * region_bytes(queue_size)) as u64;
     let file = File::from(memfd_create("slo-ctl in flight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);

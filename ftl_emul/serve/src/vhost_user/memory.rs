@@ -96,8 +96,8 @@ impl Memory {
     }
 }
 
-/// Err for a file that is shorter than the part to be mapped, or that its owner can truncate: accessing missing pages ends
-/// the process, for all clients.
+/// Err for a file that is shorter than the part to be mapped, or that its owner can truncate: accessing missing pages
+/// ends the process, for all clients.
 pub fn check_file(file: &File, offset: u64, length: u64, is_trusted: bool) -> io::Result<()> {
     let end = offset.checked_add(length);
     if end.is_none_or(|end| file.metadata().map_or(true, |found| found.len() < end)) {

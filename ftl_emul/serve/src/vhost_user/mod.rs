@@ -1,5 +1,5 @@
-//! Namespaces as virtio block devices for VMs that share their memory with this process (vhost-user protocol), beside
-//! NBD and NVMe/TCP: one socket for each namespace, and one client at a time on each.
+//! Namespaces as virtio block devices for VMs that share their memory with this process (vhost-user protocol), in
+//! addition to NBD and NVMe/TCP: one socket for each namespace, and one client at a time on each.
 //!
 //! A [`session`] is a client, with its [`memory`]; its [`virtqueue`]s take [`request`]s, some of which are left to
 //! [`workers`], and note them in memory that survives this process ([`in_flight`]).

@@ -1,5 +1,5 @@
-//! One client of a namespace: what it negotiates, its memory and its queues (vhost-user protocol, as in QEMU's
-//! `docs/interop/vhost-user.rst`; names of messages as there).
+//! One client of a namespace: its negotiation, its memory and its queues (vhost-user protocol, as in QEMU's
+//! `docs/interop/vhost-user.rst`, whose names of messages are used).
 
 use std::fs::File;
 use std::io;

@@ -1,8 +1,9 @@
 //! A split virtqueue (Virtual I/O Device specification 1.2, section 2.7) while it is served, by a thread of its own.
 //!
-//! Requests are taken several at a time. Small reads and writes that wait for nothing are carried out right here, between
-//! the file and the guest's memory, and answered together with one notification; all others are left to the client's
-//! [`Workers`], which finish them in any order. The rings are the guest's memory: nothing in them is relied upon.
+//! Several requests are taken at a time. Small reads and writes that do not wait are carried out by this thread,
+//! between the file and the guest's memory, and answered together with one notification; all others are passed to the
+//! client's [`Workers`], which complete them in any order. The rings are the guest's memory, so their contents are not
+//! trusted.
 
 use std::fs::File;
 use std::io::{self, Write};

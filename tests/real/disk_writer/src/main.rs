@@ -1,8 +1,8 @@
-//! `/init` of the VMs that tests boot: loads the drivers of virtio disks, then writes 4 KiB pages at random to
-//! `/dev/vda` for ever, as many at a time as the kernel's command line says (`disk_writer.depth=N`).
+//! `/init` of the VMs that tests boot: loads the drivers of virtio disks, then writes random 4 KiB pages to `/dev/vda`
+//! endlessly, with the queue depth of the kernel's command line (`disk_writer.depth=N`).
 //!
-//! Once a second it puts the number of writes so far into page 0, flushes, and says `flushed N` on the console: a
-//! reader of the disk's image that finds less has found a lost write.
+//! Once a second it puts the number of writes so far into page 0, flushes, and prints `flushed N` on the console: a
+//! reader that finds a smaller number in the disk's image has found a lost write.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};

@@ -236,8 +236,7 @@ mod properties {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is asked for at whatever moments: every request ends once, not before it arrived, and the disks
-        /// come to rest.
+        /// For any requests at any times: every request ends once, not before it arrived, and the disks become idle.
         #[test]
         fn every_request_completes_once(
             count in 1..4u32,

@@ -167,7 +167,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Beside a page mapping that gets the same requests: the same pages are mapped, the same is counted, and the
+    /// Compared with a page mapping that gets the same requests: mapped pages and counters are equal, and the
     /// invariants hold after every step.
     #[test]
     fn dftl_places_data_like_the_page_mapping(

@@ -420,8 +420,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whatever tenants do, in whatever order: the invariants hold after every step, every read returns the newest write,
-/// no page is programmed twice or out of order, and the counters account for each other.
+/// For any operations of tenants in any order: the invariants hold after every step, every read returns the newest
+/// write, no page is programmed twice or out of order, and the counters are consistent.
 fn any_requests<S: LogScheme>(width: u32, clusters: u32, np: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut ftl = drive::<S>(300 / clusters, width * clusters, np, width);
     let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1, suspend_ns: 0 };

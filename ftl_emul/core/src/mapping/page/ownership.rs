@@ -1,5 +1,5 @@
-//! Ownership of blocks in the page mapping: a domain has a pool on each die. GC of the giver frees the blocks that are to
-//! change owners.
+//! Ownership of blocks in the page mapping: a domain has a pool on each die. GC of the giver frees the blocks that are
+//! to change owners.
 
 use crate::address::{BlockId, DieId};
 use crate::block::Block;
