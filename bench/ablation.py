@@ -1,4 +1,4 @@
-"""What each lever contributes: OPS, rate limits and the device's fair queue, alone and together.
+"""Contribution of each lever: OPS, rate limits and the device's fair queue, alone and together.
 
     .venv/bin/python bench/ablation.py [--quick] [--depth 8] [--json] [--markdown FILE]
 

@@ -260,7 +260,7 @@ def _slower(found: Comparison) -> list[str]:
 
 
 def why_slower(vm: VmFigures, before: VmFigures) -> str:
-    """What differs for the VM: its OPS, or the interference of others."""
+    """The differences for the VM: its OPS, or the interference of others."""
     rates = f"{before.iops:.0f} -> {vm.iops:.0f} IOPS"
     if vm.ops_blocks < before.ops_blocks and vm.waf > 1.02 * before.waf:
         return (
@@ -361,7 +361,7 @@ def keeping_p99(drive: PreparedDrive, static: Figures, best: Figures, effort: Ef
 
 
 def reaches(drive: PreparedDrive, run: Figures, effort: Effort) -> dict[str, float]:
-    """Of VMs below their shares: the rate with a thousandfold weight, relative to the present one."""
+    """For each VM below its share: its rate with a thousandfold weight, relative to the present one."""
     found = {}
     for vm in run.vms:
         if vm.share_error < -SHARE_BAR and -vm.share_error * vm.target_share > NO_SHARE_LOST:

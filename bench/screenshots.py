@@ -105,7 +105,7 @@ def history_report(daemon: Daemon, status: HostStatus) -> HostReport:
 
 
 def replay_report(shots: Path) -> None:
-    """Of `slo-ctl demo`."""
+    """Take screenshots of the report of `slo-ctl demo`."""
     report = shots / "replay.html"
     if app.run(["demo", "--quiet", "--report", str(report)]):
         sys.exit("screenshots: slo-ctl demo failed")

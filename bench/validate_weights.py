@@ -18,7 +18,7 @@ VM_BLOCKS, OPS_BLOCKS, BLOCK_BYTES, DIES = 1000, 450, 512 * 1024, 4
 
 SHARE_BAR = 0.03
 TWO_DIGITS_BAR = 0.06
-"""For references given with two digits only."""
+"""Tolerance for references with two digits only."""
 
 # Simulated independently of this code; figures of the project's validation reference (docs/validation.md).
 STATIC_SIMULATED = {"b": 2.6, "c": 4.4}

@@ -117,7 +117,7 @@ class ExtLayout(Layout):
         return {entries[0].start, self._take_inode(~directory, group)} | self.bitmaps(entries)
 
     def _spread(self, space: SpaceMap, directory: int) -> int:
-        """Of the groups with at least the mean of free inodes and blocks, the one with fewest directories.
+        """The group with fewest directories among those with at least the mean of free inodes and blocks.
 
         Orlov starts the search at a random group; here it starts at the hash of the directory's number.
         """

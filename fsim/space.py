@@ -20,7 +20,7 @@ _PART = 1 << 15
 
 
 class NoSpaceError(Exception):
-    """The file system has fewer free blocks than were asked for."""
+    """The file system has fewer free blocks than requested."""
 
 
 class Extent(NamedTuple):

@@ -198,7 +198,7 @@ def pages_per_s(vm: VmResult) -> float:
 
 
 def total_pages_per_s(run: RunResult) -> float:
-    """Of all VMs."""
+    """Sum of all VMs."""
     return sum(pages_per_s(vm) for vm in run.vms)
 
 

@@ -35,7 +35,7 @@ class _Files:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.path = paths[0]
-        """That is read."""
+        """The file that is read."""
         self.consumed_bytes = 0
         self._paths = list(paths[1:])
         self._file = _opened(paths[0])

@@ -297,5 +297,5 @@ def workload(
     span_bytes = span_bytes // PAGE_BYTES * PAGE_BYTES
     kind.make(
         parsed, span_bytes
-    )  # Errors that are detected only there (sizes, mixes) are raised now, not at the first batch.
+    )  # errors that are detected only there (sizes, mixes) are raised now, not at the first batch
     return Workload(kind, parsed, span_bytes, seed, batch_records)

@@ -36,8 +36,8 @@ def _work(experiment: Experiment) -> fsim.Work:
 
 @lru_cache(maxsize=256)
 def _outcome(experiment: Experiment) -> fsim.Outcome:
-    # What the file system writes is most of the CPU, and the same for any mapping and number of log blocks;
-    # for most allocators also with TRIM.
+    # The writes of the file system take most of the CPU time, and are the same for any mapping and number of
+    # log blocks; for most allocators also with TRIM.
     drive = experiment.drive.replace("mapping=fast", "mapping=bast")
     trim = experiment.trim and ALLOCATORS[experiment.allocator].allocator.regards_trim
     return fsim.play(experiment, _work(replace(experiment, drive=drive, log_blocks=LOG_BLOCKS, trim=trim)))

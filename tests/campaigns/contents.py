@@ -16,7 +16,7 @@ from .front_ends import Disk
 
 PAGE, SECTOR = 4096, 512
 MOST_PAGES = 16
-"""Of one request."""
+"""Maximum pages of one request."""
 _ZEROES = 5
 """One in this many versions is zeroes, from TRIM or WRITE ZEROES instead of a write."""
 

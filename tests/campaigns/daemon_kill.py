@@ -154,7 +154,7 @@ def _stored(places: DaemonPlaces) -> Slos:
 
 def _check_files(places: DaemonPlaces, before: States, slos: Slos) -> None:
     """Check that history, journal and SLOs are intact, and that the journal has the original values."""
-    check(_stored(places) == slos, "SLOs were changed by nobody")
+    check(_stored(places) == slos, "SLOs have changed without a command")
     if places.history.exists():
         with closing(sqlite3.connect(places.history)) as database:
             found = database.execute("PRAGMA integrity_check").fetchall()

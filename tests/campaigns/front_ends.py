@@ -20,7 +20,7 @@ _EIO = 5
 _WRITE, _WRITE_ZEROES, _DATASET_MANAGEMENT = 0x01, 0x08, 0x09
 _FORCE_UNIT_ACCESS, _DEALLOCATE = 1 << 30, 1 << 2
 _MOST_BYTES = 1 << 20
-"""Of one NVMe command."""
+"""Maximum of one NVMe command."""
 _RETRY_S = 0.05
 
 

@@ -52,10 +52,10 @@ def full_disk(root: Path, random: Random, tally: Tally) -> None:
         try:
             with scene.load({errno.ENOSPC}) as load:
                 with filled(disk.folder):
-                    until(lambda: any(writer.refused for writer in load.writers), "a write without room")
-                    until(lambda: "full" in " ".join(scene.ailments().values()), "that status says so")
+                    until(lambda: any(writer.refused for writer in load.writers), "a failed write")
+                    until(lambda: "full" in " ".join(scene.ailments().values()), "the problem in status")
                     scene.wait(0.1, 0.5)
-                until(lambda: not scene.ailments(), "that there is room")
+                until(lambda: not scene.ailments(), "there is free space")
             scene.works()
             scene.works_after_restart()
         finally:
@@ -67,7 +67,7 @@ def failing_disk(root: Path, random: Random, tally: Tally) -> None:
     with loop_disk(root) as disk:
         scene = Scene(root, random, tally, survives_unflushed=False)
         with _data_lost(scene, disk) as load, disk.failing():
-            until(lambda: "flush has failed" in " ".join(scene.ailments().values()), "a flush that fails")
+            until(lambda: "flush has failed" in " ".join(scene.ailments().values()), "a failed flush")
             failed = set(scene.ailments())
             # Wait for those that were answered just before.
             scene.wait(0.1, 0.3)
@@ -90,7 +90,7 @@ def read_only_disk(root: Path, random: Random, tally: Tally) -> None:
                 read_only = executor.submit(disk.become_read_only)
                 scene.wait(0.1, 0.3)
             read_only.result()
-            until(lambda: all(writer.refused for writer in load.writers), "that no write is possible")
+            until(lambda: all(writer.refused for writer in load.writers), "all writes fail")
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def _limit_server(root: Path, random: Random, tally: Tally, kind: int, limit: Ca
                     except (OSError, NbdError):
                         tally["connections refused"] += 1
                 scene.wait(0.1, 0.5)
-            check(len(crowd) < _CROWD, "the limit was not felt")
+            check(len(crowd) < _CROWD, "the limit had no effect")
             check(scene.server.pid() == pid, f"the server ended: {scene.server.log()}")
             for client in crowd:
                 client.close()

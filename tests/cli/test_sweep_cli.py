@@ -155,7 +155,7 @@ def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.Capture
     assert {(row["scenario"], row["vms"]) for row in result["rows"]} == {
         (name, vms) for name in ("web", "db") for vms in (1, 3)
     }
-    assert out.read_text().startswith(first), "those of the first scenario are not run again"
+    assert out.read_text().startswith(first), "replays of the first scenario are not repeated"
     assert "db: scenario, shared" in plot.read_text()
     twin = scenario.parent / "other" / "web.toml"
     twin.parent.mkdir()
@@ -243,7 +243,7 @@ def test_dead_worker_loses_only_its_current_replay(scenario: Path) -> None:
     assert "a worker process died; its replay is started again" in notes
     rows = replays()
     assert rows[: len(first)] == first
-    assert len(rows) == 8, "none is run twice"
+    assert len(rows) == 8, "no replay is repeated"
 
 
 def workers_of(pid: int) -> list[int]:

@@ -14,7 +14,7 @@ from slo_ctl.model.status import Verdict
 
 LENGTH_S, WINDOW_S = 300, 10
 TOLERANCE = 0.10
-"""Of a share: docs/daemon.md, Verdicts."""
+"""Tolerance of a share: docs/daemon.md, Verdicts."""
 
 
 def first_minutes(apart_s: float, fields: Fields) -> Result:

@@ -78,8 +78,8 @@ class Loop:
     p99_window: int = 5
     """Seconds over which a p99 is measured."""
     by_weight: bool = False
-    """Every VM has a namespace of its own: shares are kept by limits, and a VM that is throttled by one looks
-    as if it wanted no more, since its namespace is not busy."""
+    """Every VM has its own namespace: shares are enforced by limits, and a VM that is throttled by one seems
+    to want no more, since its namespace is not busy."""
 
     def run(self, seconds: int) -> Loop:
         for _ in range(seconds):

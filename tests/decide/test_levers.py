@@ -381,7 +381,7 @@ def test_weights_without_bfq_have_no_mechanism() -> None:
 def test_vms_with_an_enforced_maximum_are_known() -> None:
     slos = {"a": Slo(1, max_iops=100), "b": Slo(2), "c": Slo(1, max_iops=100, p99_latency_us=1000)}
     wanted = decide([group(vm) for vm in slos], slos, NO_BFQ)
-    assert wanted.maximum_slack == {("a", "fast"): 20.0}, "of c nothing measures the p99"
+    assert wanted.maximum_slack == {("a", "fast"): 20.0}, "the p99 of c is not measured"
     assert decide([group("a")], {"a": slos["a"]}, NOTHING).maximum_slack == {}
 
 

@@ -196,7 +196,7 @@ def test_p99_is_reached_for_a_vm_with_pauses() -> None:
     state, rates = p99_world(1.0, 10.0, 60)
     assert state.protected_vms == ("web",)
     assert 1.0 + 39.0 * rates[-1] / 900.0 < 10.2
-    assert min(rates[20:]) > 100, "no further than it takes"
+    assert min(rates[20:]) > 100, "not further than necessary"
 
 
 def test_unreachable_p99_costs_little_and_is_reported() -> None:

@@ -101,10 +101,10 @@ def test_limits_in_steps_exceed_the_maximum_by_at_most_the_lowest_limit(
 
 
 def requests_granted(limit: int, slices: int, step: int) -> int:
-    """Of a VM that always has more, in so many slices: by what blk-throttle counts, in a model of our own.
+    """Requests of a saturated VM in this many slices, according to a model of blk-throttle's accounting.
 
-    A request passes if all so far are at most what the slices begun allow. After a request, slices that are
-    over are forgotten with the whole requests that they allowed, unless they allowed none.
+    A request passes if all so far are at most the allowance of the slices begun. After a request, completed
+    slices are forgotten with the whole requests that they allowed, unless they allowed none.
     """
     passed = since = counted = 0
     for now in range(slices):

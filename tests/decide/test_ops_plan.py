@@ -82,7 +82,7 @@ def test_announced_plan_is_the_part_that_pays(writes: int) -> None:
     assert len(moves) == len(plans)
     wanted = best_blocks(state, sample(*vms))["web"] - OPS
     for plan in plans:
-        assert plan.saving_s > plan.cost_s, "none is announced that loses time"
+        assert plan.saving_s > plan.cost_s, "no announced move loses time"
         assert plan.blocks <= wanted
 
 
@@ -136,7 +136,7 @@ def test_latency_bound_vm_keeps_all_its_ops() -> None:
     for _ in range(200):
         state = next_ops_state(state, sample(*vms), {"db"})
     assert best_blocks(state, sample(*vms))["db"] >= OPS - 1
-    assert next_moves(state, sample(*vms))[1] == (), "without that, most of it would go"
+    assert next_moves(state, sample(*vms))[1] == (), "without it, most of the OPS would move"
     assert next_moves(watched(10.0, *vms), sample(*vms))[1] != ()
 
 

@@ -59,7 +59,7 @@ def fuzz(name: str, seconds: float, seed: int, folder: Path) -> None:
 
 
 def options(name: str, max_bytes: int, seconds: float, seed: int) -> list[str]:
-    """Of libFuzzer."""
+    """Options of libFuzzer."""
     return [
         f"-max_total_time={seconds:.0f}",
         f"-max_len={max_bytes}",

@@ -42,7 +42,7 @@ for each in null zero full random urandom tty; do
     : >"dev/$each"
     mount --bind "/dev/$each" "dev/$each"
 done
-# Ubuntu's systemd-resolved makes it a link to a file of its own, and nothing starts that here.
+# Ubuntu's systemd-resolved makes it a link to its own file, and does not run here.
 if [ -L etc/resolv.conf ]; then
     mkdir -p run/systemd/resolve
     cp /etc/resolv.conf run/systemd/resolve/stub-resolv.conf
@@ -51,7 +51,7 @@ ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 sys/fs/cgroup
-    # A cgroup with processes of its own cannot have controllers for others.
+    # A cgroup that contains processes cannot have controllers for its children.
     mkdir sys/fs/cgroup/shell
     echo 0 >sys/fs/cgroup/shell/cgroup.procs
 else

@@ -21,7 +21,7 @@ from installed_tree import TREE, script
 
 GROUP = "debian package"
 LARGEST_BYTES = 200 << 20
-"""Of the archive."""
+"""Maximum size of the archive."""
 REPLAY = (
     *("replay", "--vm", "name=db,workload=uniform,weight=3", "--vm", "name=web,trace=web.csv"),
     *("--device", "size=64MiB,op=50%", "--duration", "2x", "--json", "--quiet"),

@@ -203,7 +203,7 @@ class LibvirtHost:
         """Destroy all VMs through libvirt, which removes their cgroups."""
         import libvirt
 
-        with suppress(libvirt.libvirtError):  # Remaining VMs are killed below.
+        with suppress(libvirt.libvirtError):  # remaining VMs are killed below
             connection = self.connect()
             for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                 domain.destroy()
@@ -282,5 +282,5 @@ def libvirt_host() -> Iterator[LibvirtHost]:
             host.close()
             for left in partitions() - before:
                 for folder, _, _ in os.walk(left, topdown=False):
-                    with suppress(OSError):  # Another process may use it now.
+                    with suppress(OSError):  # another process may use it now
                         Path(folder).rmdir()

@@ -226,7 +226,7 @@ def test_daemon_without_bpftrace_says_so_once_and_works(root: Path, tmp_path: Pa
             daemon.eventually("a note", lambda status: any(missing in note for note in status.notes))
             row = daemon.vm("quick")
             assert row.verdict is Verdict.NO_MECHANISM
-            time.sleep(5)  # It retries during this time.
+            time.sleep(5)  # it retries during this time
             assert daemon.log().count(missing) == 1
             (root / "slo-ctl.toml").write_text(
                 (root / "slo-ctl.toml").read_text().replace("latency_histograms = true", "")

@@ -71,7 +71,7 @@ def test_systemd_is_notified_of_ready_reload_watchdog_and_stop(root: Path, notif
     with running(root) as daemon:
         output = _all(notified)
         assert output.index("WATCHDOG=1") < output.index("READY=1")
-        _until(notified, "WATCHDOG=1", times=3)  # One in each epoch.
+        _until(notified, "WATCHDOG=1", times=3)  # one in each epoch
         daemon.process.send_signal(signal.SIGHUP)
         output = _until(notified, "READY=1")
         assert output.index("RELOADING=1") < output.index("READY=1")
@@ -137,9 +137,9 @@ def test_socket_in_use_is_refused(root: Path) -> None:
         done = _run(root)
     assert done.returncode == 2
     assert "address already in use" in done.stderr
-    with running(root) as daemon:  # The other daemon has ended.
+    with running(root) as daemon:  # the other daemon has ended
         daemon.kill()
-    with running(root) as daemon:  # Also after `kill -9`.
+    with running(root) as daemon:  # also after `kill -9`
         assert daemon.api.get("/v1/health")
 
 

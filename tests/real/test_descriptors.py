@@ -30,7 +30,7 @@ def limited(descriptors: int) -> list[str]:
 
 @contextmanager
 def no_descriptor_left(pid: int) -> Iterator[None]:
-    """For that process."""
+    """Limit the descriptors of that process to those in use."""
     opened = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened, before[1]))

@@ -77,7 +77,7 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
     os.kill(pid, signal.SIGSTOP)
     stats = Path(f"/proc/{pid}/task").glob
     until(lambda: all(" T " in each.read_text() for each in stats("*/stat")), "all threads are stopped")
-    time.sleep(READING_VALID_S)  # The cached reading has expired.
+    time.sleep(READING_VALID_S)  # the cached reading has expired
     try:
         for _ in range(2):
             began_s = time.monotonic()
@@ -131,7 +131,7 @@ def test_ops_are_moved_and_restored(rig: Rig) -> None:
     assert rig.keeper.apply([]) == []
     rig.move(OpsMove("db", "web", 1))
     rig.settle()
-    rig.start()  # As after a crash.
+    rig.start()  # as after a crash
     outcomes = rig.keeper.undo()
     assert {o.state for o in outcomes} == {OutcomeState.RESTORED}, outcomes
     assert rig.state() == before
@@ -148,7 +148,7 @@ def test_ops_of_a_resized_namespace_are_restored_without_what_it_took(rig: Rig) 
         space = control.statistics()["namespaces"][0]["space"]
         block_bytes = 4096 * space["logical_pages"] // space["logical_blocks"]
         control.resize("a", (space["logical_blocks"] + blocks) * block_bytes)
-    rig.start()  # As after a crash.
+    rig.start()  # as after a crash
     rig.actuator.restore_ops(time.monotonic() + 5.0)
     outcomes = rig.keeper.undo()
     assert {o.state for o in outcomes} == {OutcomeState.RESTORED}, outcomes
@@ -187,7 +187,7 @@ def test_blocks_taken_by_others_are_reported_as_not_restored(rig: Rig) -> None:
         control.move_ops(None, "c", 3)
         until(lambda: not control.statistics()["spare_blocks"], "c has the spare blocks")
     knob = Knob(Lever.FTL_OPS, "d/c", "ops_blocks")
-    rig.journal.remove([knob])  # As if c had had this OPS before.
+    rig.journal.remove([knob])  # as if c had had this OPS before
     outcomes = {o.setting.knob.place: o for o in rig.keeper.undo()}
     assert outcomes["d/a"].state is OutcomeState.UNAPPLIED
     assert "lacks 3 OPS blocks, but the device has no spare blocks" in outcomes["d/a"].reason

@@ -121,7 +121,7 @@ def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Pat
             assert record.read_text() == f"{NAME} 500.0"
             assert f"VM {NAME} starts" in daemon.log()
             daemon.eventually(
-                "libvirt's own account",
+                "the running VM in status",
                 lambda s: (NAME, "running") in {(vm.vm, vm.state) for vm in s.vms},
             )
     finally:

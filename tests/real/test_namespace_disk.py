@@ -52,7 +52,7 @@ def test_namespace_disk_is_attached_written_and_detached(
     with loop_device(SIZE_BYTES) as (device, _), writable_domain(libvirt_host.uri, NAME) as domain:
         path = Path(device)
         assert add_disk(domain, path, None, None, part_bytes) == "vda"
-        assert add_disk(domain, path, None, None, part_bytes) == "vda"  # As after a crash.
+        assert add_disk(domain, path, None, None, part_bytes) == "vda"  # as after a crash
         until(lambda: disk_line(part_bytes or SIZE_BYTES) in console.read_text(), "the VM's disk")
         until(lambda: domain.call("blockStats", "vda")[2] > 100, "writes")
         with pytest.raises(UserError, match="runs with disk vda"):

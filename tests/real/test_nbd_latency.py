@@ -36,7 +36,7 @@ class Load(threading.Thread):
 
 
 def writes_a_second(control: ControlClient, seconds: float) -> list[float]:
-    """By namespace."""
+    """Writes per second by namespace."""
 
     def written() -> tuple[float, list[int]]:
         reply = control.statistics()["namespaces"]

@@ -41,7 +41,7 @@ def test_bast_merges_match_calculation_by_hand(root: Path, latency: str) -> None
         write(server, block)
         write(server, [0])  # The log block is full and in order.
         assert merges(server) == (1, 0, 0)
-        write(server, [1, 2, *reversed(block)])  # A page that is out of order is not appended in order.
+        write(server, [1, 2, *reversed(block)])  # a page that is out of order is not appended in order
         partial_and_full = merges(server)
         assert partial_and_full[0] == 1
         assert partial_and_full[2] >= 1

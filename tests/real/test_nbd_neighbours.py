@@ -96,7 +96,7 @@ def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> N
 def admitted(server: Server) -> bool:
     try:
         NbdClient(server.run.export("a"), "a").close()
-    except (ConnectionError, BlockingIOError):  # BlockingIOError: the backlog of the socket is full as well.
+    except (ConnectionError, BlockingIOError):  # BlockingIOError: the backlog of the socket is full as well
         return False
     return True
 

@@ -130,7 +130,7 @@ def test_killing_rank_0_keeps_completed_measurements(
     assert stored(root)["measurement"] == kept["measurement"]
     assert_nothing_is_left(place)
     if options:
-        return  # The stored results are the same in both cases.
+        return  # the stored results are the same in both cases
     # It continues from them, and keeps every earlier test.
     again, _ = finished(start(command(root, str(place), *FOUR_TIMES[: FOUR_TIMES.index("--mpi")])))
     assert again["complete"]
@@ -165,7 +165,7 @@ def test_ctrl_c_on_mpirun_before_the_first_measurement_is_clean(
 ) -> None:
     process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=RECOVERING))
     with ending(process):
-        time.sleep(1.2)  # Ranks are about to start, or have started.
+        time.sleep(1.2)  # ranks are about to start, or have started
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0

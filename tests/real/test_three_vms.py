@@ -187,7 +187,7 @@ def test_destroyed_vm_is_idle_and_returns(host: Host) -> None:
             EPOCH_S,
         )
         host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "medium"})
-    finally:  # The next test needs the default.
+    finally:  # the next test needs the default
         host.start_vm("medium")
     host.settle(WEIGHTS)
 

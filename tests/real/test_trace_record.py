@@ -313,7 +313,7 @@ def test_a_disk_that_is_removed_does_not_lose_the_recording(
     """The recordings of other VMs were lost, too, and the error was about the kernel."""
     del tracefs
     left = TRACEFS / "instances" / "slo-ctl-999999999"
-    left.mkdir()  # The directory of a recording that was killed.
+    left.mkdir()  # the directory of a recording that was killed
     with loop_device(8 << 20) as (path, _), loop_device(8 << 20) as (other, _):
         gone = Path("/sys/dev/block") / "{}:{}".format(*_disk_number(Path(other)))
         read_busy = recording_module._busy_ns
@@ -321,7 +321,7 @@ def test_a_disk_that_is_removed_does_not_lose_the_recording(
         def busy(disk: Path) -> tuple[int, int]:
             if disk == gone and removed:
                 raise FileNotFoundError(2, "No such file or directory", str(disk))
-            if not removed and len(fetches) == 2:  # It is recording.
+            if not removed and len(fetches) == 2:  # it is recording
                 subprocess.run(["dd", f"if={path}", "of=/dev/null", "iflag=direct", "count=9"], check=True)
                 removed.append(True)
             fetches.append(disk)

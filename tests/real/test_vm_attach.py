@@ -92,7 +92,7 @@ def test_disk_is_attached_and_detached(
 ) -> None:
     with defined(libvirt_host, "web") as web:
         group = group_of_qemu(web)
-        assert vm(root, "attach", "web", "ssd0/a") == 4  # The device is not served.
+        assert vm(root, "attach", "web", "ssd0/a") == 4  # the device is not served
         assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
         with served(root, "ssd0", "--group", "root"):
             assert vm(root, "attach", "web", "ssd0/a") == 2

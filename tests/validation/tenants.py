@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OPS = st.sampled_from([READ, WRITE, WRITE, WRITE, TRIM, WRITE_ZEROES, FLUSH])
 PAGES = 150
-"""Of every tenant."""
+"""Size of every tenant."""
 BYTES = PAGES * PAGE
 
 

@@ -31,7 +31,7 @@ GUEST = POOL
 _SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
 _WEIGHTS = {"db": 1, "web": 3, "mail": 6}
 _BLOCKS = (4 << 20) // 512
-"""Of each namespace."""
+"""Size of each namespace."""
 # Slow enough for an emulated CPU, and so small that its GC begins within a minute. With small blocks it
 # collects many of them, so that u is known early.
 _DRIVE = "name=d,size=13MiB,op=60%,dies=1,block=128KiB,program_us=7000,unallocated=12MiB"
@@ -61,7 +61,7 @@ class Drive:
     name: str
     """Such as `nvme3`."""
     nsids: dict[str, int]
-    """By VM."""
+    """Block devices by VM."""
 
     def spaces(self) -> dict[str, dict[str, Any]]:
         """The server's statistics of each VM's namespace."""
@@ -90,7 +90,7 @@ class Drive:
 def drive(installed: Guest) -> Iterator[Drive]:
     """A drive with a namespace for each of three VMs."""
     start_commands(installed)
-    root = Path(tempfile.mkdtemp(prefix="slo-"))  # Socket names are limited in length.
+    root = Path(tempfile.mkdtemp(prefix="slo-"))  # socket names are limited in length
     make_device(root, _DRIVE, "name=other")
     options = ("--latency", "real", "--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces,ops")
     with served(root, "d", *options) as server, connected_to(installed, server) as name:
